@@ -14,11 +14,12 @@
 # limitations under the License.
 
 """
-From pixels to boxes.
+Convert pixels into a network's input, and the network's outputs into boxes.
 
-No accelerator is needed here: what comes in are planes or raw tensors, what goes out are boxes.
+This room needs no accelerator: it takes planes or raw tensors, and returns tensors or boxes.
 
-In the order in which a frame passes: ``letterbox`` (geometry), ``tensor`` (planes to a network's
-input), ``raw_tensor`` (what a device wrote), ``heads`` (raw tensors to boxes), ``detections``
-(what was found). Read ``heads/__init__`` first.
+The modules, in the order in which a frame passes through them: ``letterbox`` (geometry),
+``tensor`` (from planes to a network's input), ``raw_tensor`` (an output as a device wrote it),
+``heads`` (from raw tensors to boxes), ``detections`` (the objects found). Read ``heads/__init__``
+first.
 """

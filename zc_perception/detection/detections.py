@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What was found in one image, and how much boxes overlap."""
+"""The objects found in one image, and the overlap of boxes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from numpy.typing import NDArray
 @dataclass(frozen=True, eq=False)
 class Detections:
     """
-    What was found in one frame, best score first.
+    The objects found in one frame, best score first.
 
     ``boxes`` are (n, 4) x0, y0, x1, y1 in source-image pixels, ``scores`` (n) 0..1, and
     ``classes`` (n) class indices.
 
-    :param rows: (n) which row of the model's outputs each box is from, in the head's own
-        numbering: :meth:`Head.extras` reads masks' coefficients, keypoints or ids by it. Empty
-        where no head made the boxes.
-    :param ids: (n) of the objects' tracks, 0 for one without; ``None``: nothing tracks.
-    :param turned: (n, 5) of oriented boxes centre, size and angle: radians, from x to y, hence
-        clockwise on the screen. Their ``boxes`` are the upright ones around them. ``None``: boxes
-        are upright.
+    :param rows: (n) the row of the model's outputs that each box is from, in the head's own
+        numbering; :meth:`Head.extras` needs it to read masks' coefficients, keypoints or angles.
+        Empty if no head made the boxes.
+    :param ids: (n) the number of each object's track, 0 for an object without a track; ``None``:
+        tracking is off.
+    :param turned: (n, 5) centre, size and angle of oriented boxes. The angle is in radians from
+        the x axis towards the y axis, so clockwise on the screen. ``boxes`` then has the upright
+        boxes around them. ``None``: boxes are upright.
     """
 
     boxes: NDArray[np.float32]
@@ -52,7 +53,7 @@ class Detections:
         return len(self.scores)
 
     def chosen(self, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Detections:
-        """Return some of the detections: by a mask, by their indices, or the first ones."""
+        """Return some of the detections, chosen by a mask, by indices, or by a slice."""
         return Detections(
             self.boxes[which],
             self.scores[which],
@@ -70,7 +71,7 @@ class Detections:
 
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
-        """Join several, one after the other; all or none of them have turned boxes."""
+        """Join several objects, one after the other; either all or none of them are oriented."""
         turned = [part.turned for part in parts if part.turned is not None]
         return cls(
             np.concatenate([part.boxes for part in parts]),
@@ -82,7 +83,7 @@ class Detections:
 
     @classmethod
     def empty(cls) -> Detections:
-        """Return an object without detections."""
+        """Return an empty object, without detections."""
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.intp))
 
 

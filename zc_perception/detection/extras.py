@@ -14,11 +14,12 @@
 # limitations under the License.
 
 """
-What a model says of a box beside its class: keypoints, and masks in a picture of labels.
+Read what a model says about a box besides its class: keypoints and masks.
 
-A mask is a sum of the network's prototypes, weighted by the row's own coefficients, where it is
-above zero. Only what lies inside the box is computed: the part of each prototype that the box
-covers, then its values between the prototype's pixels, bilinear, for each pixel of the frame.
+A mask covers the pixels at which a weighted sum of the network's prototypes is above zero; the
+weights are the coefficients of the detection's row. Only pixels inside the box are computed: first
+the sum over the part of the prototypes that the box covers, then its bilinear interpolation at
+each pixel of the frame.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def keypoints(
     shape: Sequence[int],
 ) -> NDArray[np.float32]:
     """
-    Return (n, keypoints, 3) x, y, clipped to the picture, and score from 0 to 1.
+    Return (n, keypoints, 3): x and y, clipped to the picture, and a score from 0 to 1.
 
-    The score is 1 where the model has none.
+    If the model has no scores of keypoints, each score is 1.
 
     :param outputs: those that *found* was decoded from.
-    :param shape: the keypoints of each row: how many, and how many numbers each has.
+    :param shape: how many keypoints a row has, and how many numbers each keypoint has.
     """
     points = np.ones((len(found), shape[0], 3), np.float32)
     for region, part, which, rows in box.runs(outputs, found.rows):
@@ -81,12 +82,12 @@ _NOWHERE = np.zeros((0, 4), np.int32)
 
 class MaskPainter:
     """
-    Paints masks into a picture of labels.
+    Paint masks into a picture of labels.
 
-    One thread uses it. It first removes what it painted before: the rest of the picture is never
-    touched.
+    One thread uses it. Each call first removes what the call before painted, and never touches the
+    rest of the picture.
 
-    :param masks: coefficients of each row.
+    :param masks: the number of coefficients of each row.
     """
 
     def __init__(self, head: Head, masks: int) -> None:
@@ -109,7 +110,8 @@ class MaskPainter:
         Where several masks overlap, the best detection's number is used. All other pixels are 0.
 
         :param outputs: those that *found* was decoded from.
-        :param labels: (rows, columns) of the frame; zeros, or the result of the last call.
+        :param labels: (rows, columns) of the frame's size: all zeros, or the picture that the last
+            call painted.
         """
         if labels is not self._labels:
             self._labels, self._painted = labels, _NOWHERE
@@ -120,7 +122,7 @@ class MaskPainter:
             return
         [((left, top, width, height), *_)] = box.runs(outputs, found.rows)
         tensor = outputs[prototypes(outputs, self._masks)]
-        # With one scale only the sign of a sum counts.
+        # If there is only one scale, it can be left out, because only the sign of the sum matters.
         if not isinstance(tensor.scale, float):
             tensor = RawTensor(tensor.real(), layout=tensor.layout)
         grids = without_batch(tensor.values)
@@ -150,9 +152,10 @@ class MaskPainter:
 
 class _Axis:
     """
-    How the frame's pixels along an axis map to the prototypes' pixels.
+    The mapping of the frame's pixels along one axis to the prototypes' pixels.
 
-    For each pixel: the prototypes' pixel before it, and the weight of the next one.
+    It has, for each pixel of the frame, the prototypes' pixel before it and the weight of the next
+    one.
     """
 
     def __init__(self, source: int, size: int, start: int, input_size: int, count: int) -> None:
@@ -163,7 +166,7 @@ class _Axis:
 
 
 def _wipe(labels: NDArray[np.uint16], places: NDArray[np.int32]) -> None:
-    """Zero these rectangles."""
+    """Set the pixels of these rectangles to 0."""
     if compiled is not None:
         compiled.wipe(labels, places)
         return
@@ -181,9 +184,10 @@ def _paint(
     rows: _Axis,
 ) -> None:
     """
-    Paint masks, compiled or in NumPy.
+    Paint masks, in compiled code or in NumPy.
 
-    Both add the masks one after the other, as NumPy does along an axis that isn't the innermost.
+    Both add the weighted prototypes one after the other, as NumPy does along an outer axis, so
+    that the results are equal.
     """
     if compiled is not None and compiled.paint(
         labels,
@@ -215,7 +219,7 @@ def _paint(
 def _between(
     values: NDArray[np.float32], before: NDArray[np.int32], share: NDArray[np.float32], axis: int
 ) -> NDArray[np.float32]:
-    """Interpolate the values at places, each of which lies a share behind one of them."""
+    """Interpolate the values between neighbours, at the given fraction after each one."""
     low = values.take(before, axis=axis)
     high = values.take(before + 1, axis=axis)
     high -= low

@@ -40,12 +40,12 @@ class Region(NamedTuple):
 
 class Ran(NamedTuple):
     """
-    What the model made of a part of a frame.
+    The outputs of one run of the model on a part of a frame.
 
     :param region: the part that the model saw.
-    :param outputs: of that run.
-    :param which: (n) places of the detections that are from it.
-    :param rows: (n) theirs in these outputs.
+    :param outputs: the outputs of that run.
+    :param which: (n) indices of the detections that are from this run.
+    :param rows: (n) the rows of these detections in the run's outputs.
     """
 
     region: Region
@@ -57,10 +57,10 @@ class Ran(NamedTuple):
 @dataclass(frozen=True)
 class Letterbox:
     """
-    Where the resized source lies inside the network's input, all in pixels.
+    The place of the resized source picture inside the network's input, in pixels.
 
     Sizes and paddings are even, so that a 4:2:0 image's chroma plane can be resized on its own.
-    The inverse uses the sizes as they were rounded, hence is exact.
+    The inverse is exact, because it uses the rounded sizes.
     """
 
     source_width: int
@@ -83,11 +83,11 @@ class Letterbox:
         stretch: bool = False,
     ) -> Letterbox:
         """
-        Return the largest picture with the source's aspect that fits, centred.
+        Return the letterbox whose picture is as large as fits, centred, with the source's aspect.
 
-        With *stretch* it is the whole input.
+        With *stretch* the picture fills the whole input.
 
-        The last column or row of an input of odd size stays border.
+        If the input has an odd width or height, its last column or row stays part of the border.
 
         :raises ConfigError: a size is below 2.
         """
@@ -121,11 +121,11 @@ class Letterbox:
         """
         Map boxes from input pixels to source pixels, clipped to the image.
 
-        Boxes are (n, 4) x0, y0, x1, y1. Computed in float64 and rounded once: the result is the
-        float32 next to the true place.
+        Boxes are (n, 4) x0, y0, x1, y1. The result is computed in float64 and rounded once, so it
+        is the float32 nearest to the true coordinate.
         """
         offset, source, size = self._axes
-        # Multiplied before it is divided: whole pixels of the source come back as whole numbers.
+        # Multiply before dividing, so that whole pixels of the source come back as whole numbers.
         moved = boxes - offset
         moved *= source
         moved /= size
@@ -135,19 +135,20 @@ class Letterbox:
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
         """
-        Take apart what the model made of a frame, by the parts that it ran on: here it is one.
+        Return the model's runs on parts of the frame; a plain letterbox has a single run.
 
-        :param rows: of what was found, best first.
+        :param rows: the detections' rows, best first.
         """
         region = Region(0, 0, self.source_width, self.source_height)
         yield Ran(region, outputs, np.arange(len(rows)), rows)
 
     def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
         """
-        Tell whether each of several boxes certainly has some of the picture inside.
+        Return whether certainly each of several boxes overlaps the picture.
 
-        :param low: the lowest x0, y0, x1, y1 of all, in input pixels; a NaN where there is one.
-        :param high: the highest.
+        :param low: the lowest x0, y0, x1, y1 of all boxes, in input pixels; NaN if any box has a
+            NaN there.
+        :param high: the highest x0, y0, x1, y1, likewise.
         """
         return (
             low[2] > self.left
@@ -158,13 +159,13 @@ class Letterbox:
 
     @cached_property
     def picture(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """First and last corner (2, 1) of the resized source in the input, in pixels."""
+        """The first and the last corner, each (2, 1), of the resized source, in input pixels."""
         start = np.array([[self.left], [self.top]], np.float32)
         return start, start + np.array([[self.width], [self.height]], np.float32)
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """Where the picture lies, its size, and the source's size, for compiled code."""
+        """The picture's place and size in the input, and the source's size, for compiled code."""
         numbers = self.left, self.top, self.width, self.height
         return tuple(map(float, (*numbers, self.source_width, self.source_height)))
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What a device or a runtime wrote: numbers as they are, and how to read them."""
+"""An output as a device or runtime wrote it: raw numbers, and how to read them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class RawTensor:
     """
     An output tensor; real value = (value − zero_point) · scale.
 
-    A view of memory that belongs to a job wherever that is possible, hence valid until the job is
-    closed, and maybe not contiguous (a device's padding is cut away by strides).
+    The values are usually a view of memory that belongs to a job, so they are valid until the job
+    is closed. The view may be not contiguous, because strides skip a device's padding.
 
-    :param values: as written: int8, uint8, int16, int32 or float32.
+    :param values: the numbers as written: int8, uint8, int16, int32 or float32.
     :param scale: one number, or an array with one for each element of the last axis.
-    :param layout: meaning of the axes where a head can't know it: ``nchw``, ``nhwc``, or empty.
-    :param name: for messages.
+    :param layout: the meaning of the axes, if a head can't find it out: ``nchw``, ``nhwc``, or
+        empty.
+    :param name: the output's name, for messages.
     """
 
     values: NDArray[Any]

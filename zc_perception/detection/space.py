@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Where boxes are in space, from a depth picture.
+Find the position of boxes in space, with a depth picture.
 
 The depth picture shows the same view as the colour picture, pixel by pixel.
 """
@@ -34,26 +34,27 @@ PARAMETERS = (
                   'space. Empty: off.'),
 )  # fmt: skip
 """Of the inference node."""
-# Most samples along each side of a box, so that the work for a large box is bounded.
+# The highest number of samples along each side of a box: it limits the work for a large box.
 _SAMPLES = 32
-# A surface counts as the object if it fills a quarter of the box's middle. With fewer valid depths
-# than a tenth there is no object.
+# A surface counts as the object if it fills a quarter of the box's middle. If fewer than a tenth
+# of the depths are valid, the box has no position.
 _NEAR, _VALID = 0.25, 0.1
-# Depths belong to one surface within this share of the distance, and within at least this number
-# of metres.
+# Two depths belong to the same surface if they differ by at most this share of the distance, or by
+# at most this many metres.
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
-# Of an object's depths, less a few that are wrong.
+# The quantiles of an object's depths that bound its extent: the few depths outside may be wrong.
 _FIRST, _LAST = 0.05, 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Lens:
     """
-    How pixels are directions.
+    The lens of a camera, which maps pixels to directions.
 
-    :param matrix: of the camera, (3, 3), for pictures of *size*.
-    :param distortion: OpenCV's coefficients; those of a fisheye lens with *fisheye*.
-    :param size: width and height.
+    :param matrix: the camera matrix (3, 3) for pictures of *size*.
+    :param distortion: OpenCV's distortion coefficients; with *fisheye*, those of the fisheye
+        model.
+    :param size: width and height of the pictures that the matrix is for.
     """
 
     matrix: NDArray[np.float64]
@@ -63,12 +64,12 @@ class Lens:
 
     def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
         """
-        Return directions of points (n, 2) in a picture of *size*.
+        Return the directions of the points (n, 2) of a picture of *size*.
 
-        They are (n, 2): x and y at a distance of 1.
+        The result is (n, 2): x and y of each ray at z = 1.
         """
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
-        import cv2  # late: every node imports this module for the parameter above
+        import cv2  # imported late, because every node imports this module for the parameter above
 
         undistort = cv2.fisheye.undistortPoints if self.fisheye else cv2.undistortPoints
         rays = undistort(scaled, self.matrix, self.distortion)
@@ -78,11 +79,11 @@ class Lens:
 @dataclass(frozen=True, eq=False)
 class Placed:
     """
-    Boxes in space, in metres: x to the right, y down, z along the view.
+    Boxes in space, in metres. x points right, y down, and z along the view.
 
     :param which: the indices of the boxes that have a depth.
-    :param centres: (n, 3), on the surface that the camera sees.
-    :param sizes: (n, 3).
+    :param centres: (n, 3) the boxes' centres, on the surface that the camera sees.
+    :param sizes: (n, 3) the boxes' extents along x, y and z.
     """
 
     which: NDArray[np.intp]
@@ -98,10 +99,10 @@ def place(
     lens: Lens,
 ) -> Placed:
     """
-    Return where *boxes* (n, 4) of a picture of *size* are.
+    Return the position in space of *boxes* (n, 4) of a picture of *size*.
 
-    :param depth: (rows, columns) of the same view in any size; 0, negative numbers and numbers
-        that aren't finite are holes.
+    :param depth: (rows, columns) the depth picture of the same view, of any size; 0, negative and
+        not finite numbers mean that a depth is unknown.
     :param metres: the depth's unit in metres.
     """
     which, distances, spans = [], [], []
@@ -131,7 +132,7 @@ def place(
 def _distance(
     corners: NDArray[np.float64], depth: NDArray[np.generic], metres: float
 ) -> tuple[float, float] | None:
-    """Return how far away the object is, and its extent along the view."""
+    """Return the object's distance, and its extent along the view."""
     x0, y0, x1, y1 = corners
     inner = _samples(
         (x0 * 3 + x1) / 4, (y0 * 3 + y1) / 4, (x0 + x1 * 3) / 4, (y0 + y1 * 3) / 4, depth, metres
@@ -152,7 +153,7 @@ def _distance(
 def _samples(
     x0: float, y0: float, x1: float, y1: float, depth: NDArray[np.generic], metres: float
 ) -> NDArray[np.float64]:
-    """Return some of the depths inside, at least one."""
+    """Return a sample of the depths inside a box; it has at least one."""
     rows, columns = depth.shape
     ranges = []
     for low, high, count in ((y0, y1, rows), (x0, x1, columns)):

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-A frame's planes to the tensor that a network reads: each byte is written once per frame.
+Convert a frame's planes to a network's input tensor; each byte is written once per frame.
 
 :class:`PlanesToTensor` makes the tensor of an ONNX file, in memory of its own.
-:class:`PlanesToQuantised` makes the quantised tensor of a compiled model (int8, NHWC, padded)
-straight in the caller's memory, which may be a mapped dma-buf; it also takes pixels that hardware
-has scaled.
+:class:`PlanesToQuantised` writes the quantised tensor of a compiled model (int8, NHWC, padded)
+    directly into the caller's memory, which may be a mapped dma-buf. That class also takes pixels
+    that hardware has already scaled.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _FLIP = 128  # int8 is uint8 with the first bit flipped: v ^ 0x80 = v - 128
 
 class PlanesToTensor:
     """
-    Resizes planes first and converts colours after, see :mod:`~zc_perception.pixel.conversion`.
+    Resize planes, then convert colours, see :mod:`~zc_perception.pixel.conversion`.
 
     :param box: geometry.
     :param fourcc: of the frames.
     :param colorimetry: of the frames.
-    :param tables: (channels, 256): what is written for each sample, in the tensor's own type; one
+    :param tables: (channels, 256) the tensor's value for each sample of each channel; a single
         channel is luma.
-    :param pad: value of the border, 0..255.
+    :param pad: the sample of the letterbox's border, 0..255.
     :param bgr: channel order B, G, R instead of R, G, B.
     :param nhwc: channels last instead of first.
-    :raises FormatError: a format or a colorimetry that has no conversion.
-    :raises LayoutError: a source of a size that the format can't have.
+    :raises FormatError: the format or the colorimetry has no conversion.
+    :raises LayoutError: the format can't have the source's size.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PlanesToTensor:
         self._tensor[:] = tables[:, pad]
         if not nhwc:
             self._tensor = np.ascontiguousarray(self._tensor.transpose(0, 3, 1, 2))
-        # OpenCV knows no float16, and looks up any two bytes.
+        # OpenCV has no float16, but its table look-up works for any type of two bytes.
         bits = {1: np.uint8, 2: np.uint16, 4: np.float32}[tables.itemsize]
         rows = slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)
         inner = self._tensor.view(bits)[0]
@@ -97,12 +97,12 @@ class PlanesToTensor:
 
     def convert(self, planes: Planes) -> NDArray[Any]:
         """
-        Make the tensor of a frame.
+        Return the tensor of a frame.
 
-        The next call overwrites it.
+        The next call overwrites the returned tensor.
 
-        :param planes: a frame's planes, any row stride.
-        :raises LayoutError: planes have another size or type.
+        :param planes: the frame's planes, with any row stride.
+        :raises LayoutError: the planes have a wrong size or type.
         """
         picture = self._picture.convert(planes)
         pictures: Sequence[Pixels] = [picture]
@@ -120,22 +120,22 @@ class PlanesToTensor:
 @dataclass(frozen=True)
 class QuantisedTensorSpec:
     """
-    What a compiled model takes.
+    The input tensor that a compiled model takes.
 
     A sample x of 0..255 stands for the real number ``low + x * (high - low) / 255``, and is
     written as ``clip(round(real / scale + zero_point), -128, 127)``, rounded half to even as numpy
-    does. Whatever holds no sample is a real 0: the zero point, clipped (a compiled YOLOv8n has
-    −130).
+    does. Elements without a sample hold a real 0, which is the zero point clipped to int8 (the
+    zero point of a compiled YOLOv8n is −130).
 
-    :param width: of the network's input, without padding.
-    :param height: of it.
-    :param channels: 3, or 4 for a model with one more that is always real 0.
-    :param padding: elements before and after, of rows, columns and channels.
-    :param low: real value of a sample of 0.
-    :param high: of a sample of 255.
+    :param width: width of the network's input, without padding.
+    :param height: height of the network's input, without padding.
+    :param channels: 3, or 4 for a model whose fourth channel is always real 0.
+    :param padding: the numbers of padding elements before and after rows, columns and channels.
+    :param low: the real value of sample 0.
+    :param high: the real value of sample 255.
     :param bgr: channel order B, G, R instead of R, G, B.
     :param pad: sample of the letterbox's border, 0..255.
-    :raises ConfigError: scale, zero point or padding that no compiled model can have.
+    :raises ConfigError: no compiled model can have this scale, zero point or padding.
     """
 
     width: int
@@ -162,17 +162,17 @@ class QuantisedTensorSpec:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Rows, columns and channels, with padding."""
+        """The numbers of rows, columns and channels, with padding."""
         rows, columns, channels = (before + after for before, after in self.padding)
         return self.height + rows, self.width + columns, self.channels + channels
 
     @property
     def zero(self) -> int:
-        """What is written for a real 0."""
+        """The element's value for a real 0."""
         return max(-128, min(127, self.zero_point))
 
     def table(self) -> Tensor:
-        """Return what is written for each of the 256 samples."""
+        """Return the element's value for each of the 256 samples."""
         real = self.low + np.arange(256) * ((self.high - self.low) / 255)
         written: Tensor = np.clip(np.rint(real / self.scale + self.zero_point), -128, 127).astype(
             np.int8
@@ -184,7 +184,7 @@ def added_constant(table: Tensor) -> int | None:
     """
     Return the k for which *table* is ``clip(x - 128 + k)``.
 
-    Nearly every model has one, most of them 0.
+    Nearly every model has such a k; for most models it is 0.
     """
     written = table.astype(np.int16) + _FLIP
     middle = np.flatnonzero((written > 0) & (written < 255))
@@ -198,12 +198,12 @@ def added_constant(table: Tensor) -> int | None:
 
 class _Quantiser:
     """
-    Quantises samples with OpenCV's vector instructions.
+    Quantise samples with OpenCV's vector instructions.
 
     A table look-up takes five times as long.
 
-    :param shape: the shape of the pictures, with 3 channels, or 4: then the last one becomes
-        *zero*, whatever it was.
+    :param shape: the shape of the pictures. If there are 4 channels, the last one is overwritten
+        with *zero*.
     """
 
     def __init__(self, spec: QuantisedTensorSpec, shape: tuple[int, int, int]) -> None:
@@ -212,7 +212,8 @@ class _Quantiser:
         self._scratch = np.empty(shape, np.uint8)
         self._table = None if constant is not None else table.view(np.uint8)
         self._constant = constant or 0
-        # Adding this to the last channel always gives 255, subtracting it 0.
+        # Adding this number to the last channel always gives 255, because the sum saturates;
+        # subtracting it gives 0.
         self._saturating = np.array([abs(self._constant)] * 3 + [255], np.float64)
         last = int(table.view(np.uint8)[255]) if constant is None else 0 if constant < 0 else 255
         sample = 0 if constant is None else _FLIP
@@ -222,7 +223,7 @@ class _Quantiser:
         """
         Quantise in one pass into *out*, of the same shape with any row stride.
 
-        Where more passes are needed, those before write into scratch memory.
+        If several passes are needed, all but the last write into scratch memory.
 
         :param opaque: whether a fourth channel is known to be 255.
         """
@@ -242,15 +243,15 @@ class _Quantiser:
 
 class PlanesToQuantised:
     """
-    Fills tensors, each of which was prepared once.
+    Fill tensors, each of which must first be prepared once.
 
     :param box: geometry; its input is the spec's width and height.
-    :param spec: what the model takes.
+    :param spec: the input tensor that the model takes.
     :param fourcc: of the frames.
     :param colorimetry: of the frames.
     :raises ConfigError: geometry and spec don't fit.
-    :raises FormatError: a format or a colorimetry that has no conversion.
-    :raises LayoutError: a source of a size that the format can't have.
+    :raises FormatError: the format or the colorimetry has no conversion.
+    :raises LayoutError: the format can't have the source's size.
     """
 
     def __init__(
@@ -269,8 +270,8 @@ class PlanesToQuantised:
         self._rows = slice(above + box.top, above + box.top + box.height)
         self._columns = slice(left + box.left, left + box.left + box.width)
         total = spec.shape[2]
-        # Samples and one constant next to each other are written as one; any other channels stay
-        # as they were prepared.
+        # The samples' channels and one constant channel after them are written together; other
+        # channels keep their prepared values.
         self._channels = total if total in (3, 4) and before == 0 else 3
         self._whole = total == self._channels
         shape = (box.height, box.width, self._channels)
@@ -286,12 +287,13 @@ class PlanesToQuantised:
 
     def prepare(self, out: Tensor) -> None:
         """
-        Write everything that no frame changes.
+        Write the parts of a tensor that are the same for every frame.
 
-        That is padding, constant channels, and the letterbox's border. Call it once per buffer.
+        These are padding, constant channels, and the letterbox's border. Call this method once for
+        each buffer.
 
         :param out: as in :meth:`convert`.
-        :raises LayoutError: *out* is something else.
+        :raises LayoutError: *out* has a wrong size or type.
         """
         self._check(out)
         out[:] = self.spec.zero
@@ -303,23 +305,23 @@ class PlanesToQuantised:
         """
         Scale, convert and quantise one frame into *out*.
 
-        :param planes: a frame's planes, any row stride.
-        :param out: int8 of :attr:`QuantisedTensorSpec.shape`, prepared; rows may be apart, their
-            elements not.
-        :raises LayoutError: an array of another size or type.
+        :param planes: the frame's planes, with any row stride.
+        :param out: a prepared int8 array of :attr:`QuantisedTensorSpec.shape`; there may be gaps
+            between rows, but not between a row's elements.
+        :raises LayoutError: an array has a wrong size or type.
         """
         self._check(out)
         self._write(self._picture.convert(planes), out, opaque=True)
 
     def convert_rgba(self, rgba: Pixels, out: Tensor) -> None:
         """
-        Quantise pixels of the letterbox's inner size into *out*.
+        Quantise pixels that already have the letterbox's inner size into *out*.
 
-        :meth:`convert` does the same after scaling.
+        :meth:`convert` also does this, after it has scaled a frame.
 
         :param rgba: (letterbox's height, width, 4): R, G, B and anything, any row stride.
         :param out: as in :meth:`convert`.
-        :raises LayoutError: an array of another size or type.
+        :raises LayoutError: an array has a wrong size or type.
         """
         self._check(out)
         if rgba.shape != (*self._inner, 4) or rgba.dtype != np.uint8:
@@ -350,8 +352,8 @@ class PlanesToQuantised:
         """
         Check the destination.
 
-        If OpenCV can't use a destination, it returns memory of its own, and the tensor would keep
-        the frame before.
+        If OpenCV can't write to a destination, it returns memory of its own, and the tensor would
+        still hold the frame before.
         """
         shape = self.spec.shape
         if (

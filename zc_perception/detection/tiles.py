@@ -14,15 +14,17 @@
 # limitations under the License.
 
 """
-A part of the picture instead of all of it, and overlapping tiles of that part.
+Run a model on a part of the picture, or on overlapping tiles of that part.
 
-So small objects are seen as large as they are in the picture.
+Because a tile is scaled down less than the whole picture, or not at all, small objects stay
+visible.
 
-:func:`plan` says where the tiles are, and :func:`crop` takes one out of a frame's planes.
-:func:`decode` makes one list of what was found in all of them, in pixels of the frame, and joins
-boxes that a tile's border has cut. It compares boxes by intersection over the smaller box (IoS):
-two parts of one object hardly overlap by their union, but much by the smaller one. What a row of
-the outputs has besides a box, such as keypoints, comes from the tile that has the object whole.
+:func:`plan` computes the tiles, and :func:`crop` returns views of one tile in a frame's planes.
+    :func:`decode` makes one list of the detections of all tiles, in pixels of the frame, and joins
+    boxes that a tile's border has cut. The function compares boxes by intersection over the
+    smaller box (IoS), because for two parts of one object the intersection is small compared with
+    the union, but large compared with the smaller part. Other numbers of a row, such as keypoints,
+    come from the tile that has the object whole.
 """
 
 from __future__ import annotations
@@ -45,15 +47,16 @@ from zc_perception.parameters import ParameterSpec
 if TYPE_CHECKING:
     from zc_perception.pixel.conversion import (
         Planes,
-    )  # imported late: every node's start would wait for its OpenCV
+    )  # imported late, because importing OpenCV would delay the start of every node
 
 _MOST = 16
 _SAME = 0.5
-# A box that ends this close to an inner border was cut by it, as a share of the tile's side.
+# If a box ends within this share of the tile's side from an inner border, the border has cut the
+# object.
 _CUT = 0.02
-# The row numbers of a tile begin at this number times the tile's own number.
+# The row numbers of a tile begin at this number times the tile's index.
 _ROWS = 1 << 22
-# A grid of points in a box, from its centre, in parts of its width and height.
+# A grid of points in a box, relative to its centre, in fractions of its width and height.
 _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1).reshape(-1, 2)
 
 
@@ -61,9 +64,9 @@ def parse_roi(text: str) -> tuple[int, int, int, int] | None:
     """
     Parse parameter ``roi``: x, y, width and height.
 
-    ``None``: all of the picture.
+    Return ``None`` for the whole picture.
 
-    :raises ConfigError: it isn't a region.
+    :raises ConfigError: *text* is no region.
     """
     numbers = [int(part) for part in text.split(',') if re.fullmatch(r'\s*\d{1,5}\s*', part)]
     if text and (
@@ -83,7 +86,7 @@ def parse_tiles(text: str) -> tuple[int, int]:
     """
     Parse parameter ``tiles``: columns and rows.
 
-    :raises ConfigError: it isn't that.
+    :raises ConfigError: *text* is not of that form.
     """
     found = re.fullmatch(r'(\d{1,2})x(\d{1,2})', text)
     columns, rows = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -111,7 +114,7 @@ _NOWHERE = Region(0, 0, 0, 0)
 
 
 class Part(NamedTuple):
-    """What an engine has to know of a part of a frame."""
+    """What an engine has to know about a part of a frame."""
 
     fourcc: int
     width: int
@@ -121,10 +124,10 @@ class Part(NamedTuple):
 @dataclass(frozen=True)
 class Tiling(Letterbox):
     """
-    The frame's geometry, as several regions.
+    The geometry of a frame that the model sees in several tiles.
 
     :param regions: the tiles, all of one size.
-    :param whole: what they cover together.
+    :param whole: the region that the tiles cover together.
     """
 
     regions: tuple[Region, ...] = ()
@@ -132,7 +135,7 @@ class Tiling(Letterbox):
 
     @classmethod
     def of(cls, one: Letterbox, regions: tuple[Region, ...], whole: Region) -> Tiling:
-        """Make the tiling of a frame."""
+        """Make a tiling from the letterbox of one tile."""
         values = {field.name: getattr(one, field.name) for field in fields(Letterbox)}
         return cls(**values, regions=regions, whole=whole)
 
@@ -143,7 +146,7 @@ class Tiling(Letterbox):
         return outputs[first:][:each]
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
-        """See :class:`Letterbox`; rows have the numbers that :func:`decode` gives them."""
+        """See :class:`Letterbox`; *rows* are numbers that :func:`decode` has returned."""
         tiles, rows = np.divmod(rows, _ROWS)
         for tile in np.unique(tiles).tolist():
             which = np.flatnonzero(tiles == tile)
@@ -157,11 +160,11 @@ def plan(
     overlap: float,
 ) -> tuple[Region, tuple[Region, ...]]:
     """
-    Return the region that is looked at, and the tiles that cover it.
+    Return the region that the model sees, and the tiles that cover the region.
 
-    No tiles if the model sees all of the frame at once.
+    There are no tiles if the model sees the whole frame at once.
 
-    :raises AcceleratorError: the frames are smaller than that.
+    :raises AcceleratorError: the frames are smaller than the region or the tiles need.
     """
     whole = Region(0, 0, *size) if roi is None else Region(*roi)
     if whole.x + whole.width > size[0] or whole.y + whole.height > size[1]:
@@ -178,7 +181,7 @@ def plan(
 
 
 def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
-    """Return the length of each of *count* parts, and where they begin, all even."""
+    """Return the length of *count* equal parts, and the start of each; all are even."""
     side = min(length, 2 * round(length / (count - (count - 1) * overlap) / 2 + 0.499))
     return side, [
         2 * round(index * (length - side) / max(count - 1, 1) / 2) for index in range(count)
@@ -187,9 +190,9 @@ def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
 
 class Parts:
     """
-    The parameters, and the geometry that follows from them.
+    The parameters ``roi`` and ``tiles``, and the geometry that follows from them.
 
-    :raises ConfigError: a parameter is none.
+    :raises ConfigError: a parameter's value is invalid.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -201,9 +204,9 @@ class Parts:
         self, size: tuple[int, int], engines: Callable[[int, int], Letterbox]
     ) -> Letterbox:
         """
-        Return the geometry of a frame of *size*: the engine's, or a :class:`Tiling`.
+        Return the geometry for frames of *size*: the engine's own, or a :class:`Tiling`.
 
-        One thread uses it.
+        One thread calls this method.
 
         :raises AcceleratorError: the frame is too small.
         """
@@ -218,9 +221,9 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
     """
     Return views of a part of *planes*.
 
-    Each plane may have fewer rows and columns than the frame's *size*.
+    A plane may have fewer rows and columns than the frame, whose size is *size*.
 
-    :raises AcceleratorError: samples of this format lie across the part's border.
+    :raises AcceleratorError: the part's border would divide samples of this format.
     """
     parts = []
     for plane in planes:
@@ -243,9 +246,9 @@ def decode(
     head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
 ) -> Detections:
     """
-    Decode as :meth:`Head.decode` does, also a frame that was run in tiles.
+    Decode a frame as :meth:`Head.decode` does, also if the frame was run in tiles.
 
-    *outputs* are those of the first tile, then of the second, and so on.
+    *outputs* has the outputs of the first tile, then those of the second, and so on.
     """
     if not isinstance(box, Tiling):
         return head.decode(outputs, box, limits)
@@ -264,7 +267,8 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
     """
     Keep one detection for each object.
 
-    Beginning with the best score, each takes in the same object's detections of other tiles.
+    Beginning with the best score, each detection absorbs detections of the same object from other
+    tiles.
     """
     order = np.argsort(-found.scores, kind='stable')
     found, tiles = found.chosen(order), tiles[order]
@@ -291,7 +295,8 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
             left[others] = False
             unused[tiles[others]] = False
             if not cut[row]:
-                continue  # this box is whole; the overlapping ones are parts of it
+                # this box is whole, so the overlapping boxes are parts of the same object
+                continue
             whole = others[~cut[others]]
             row = int(whole[0]) if len(whole) else row
             if turned is not None:
@@ -312,7 +317,7 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
 
 
 def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> NDArray[np.bool_]:
-    """Tell which boxes reach a border of their tile that is no border of the whole."""
+    """Return which boxes reach a border of their tile that isn't the whole region's border."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)[tiles]
     margin = regions[:, 2:] * _CUT
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]
@@ -325,7 +330,7 @@ def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> ND
 
 
 def _reached(boxes: NDArray[np.float64], box: Tiling) -> NDArray[np.intp]:
-    """Count the tiles that each box reaches into; a box in its own tile only has no rival."""
+    """Count the tiles that each box reaches into; a box in only one tile can't be a duplicate."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]
     inside = (boxes[:, None, :2] < high) & (boxes[:, None, 2:] > low)
@@ -334,7 +339,7 @@ def _reached(boxes: NDArray[np.float64], box: Tiling) -> NDArray[np.intp]:
 
 
 def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the intersection of a box with others, over the smaller of the two."""
+    """Return the intersection of a box with each other box, over the smaller box's area."""
     sides = np.minimum(one[2:], others[:, 2:]) - np.maximum(one[:2], others[:, :2])
     shared = np.maximum(sides, 0.0).prod(axis=1)
     areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
@@ -346,9 +351,9 @@ def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.fl
 
 def _turned_ios(one: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
     """
-    Compute the same for turned boxes (5) and (n, 5).
+    Return the same as :func:`_ios`, for oriented boxes (5) and (n, 5).
 
-    It counts which of some places in the smaller box lie in the other one.
+    The result is the share of a grid of points in the smaller box that lie in the other box.
     """
     smaller = (others[:, 2:4].prod(axis=1) < one[2:4].prod())[:, None]
     inner, outer = np.where(smaller, others, one), np.where(smaller, one, others)
@@ -361,7 +366,7 @@ def _turned_ios(one: NDArray[np.float32], others: NDArray[np.float32]) -> NDArra
 
 
 def _turn(places: NDArray[np.float64], angles: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Turn places (n, k, 2) about the origin, by an angle for each of the n."""
+    """Turn points (n, k, 2) about the origin; each of the n groups has an angle."""
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
     x, y = places[..., 0], places[..., 1]
     turned: NDArray[np.float64] = np.stack((x * cos - y * sin, x * sin + y * cos), axis=-1)

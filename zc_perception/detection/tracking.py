@@ -14,16 +14,17 @@
 # limitations under the License.
 
 """
-The same number for the same object from frame to frame: :class:`Tracking`.
+Give an object the same number from frame to frame: :class:`Tracking`.
 
-It does what parameter ``tracking`` says.
+Parameter ``tracking`` chooses the method.
 
-``bytetrack`` matches boxes with the places where tracks are expected, first boxes with a high
-score, then the others with the tracks that are left: an object whose score falls for some frames
-keeps its number. Tracks move with constant velocity, over the time that has really passed.
+``bytetrack`` matches the boxes of a frame with the predicted places of the tracks: first the boxes
+with a high score, then the other boxes with the tracks that are still unmatched. So an object
+whose score falls for some frames keeps its number. The prediction assumes constant velocity over
+the time between the frames' stamps.
 
-Source: Zhang et al., ByteTrack, ECCV 2022, and Bewley et al., SORT, ICIP 2016, whose noise the
-filter has.
+Source: Zhang et al., ByteTrack, ECCV 2022, and Bewley et al., SORT, ICIP 2016, whose noise
+parameters the filter uses.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ PARAMETERS = (
                   dynamic=True),
 )  # fmt: skip
 """Of the inference node."""
-# Of a box's height: how far a position and, each 1/30 s, a velocity may be off.
+# The standard deviations of a position, and of a velocity per 1/30 s, as shares of the box's
+# height.
 _POSITION, _VELOCITY, _STEP_S = 1 / 20, 1 / 160, 1 / 30
-# Factor by which the velocity of a new track, which is unknown, is less certain than that of an
-# older one.
+# Factors by which the position and the velocity of a new track are less certain than those of an
+# older track.
 _NEW_POSITION, _NEW_VELOCITY = 2.0, 10.0
 Boxes = NDArray[np.float64]
 
@@ -72,11 +74,11 @@ class _Settings:
 @dataclass(eq=False)
 class _Tracks:
     """
-    Centre and size (n, 4) with their velocities per second.
+    The tracks: centres and sizes (n, 4), with their velocities per second.
 
-    Each is a Kalman filter of its own, which has three covariances.
+    Each of these numbers has a Kalman filter of its own, with three covariances.
 
-    :param seen: when each track was seen last.
+    :param seen: the time when each track was last matched with a box.
     """
 
     ids: NDArray[np.int64]
@@ -133,12 +135,12 @@ class _Tracks:
 
 class Tracking:
     """
-    Gives objects numbers, from 1 on; no number is used twice while this tracker lives.
+    Give objects numbers, from 1 on; a tracker never uses a number twice.
 
     One thread calls it; any thread may :meth:`tune` it.
 
-    All tracks end when time goes back, when no frame came for longer than ``track_lost``, and when
-    the pictures' size changes.
+    All tracks end if a time stamp is earlier than the one before, if no frame came for longer than
+    ``track_lost``, or if the pictures' size changes.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -150,9 +152,9 @@ class Tracking:
 
     def tune(self, values: Mapping[str, Any]) -> None:
         """
-        Take the parameters as they are now.
+        Apply new values of the parameters.
 
-        They are in force with the next frame, and tracks live on.
+        The values count from the next frame on; existing tracks stay.
         """
         self._settings = (
             None
@@ -164,13 +166,13 @@ class Tracking:
 
     @property
     def live(self) -> int:
-        """Tracks that may go on."""
+        """The number of tracks that may still be matched."""
         tracks = self._tracks
         return 0 if tracks is None else len(tracks)
 
     def __call__(self, found: Detections, stamp_ns: int, size: tuple[int, int]) -> Detections:
         """
-        Return the detections with ids; the same object while nothing tracks.
+        Return the detections with ids, or *found* itself while tracking is off.
 
         :param stamp_ns: the frame's time stamp.
         :param size: the frame's width and height.
@@ -213,12 +215,13 @@ class Tracking:
             first = _pairs(np.where(high, overlaps, 0.0), settings.iou)
             overlaps[first[0]] = 0.0
             overlaps[:, high] = 0.0
-            # Only for an object that was there just now: a lost one has to come back with a good
-            # score.
+            # Match a low score only with a track seen in the last frame: a lost object must come
+            # back with a high score.
             overlaps[tracks.seen < tracks.seen.max()] = 0.0
             rows, columns = np.concatenate((first, _pairs(overlaps, settings.iou)), axis=1)
             tracks.correct(rows, measured[columns], now)
-            # A lost object may have shrunk behind another one; it must not go on shrinking.
+            # A lost object may have seemed to shrink as another one covered it; its predicted size
+            # must not go on shrinking.
             tracks.speed[tracks.seen != now, 2:] = 0.0
             ids[columns] = tracks.ids[rows]
         new = np.flatnonzero(high & (ids == 0))
@@ -234,7 +237,7 @@ def _overlaps(a: Boxes, b: Boxes) -> Boxes:
     """
     Return the intersection over union of boxes (n, 4) and (m, 4).
 
-    Boxes are centres and sizes; the result is (n, m).
+    The boxes are given as centre and size; the result is (n, m).
     """
     inside: Any = 1.0
     for axis in (0, 1):
@@ -249,9 +252,9 @@ def _overlaps(a: Boxes, b: Boxes) -> Boxes:
 
 def _pairs(overlaps: Boxes, least: float) -> NDArray[np.intp]:
     """
-    Return rows and columns (2, k) that belong together.
+    Return pairs of rows and columns (2, k) that belong together.
 
-    The greatest overlap comes first, and each row and column is used at most once.
+    Pairs are chosen by falling overlap, and each row and each column is used at most once.
     """
     rows, columns = np.nonzero(overlaps >= least)
     order = np.argsort(-overlaps[rows, columns], kind='stable')

@@ -14,16 +14,16 @@
 # limitations under the License.
 
 """
-From a network's raw outputs to boxes.
+Heads, which decode a network's raw outputs into boxes.
 
-:data:`HEADS` is where the kinds are registered, one line each.
+:data:`HEADS` registers the kinds of heads, one line each.
 
-Each kind is a class derived from :class:`~zc_perception.detection.heads.spec.Head`, which says
-what it does and which options it has. All work in the same steps. ``levels`` finds out which
-output is what, ``score_filter`` finds the cells that reach the score before anything is computed
-for a box, the head computes their boxes, and ``candidates`` removes duplicates and maps to source
-pixels. Heads of other packages come by entry points of the group ``zc_perception.heads``, with the
-same rights.
+Each kind is a class derived from :class:`~zc_perception.detection.heads.spec.Head`, whose
+docstring says which outputs it reads, and which declares its options. All heads work in the same
+steps. ``levels`` finds out what each output is. ``score_filter`` finds the cells that reach the
+score, before any box is computed. The head computes the boxes of these cells, and ``candidates``
+removes duplicates and maps the boxes to source pixels. Other packages add heads by entry points of
+the group ``zc_perception.heads``; such heads are treated like those here.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def make_head(spec: HeadSpec) -> Head:
     """
     Return the head that a manifest describes.
 
-    :raises ConfigError: an unknown kind, an option that this kind does not read, or options that
-        don't belong together; names the manifest's key. For a kind of another package: the package
-        is broken.
+    :raises ConfigError: the kind is unknown, it does not have an option, options don't fit
+        together, or another package's head can't be imported. The message names the manifest's
+        key.
     """
     head = HEADS.load(spec.kind)
     _refuse_foreign(spec.kind, head, spec.options)
@@ -81,7 +81,7 @@ def make_head(spec: HeadSpec) -> Head:
 
 def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> None:
     """
-    Refuse an option that other kinds of this package have, and this one does not.
+    Refuse an option that only other kinds of this package have.
 
     :raises ConfigError: there is such an option.
     """
@@ -100,7 +100,7 @@ def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> No
 
 
 class HeadRule(Rule):
-    """Of a manifest's key ``head``: a kind, or a mapping with the kind and its own options."""
+    """The rule for a manifest's key ``head``: a kind, or a mapping of the kind and its options."""
 
     @property
     def _kind(self) -> Leaf:

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Models that yield boxes: tables of boxes, whatever their columns.
+The head ``boxes``, for models that yield tables of ready boxes with any columns.
 
-Other heads also ask this module what ready-made boxes mean.
+Other heads also use this module to interpret ready boxes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ UNITS = choice('source', 'input', 'relative')
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (4, n) with x before y."""
+    """Return (4, n) corners with x before y."""
     return four[_TURNED] if spec.box_order == 'yxyx' else four
 
 
@@ -80,8 +80,8 @@ class CornerUnit:
     """
     The unit of the corners that a model gives.
 
-    :param spec: with the options ``box_order`` and ``coordinates``; without the latter, corners
-        are relative to the input.
+    :param spec: the head's spec with the options ``box_order`` and ``coordinates``; without
+        ``coordinates``, corners are fractions of the network's input.
     """
 
     def __init__(self, spec: HeadSpec) -> None:
@@ -92,9 +92,9 @@ class CornerUnit:
         self, corners: NDArray[np.float32], box: Letterbox
     ) -> tuple[NDArray[np.float32], Letterbox]:
         """
-        Return (4, n) x0, y0, x1, y1 in pixels, and the geometry that leads to the source.
+        Return (4, n) x0, y0, x1, y1 in pixels, and the geometry that maps them to the source.
 
-        :param corners: (4, n) as the model gives them.
+        :param corners: (4, n) numbers of the boxes as the model gives them.
         """
         corners = x_first(self._spec, corners)
         if self._spec.box_order == 'cxcywh':
@@ -110,13 +110,15 @@ class CornerUnit:
 
 class Columns:
     """
-    What the columns of ready-made tables hold.
+    The meaning of the columns of the tables of boxes.
 
-    It is one text for each output, in their order, such as ``image box class score``.
+    The option is one text for each output, in the order of the outputs, such as ``image box class
+    score``.
 
-    ``box``: four numbers; ``score`` and ``class``: of the row; ``scores``: one for each class;
-    ``image``: its number, below zero behind the last row; ``count``: of all rows; ``-``: an output
-    that isn't read. Behind the columns of the class or the scores, ``extra`` numbers may follow.
+    ``box``: four numbers; ``score`` and ``class``: one number each for the row; ``scores``: one
+    number for each class; ``image``: the image's number, negative after the last valid row;
+    ``count``: the number of valid rows; ``-``: an output that isn't read. After the class or the
+    scores, ``extra`` further numbers may follow.
     """
 
     _WIDTHS: ClassVar[Mapping[str, int]] = {
@@ -152,15 +154,16 @@ class Columns:
 
     def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
         """
-        For each column its tensor, and its numbers (n, width).
+        Return for each column its tensor, and its numbers (n, width).
 
-        :raises AcceleratorError: the outputs are others.
+        :raises AcceleratorError: the outputs don't fit the columns.
         """
         found: dict[str, tuple[RawTensor, Values]] = {}
         fits = len(outputs) == len(self._outputs)
         for tensor, words in zip(outputs, self._outputs, strict=False):
             width, start, shape = sum(self.widths[word] for word in words), 0, tensor.values.shape
-            # An output with one column may lack the axis of columns; one with several has it.
+            # An output with one column may lack the axis of columns; an output with several has
+            # this axis.
             fits &= not words or shape[-1:] == (width,) or (width == 1 and len(shape) <= 2)
             fits &= not words or (math.prod(shape[:-2]) == 1 and (width == 1 or len(shape) > 1))
             if not fits:
@@ -194,7 +197,7 @@ class Columns:
 
     @staticmethod
     def _in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
-        """Return the rows without those behind the last valid one."""
+        """Return the rows up to the last valid one."""
         end: int | None = None
         if 'count' in found:
             number = float(real(found['count']).reshape(-1)[0])
@@ -215,13 +218,13 @@ def real(part: tuple[RawTensor, Values]) -> NDArray[np.float32]:
 
 class Boxes(Head):
     """
-    Rows of ready boxes, in one output or several; ``columns`` says what they hold.
+    Tables of ready boxes, in one output or several; ``columns`` says what the columns hold.
 
-    Rows without an area are empty places of a fixed-size table.
+    A row whose box has no area is an unused row of a fixed-size table.
 
     Such outputs come from networks that suppress duplicates themselves (YOLOv10, YOLO26, DETR
-    exports, EfficientNMS); from those that leave it to the host (YOLO-NAS), with
-    ``suppressed: false``; and from HOG, in pixels of the frame.
+    exports, EfficientNMS); from networks that leave suppression to the host (YOLO-NAS; set
+    ``suppressed: false``); and from HOG, whose boxes are in pixels of the frame.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -392,8 +395,8 @@ class Boxes(Head):
         return ''
 
 
-# A box may reach over the edge, but not by this many sizes of the input; and not all boxes are as
-# small as a pixel.
+# A box may reach beyond the input's edge, but not by this many times the input's size; and the
+# boxes of a model are not all smaller than a pixel.
 _FAR, _UNIT = 8.0, 2.0
 
 
@@ -405,7 +408,7 @@ def check_background(spec: HeadSpec) -> None:
     """
     Check the background class.
 
-    :raises ConfigError: it is neither the first nor the last class, nor none.
+    :raises ConfigError: the number is neither 0 (first), nor the last one, nor -1 (none).
     """
     if spec.background not in (-1, 0, spec.num_classes):
         raise ConfigError(
@@ -421,7 +424,7 @@ def ready_made(
     num_classes: int,
     score: float,
 ) -> Candidates:
-    """Return the rows of a table that are boxes of an existing class and reach the score."""
+    """Return a table's rows that have a valid class and reach the score."""
     fine = (
         (scores >= np.float32(score))
         & (scores < np.inf)
@@ -440,6 +443,6 @@ def ready_made(
 
 
 def best_first(chosen: Candidates, box: Letterbox, count: int) -> Detections:
-    """Return the best of the boxes whose duplicates the model has suppressed already."""
+    """Return the best boxes; the model has already suppressed duplicates."""
     order = np.argsort(-chosen.scores, kind='stable')
     return in_source(chosen.chosen(order), box).chosen(slice(count))

@@ -14,10 +14,11 @@
 # limitations under the License.
 
 """
-From what a head found to detections.
+Turn a head's candidates into detections.
 
-That is non-maximum suppression, then the letterbox's inverse for what is left. :func:`keep` keeps
-exactly what ``cv2.dnn.NMSBoxes`` does, class by class or for all classes at once.
+First non-maximum suppression removes duplicates, then the remaining boxes are mapped back to
+source pixels. :func:`keep` keeps exactly the same boxes as ``cv2.dnn.NMSBoxes``, for each class or
+for all classes together.
 """
 
 from __future__ import annotations
@@ -36,32 +37,34 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
-# Candidates that are looked at in one go, best first: with a low score threshold there are
-# thousands, few of which are ever needed.
+# The number of candidates in one batch, best first: a low score threshold gives thousands, of
+# which few are needed.
 _CHUNK = 2048
-# With fewer boxes OpenCV alone is quicker.
+# With fewer boxes than this, OpenCV alone is quicker.
 _FEW = 550
 _ROUNDS = 3
-# A round that leaves out less than a quarter of the boxes is the last.
+# If a round removes less than one of this many boxes, no further round is made.
 _LITTLE = 4
-# Below this OpenCV counts two boxes as the same object, wherever they are.
+# If sizes are below this, OpenCV takes two boxes for the same object, wherever they are.
 _NO_SIZE = 1e-7
-# Boxes are moved apart by class up to this many pixels; further apart float64 would round them,
-# and at last lay them on each other.
+# To separate classes, their boxes are moved apart by at most this many pixels, because float64
+# would round larger coordinates until boxes coincide.
 _WIDE = 2.0**20
 _INDEX_BITS = 31
 _TABLE = 1 << 13
-# Squares for each half pixel, by half the exponent of an area: a box is 1.5 to 3 squares wide.
+# Grid squares per half pixel, indexed by half the exponent of a box's area, so that a box is 1.5
+# to 3 squares wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
 _TURNS = (0.0, 0.5, 0.21)
 
 
 class Candidates(NamedTuple):
     """
-    What reaches the score.
+    The boxes whose score reaches the threshold.
 
-    Corners are (4, n) x0, y0, x1, y1 in input pixels, scores (n), classes (n). Rows (n) say which
-    row each is from, in the head's own numbering (see :attr:`Detections.rows`).
+    Corners are (4, n) x0, y0, x1, y1 in input pixels; scores and classes have shape (n). Rows (n)
+    has each candidate's row of the outputs, in the head's own numbering (see
+    :attr:`Detections.rows`).
     """
 
     corners: NDArray[np.float32]
@@ -70,7 +73,7 @@ class Candidates(NamedTuple):
     rows: NDArray[np.intp]
 
     def chosen(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Candidates:
-        """Return some of the candidates: by a mask, or by their indices."""
+        """Return some of the candidates, chosen by a mask or by indices."""
         return Candidates(
             self.corners[:, which], self.scores[which], self.classes[which], self.rows[which]
         )
@@ -95,9 +98,9 @@ def detections(
 
     Of equal scores the first comes first.
 
-    Suppression is done on the boxes as the network gives them, in input pixels and not yet
-    clipped, as it was when the network's precision was measured. Boxes with a corner that is no
-    number, boxes without an area and boxes wholly outside the picture are no candidates.
+    Suppression compares the boxes in input pixels and before clipping, as the evaluation of
+    networks does. Boxes are dropped first if a corner isn't finite, if their area is 0, or if they
+    lie wholly outside the picture.
     """
     corners, scores, classes, rows = candidates
     if not len(scores):
@@ -108,8 +111,8 @@ def detections(
     sizes = corners[2:] - corners[:2]
     low, high = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
     wide = max(high[2:]) - min(low[:2])
-    # Nearly always all numbers are finite, which the least and the highest show: if there is a
-    # NaN, these two are NaN.
+    # Usually all numbers are finite. The minimum and the maximum show this: if there is a NaN,
+    # both are NaN.
     fine = wide < _WIDE and bool(sizes.min() >= _NO_SIZE) and box.meets(low, high)
     if not fine:
         return _of_fine(candidates, box, limits, class_agnostic)
@@ -130,7 +133,7 @@ def detections(
 def _compiled(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
-    """Do the same with compiled code."""
+    """Do what :func:`detections` does, in compiled code."""
     corners, scores, classes, rows = candidates
     count = min(limits.count, len(scores))
     places, sources = np.empty(count, np.intp), np.empty((count, 4), np.float32)
@@ -145,13 +148,13 @@ def _compiled(
 
 class CompiledRows:
     """
-    From rows of centre, size and scores to detections in one compiled call.
+    Turn rows of centre, size and scores into detections, in one compiled call.
 
-    The result is that of the score filter, :func:`from_centres` and :func:`detections`. One thread
-    uses it.
+    The result is the same as that of the score filter, :func:`from_centres` and
+    :func:`detections`. One thread uses it.
 
-    :param tensor: with one scale for all.
-    :param cells: how many rows there are.
+    :param tensor: the output tensor, with one scale for all values.
+    :param cells: the number of rows.
     """
 
     def __init__(self, tensor: RawTensor, cells: int) -> None:
@@ -174,10 +177,10 @@ class CompiledRows:
         class_agnostic: bool,
     ) -> Detections | None:
         """
-        Return what stays; ``None``: NumPy has to do it, as the numbers lie otherwise.
+        Return the detections, or ``None`` if the arrays' layout needs NumPy.
 
-        :param scores: (n, classes), probabilities.
-        :param boxes: (n, 4), centre and size in input pixels.
+        :param scores: (n, classes) probabilities.
+        :param boxes: (n, 4) centre and size in input pixels.
         """
         count = limits.count
         if not limits.score <= 1 or scores.size == 0:
@@ -200,7 +203,7 @@ class CompiledRows:
 
 
 def compiled_rows(tensor: RawTensor, cells: int) -> CompiledRows | None:
-    """One for tensors like that; ``None`` in plain Python."""
+    """Return a :class:`CompiledRows` for such tensors; ``None`` without compiled code."""
     return None if compiled is None else CompiledRows(tensor, cells)
 
 
@@ -210,7 +213,8 @@ def _of_fine(
     corners, scores, classes, _ = candidates
     sizes = corners[2:] - corners[:2]
     start, end = box.picture
-    # Comparisons with NaN are false, and the area of an endless box isn't finite.
+    # Comparisons with NaN are false, and the area of an infinite box isn't finite, so both are
+    # dropped.
     inside: NDArray[np.bool_] = sizes > 0
     inside &= corners[2:] > start
     inside &= corners[:2] < end
@@ -227,7 +231,7 @@ def in_source(chosen: Candidates, box: Letterbox) -> Detections:
     """
     Return candidates as detections in source pixels, clipped.
 
-    Those that clipping leaves empty are dropped.
+    Boxes that clipping leaves empty are dropped.
     """
     boxes = box.to_source(chosen.corners.T)
     found = Detections(boxes, chosen.scores, chosen.classes, chosen.rows)
@@ -250,15 +254,15 @@ def keep(
 
     Of equal scores the first comes first.
 
-    Overlaps are computed in OpenCV's arithmetic: corner and size in float64, sizes being float32
-    differences; the overlap is rounded to float32.
+    Overlaps are computed with OpenCV's arithmetic: sizes are float32 differences of the corners,
+    corner and size are then used in float64, and the overlap is rounded to float32.
 
     :param corners: (4, n) x0, y0, x1, y1, finite.
     :param scores: (n), finite.
-    :param classes: (n), not negative; boxes of different classes don't suppress each other.
-        ``None``: all do.
-    :param iou_threshold: boxes that overlap more than this are the same object.
-    :param limit: indices at most.
+    :param classes: (n), not negative; boxes suppress each other only within a class. ``None``:
+        boxes of all classes suppress each other.
+    :param iou_threshold: boxes whose IoU is greater than this are taken for the same object.
+    :param limit: the highest number of indices.
     """
     count = len(scores)
     if count == 0:
@@ -269,7 +273,7 @@ def keep(
     np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
     if (
         count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0
-    ):  # OpenCV takes only scores above zero
+    ):  # OpenCV accepts only scores above zero
         return _few(boxes, scores, classes, threshold)[:limit]
     order = _best_first(scores)
     boxes = boxes.take(order, axis=1)
@@ -280,8 +284,8 @@ def keep(
         return order[_keep(boxes, classes, threshold)[:limit]]
     kept = order[:0]
     for start in range(0, count, _CHUNK):
-        # The boxes kept so far don't suppress each other, so a second pass over them only changes
-        # the ones after them.
+        # The boxes kept so far don't suppress each other, so passing them again only removes boxes
+        # that come after them.
         some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
         kept = some[
             _keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)
@@ -295,8 +299,9 @@ def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
     """
     Sort by falling score, then by index.
 
-    Sorting one number per box is several times quicker than sorting indices. A float's bits order
-    as the float does, so one number holds the falling score and the index.
+    The function sorts one integer per box, which is several times quicker than sorting indices.
+    Floats sort like their bit patterns, with a correction for negative ones, so the integer
+    combines the score's inverted bits with the index.
     """
     bits = (scores + np.float32(0)).view(np.int32)
     keys = (~(bits ^ ((bits >> 31) & 0x7FFFFFFF))).astype(np.int64)
@@ -314,16 +319,17 @@ def _keep(
     """
     Return the places of the boxes that stay, in ascending order.
 
-    No box that stays suppresses another one, and each box that goes is suppressed by a better one
-    that stays. There is only one such set. So any box may be left out on a guess, as long as the
-    box that suppresses it turns out to stay.
+    The result has two properties: boxes that stay don't suppress each other, and each removed box
+    is suppressed by a better box that stays. Only one set of boxes has both. So the function may
+    remove a box by a guess, if the guess is confirmed: the box that suppresses it must stay in the
+    end.
 
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
     count = boxes.shape[1]
     if (
         boxes[2:4].min() < _NO_SIZE
-    ):  # OpenCV counts such boxes as the same object, wherever they have been moved to
+    ):  # OpenCV takes such tiny boxes for the same object, wherever they have been moved to
         return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)
     left, rest, kinds = suppressors.copy(), boxes, classes
@@ -345,8 +351,8 @@ def _keep(
     if len(left) > count // 2:
         # Speculation rarely hit; undoing it costs more than it saves.
         return _few(boxes, _falling(count), classes, threshold)
-    # A box that suppressed others may have been left out later: what suppresses it is asked about
-    # them too.
+    # A box that suppressed others may itself have been removed later: then check whether its own
+    # suppressor also suppresses those others.
     last = suppressors.take(suppressors).take(suppressors)
     moved = (last != suppressors).nonzero()[0]
     unsure = moved[:0]
@@ -373,13 +379,14 @@ def _leaders(
     boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn: int
 ) -> NDArray[np.intp]:
     """
-    Find for each box one that probably suppresses it.
+    Return for each box the index of a box that probably suppresses it.
 
     That is the best box whose centre lies in the same square of a grid. Squares are as wide as the
-    boxes are. There are two grids, used one after the other: with one grid, the boxes around an
-    object on a line would lie in several squares. Squares are distinguished by a hash.
+    boxes are. Two grids are used one after the other, because with one grid the boxes of an object
+    that lies on a grid line would fall into several squares. A hash of the square's position
+    identifies it.
 
-    :param turn: each turn has finer grids, at other places.
+    :param turn: the number of the round; each round uses finer grids at other positions.
     """
     count = boxes.shape[1]
     doubled = boxes[:2] * 2
@@ -416,13 +423,13 @@ def _best_in_squares(
         keys += classes * 1031
     keys &= _TABLE - 1
     table = np.empty(_TABLE, np.intp)
-    # If several are written to one place, the last one stays.
+    # If several values are written to one element, the last one stays.
     table[keys[::-1]] = places[::-1]
     return np.asarray(table.take(keys))
 
 
 def _falling(count: int) -> NDArray[np.float32]:
-    """Return the scores of boxes, which come best first."""
+    """Return descending scores for boxes that are already sorted, best first."""
     return np.arange(count, 0, -1, dtype=np.float32)
 
 
@@ -458,15 +465,17 @@ def _keep_few(
     """
     Do what :func:`keep` does, for callers that have checked the values already.
 
-    OpenCV alone does it, with boxes of different classes moved apart.
+    OpenCV does all the work. Boxes of different classes are moved apart, so that they don't
+    overlap.
 
     :param places: (2, n) x0, y0.
     :param sizes: (2, n) float32 differences, at least ``_NO_SIZE``.
     :param scores: above zero.
-    :param wide: at least as wide and as high as all boxes together, below ``_WIDE``.
+    :param wide: the distance by which classes are moved apart: at least the extent of all boxes
+        together, and below ``_WIDE``.
     """
     if classes is not None:
-        # By a power of two, so that pixels are not rounded.
+        # Use a power of two, so that coordinates are not rounded.
         places = places + classes * math.ldexp(1.0, math.frexp(wide + 1.0)[1])
     return _opencv(np.concatenate((places, sizes), dtype=np.float64), scores, threshold)
 
@@ -477,7 +486,7 @@ def _class_by_class(
     classes: NDArray[np.intp] | None,
     threshold: np.float32,
 ) -> NDArray[np.intp]:
-    """Do what :func:`_few` does, where boxes can't be moved apart."""
+    """Do what :func:`_few` does, one class after the other, if boxes can't be moved apart."""
     if classes is None:
         return _opencv(boxes, scores, threshold)
     order = _best_first(scores)
@@ -502,7 +511,7 @@ def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.floa
     """
     Return the intersection over union of each pair.
 
-    It is rounded at every step as OpenCV's ``rectOverlap`` rounds.
+    Each step is rounded as in OpenCV's ``rectOverlap``.
     """
     ahead = b[:2] - a[:2]
     sides = np.minimum(a[2:4] - np.maximum(ahead, 0), b[2:4] + np.minimum(ahead, 0))
@@ -518,14 +527,15 @@ def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.floa
 def _opencv(
     boxes: NDArray[np.float64], scores: NDArray[np.float32], threshold: np.float32
 ) -> NDArray[np.intp]:
-    # A list of lists is read quicker than an array, which OpenCV takes number by number.
+    # OpenCV's binding reads a list of lists quicker than an array, which it reads number by
+    # number.
     opencv: Any = cv2.dnn.NMSBoxes
     found = opencv(boxes[:4].T.tolist(), scores, 0.0, float(threshold))
     return np.asarray(found, np.intp).reshape(-1)
 
 
-# Candidates that are compared with the better ones in one go: memory is bounded, and few are
-# looked at once enough have been found.
+# How many candidates are compared with the better ones at once: this bounds the memory, and few
+# are compared in vain after enough boxes were found.
 _TURNED_CHUNK = 256
 _SMALL = 1e-7
 _FARTHEST = 100.0
@@ -543,16 +553,16 @@ def oriented(
     class_agnostic: bool = False,
 ) -> Detections:
     """
-    Return the boxes that stay, in source pixels, best first.
+    Return the oriented boxes that suppression leaves, in source pixels, best first.
 
     Of equal scores the first comes first.
 
-    A letterbox whose sides have different scales would distort turned boxes: their sides are
-    scaled each by its own direction.
+    If the letterbox scales width and height differently, a turned box would not stay a rectangle.
+    So each side is scaled by the scale in its own direction.
 
-    :param candidates: with the corners that they have before they are turned.
+    :param candidates: the candidates, with corners as they are before the turn.
     :param angles: (n) radians, from x to y.
-    :param about: (2, n) the places about which they are turned; ``None``: their centres.
+    :param about: (2, n) points about which the boxes are turned; ``None``: the boxes' centres.
     :param suppressed: whether the model has removed duplicates.
     """
     low, high = (
@@ -568,7 +578,7 @@ def oriented(
     reach = np.abs(np.stack((sizes[0] * cos, sizes[0] * sin)))
     reach = (reach + np.abs(np.stack((sizes[1] * sin, sizes[1] * cos)))) / 2
     start, end = box.picture
-    # Comparisons with NaN are false.
+    # Comparisons with NaN are false, so NaN is dropped.
     fine = ((sizes > 0) & (centres + reach > start) & (centres - reach < end)).all(axis=0)
     fine &= np.isfinite(sizes.prod(axis=0)) & np.isfinite(reach).all(axis=0)
     turned: Turned = np.concatenate((centres, sizes, angles[None])).T
@@ -593,7 +603,7 @@ def oriented(
 
 def overlaps(one: Turned, others: Turned) -> NDArray[np.float64]:
     """
-    Return how much each of *one* (n, 5) overlaps each of *others* (m, 5).
+    Return the overlap of each oriented box of *one* (n, 5) with each of *others* (m, 5).
 
     The result is (n, m), from 0 to nearly 1.
     """
@@ -610,14 +620,14 @@ def overlaps(one: Turned, others: Turned) -> NDArray[np.float64]:
 
 
 def _gaussian(turned: Turned) -> tuple[NDArray[np.float64], ...]:
-    """Return the centre, and the covariance's three numbers."""
+    """Return each box's centre, and the three numbers of its Gaussian's covariance."""
     x, y, width, height, angle = np.moveaxis(turned, -1, 0)
     a, b, cos, sin = width**2 / 12, height**2 / 12, np.cos(angle), np.sin(angle)
     return x, y, a * cos**2 + b * sin**2, a * sin**2 + b * cos**2, (a - b) * cos * sin
 
 
 def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDArray[np.intp]:
-    """Return the places of the boxes that stay; the boxes come best first."""
+    """Return the indices of the boxes that stay; *turned* has the boxes best first."""
     kept: list[int] = []
     for start in range(0, len(turned), _TURNED_CHUNK):
         end = min(start + _TURNED_CHUNK, len(turned))
@@ -635,8 +645,8 @@ def _in_source(turned: Turned, box: Letterbox) -> NDArray[np.float32]:
     """
     Return (n, 5) in source pixels.
 
-    They are not clipped, as a turned box can't be. Angles are from -pi/2 to below pi/2; other
-    angles mean the same.
+    The boxes are not clipped, because a clipped turned box would be no rectangle. Angles are
+    brought into the range from -pi/2 to below pi/2, which describes the same box.
     """
     scale = np.array((box.source_width / box.width, box.source_height / box.height))
     centres = (turned[:, :2] - (box.left, box.top)) * scale

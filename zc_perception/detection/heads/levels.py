@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Which output is what, and which place each number is for.
+Find out what each output holds, and which cell of the picture each number belongs to.
 
-Raw levels come in any order, as one tensor or several for each grid, with channels first or last:
-:func:`arrange` finds out which is which. :class:`Grids` knows the cells that the levels predict
-on. :class:`ObjectRows` reads a table with one row for each box.
+A model may give its raw levels in any order, as one tensor or several per grid, with channels
+first or last: :func:`arrange` finds each part of each level. :class:`Grids` knows the cells that
+the levels predict on. :class:`ObjectRows` reads a table with one row for each box.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ _READ_AS_IT_IS = frozenset(
 
 class ReadyFor(Generic[_Reader]):
     """
-    What a head has computed for outputs of one arrangement.
+    A cache of the object that decodes outputs of one arrangement (the reader).
 
-    It is made again when shape, type, strides, scale or the input's size change.
+    A new reader is made when shape, type, strides, scale or the input's size change.
 
-    :param make: makes it of such outputs as *read* returns.
-    :param read: see :func:`readable`; not asked about outputs that it has returned as they are.
+    :param make: a function that makes a reader for outputs that *read* has returned.
+    :param read: a function such as :func:`readable`; not called again for an arrangement that it
+        returned unchanged.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ReadyFor(Generic[_Reader]):
 
     @property
     def last(self) -> _Reader | None:
-        """The one for the outputs before."""
+        """The reader of the outputs before; ``None`` before the first ones."""
         return self._reader
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
@@ -97,9 +98,10 @@ class ReadyFor(Generic[_Reader]):
     def ready(
         self, outputs: Sequence[RawTensor], box: Letterbox
     ) -> tuple[_Reader, Sequence[RawTensor]]:
-        """Return the reader for these outputs, and what it reads of them."""
+        """Return the reader for these outputs, and the outputs in the form that it reads."""
         key: list[object] = [box.input_width, box.input_height]
-        for output in outputs:  # of every frame: the tests of readable() cost more
+        # this runs for every frame, because the tests of readable() cost more
+        for output in outputs:
             values, scale = output.values, output.scale
             key += (
                 values.shape, values.strides, values.dtype, output.zero_point, output.layout,
@@ -115,9 +117,9 @@ class ReadyFor(Generic[_Reader]):
 
 def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
     """
-    Find the output with the masks' prototypes: the largest grid of this many channels.
+    Return the index of the masks' prototypes: the largest grid with *masks* channels.
 
-    -1: there is none.
+    Return -1 if there is none.
     """
     grids = [
         (output.values.size, -index)
@@ -129,9 +131,9 @@ def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
 
 def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> Sequence[RawTensor]:
     """
-    Return the outputs that boxes are in.
+    Return the outputs without the masks' prototypes.
 
-    :raises AcceleratorError: there should be masks, and no output has their prototypes.
+    :raises AcceleratorError: the spec has masks, but no output can be their prototypes.
     """
     if not masks:
         return outputs
@@ -150,12 +152,13 @@ def _scale(tensor: RawTensor) -> float | bytes:
 
 def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequence[RawTensor]:
     """
-    Return the outputs in types that are compared as they are, with one scale each.
+    Return the outputs with types that can be compared without conversion, and one scale each.
 
-    Others, which are rare, become float32 here.
+    Outputs of other types, or with several scales, become float32 here; they are rare.
 
-    :param gathered: channels of the outputs of which only a few cells' rows are read, with all
-        channels: these may keep a scale for each channel, where their layout is NHWC.
+    :param gathered: numbers of channels: outputs with as many channels are only read at a few
+        cells, all channels at once, so they may keep a scale for each channel if their layout is
+        NHWC.
     :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the
         last axis.
     """
@@ -196,7 +199,7 @@ def _converted(kind: str, number: int, output: RawTensor, gathered: int) -> RawT
 
 
 def described(number: int, tensor: RawTensor) -> str:
-    """``output 2 'name' has shape 1x80x80x64``."""
+    """Describe one output, as in ``output 2 'name' has shape 1x80x80x64``."""
     name = f" '{tensor.name}'" if tensor.name else ''
     return f'output {number}{name} has shape {"x".join(map(str, tensor.values.shape)) or "()"}'
 
@@ -220,14 +223,14 @@ def is_decoded(
     spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox, channels: int, numbers: int = 0
 ) -> bool:
     """
-    Tell whether there is one table of decoded boxes, rather than raw levels.
+    Return whether the outputs are one table of decoded boxes, and not raw levels.
 
-    A model's only level may come without a batch axis, too.
+    A single raw level, too, may have no batch axis.
 
-    :param channels: the channels of a level in one tensor.
-    :param numbers: the numbers of each box of a table, where these mean something else than those
-        of a level.
-    :raises AcceleratorError: it could be both.
+    :param channels: the number of channels of a level that is one tensor.
+    :param numbers: how many numbers each box of a table has, if they differ in meaning from a
+        level's.
+    :raises AcceleratorError: the outputs could be either.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:
         return False
@@ -250,12 +253,13 @@ def is_decoded(
 @dataclass(frozen=True)
 class Part:
     """
-    Where one part of a level's prediction is found.
+    The place of one part of a level's prediction among the outputs.
 
-    :param output: number of the output.
-    :param channels_first: whether its channels are the first axis.
-    :param start: the first of them that belongs to the part.
-    :param end: the one behind its last; ``None``: all from there.
+    :param output: the index of the output.
+    :param channels_first: whether the output's first axis has the channels.
+    :param start: the first channel of the part.
+    :param end: the channel after the part's last one; ``None``: the part extends to the output's
+        end.
     """
 
     output: int
@@ -264,7 +268,7 @@ class Part:
     end: int | None = None
 
     def view(self, outputs: Sequence[RawTensor]) -> Values:
-        """Return the values as (rows, columns, channels)."""
+        """Return a view of the part's values as (rows, columns, channels)."""
         values = without_batch(outputs[self.output].values)
         channels = slice(self.start, self.end)
         return (
@@ -279,17 +283,18 @@ def arrange(
     parts: Mapping[str, int],
 ) -> list[dict[str, Part]]:
     """
-    Find where each level's parts are.
+    Find the place of each part of each level among the outputs.
 
-    Each part has a tensor of its own, or all parts follow each other in one.
+    Either each part is a tensor of its own, or all parts of a level are consecutive channels of
+    one tensor.
 
-    Tensors are distinguished by their grid and their number of channels. Parts of a level with the
-    same number of channels are distinguished by their order among the outputs, which must then be
-    that of *parts*.
+    The function recognises a tensor by its grid and its number of channels. If parts of a level
+    have the same number of channels, their order among the outputs must be that of *parts*.
 
     :param shapes: rows, columns of each level.
-    :param parts: channels of each part.
-    :raises AcceleratorError: they don't fit; names the tensor, its shape and those expected.
+    :param parts: the number of channels of each part.
+    :raises AcceleratorError: the outputs don't fit; the message names the tensor, its shape and
+        the expected shapes.
     """
     together = sum(parts.values())
     separately = ' and '.join(f'{count} {part}' for part, count in parts.items())
@@ -345,7 +350,7 @@ def _layouts(
     counts: set[int],
     expected: str,
 ) -> list[str]:
-    """Return each output's layout; outputs that don't name theirs share one layout."""
+    """Return each output's layout; all outputs without a named layout have the same one."""
     possible = set(_LAYOUTS)
     for index, tensor in enumerate(outputs):
         fits = set()
@@ -372,12 +377,13 @@ def _layouts(
 @dataclass(frozen=True, eq=False)
 class Grids:
     """
-    All levels' cells in one line: level by level, row by row.
+    The cells of all levels, numbered level by level and row by row.
 
     :param shapes: rows, columns of each level.
-    :param starts: index of each level's first cell, and the number of all cells.
-    :param corners: (2, cells) x and y of each cell in cells of its level.
-    :param strides: (cells) input pixels per cell.
+    :param starts: the index of each level's first cell; the last element is the number of all
+        cells.
+    :param corners: (2, cells) x and y of each cell, counted in cells of its level.
+    :param strides: (cells) the stride of each cell's level, in input pixels.
     """
 
     shapes: tuple[tuple[int, int], ...]
@@ -387,14 +393,14 @@ class Grids:
 
     @property
     def count(self) -> int:
-        """Cells of all levels."""
+        """The number of cells of all levels."""
         return self.starts[-1]
 
 
 @lru_cache(maxsize=16)
 def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
     """
-    Return the grids of a network's input, which every stride has to divide.
+    Return the grids for a network's input size, which every stride must divide.
 
     :raises ConfigError: a stride doesn't divide it.
     """
@@ -417,10 +423,10 @@ def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
 
 def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
     """
-    Check the strides.
+    Check the option ``strides``.
 
-    :param has_grids: whether the outputs are grids for certain: a decoded tensor can be of an
-        input of any size.
+    :param has_grids: whether the outputs certainly are grids. If not, the strides need not divide
+        the input's size, because a decoded tensor may belong to an input of any size.
     :raises ConfigError: there are no strides, they don't ascend, or one doesn't divide the input's
         size.
     """
@@ -440,9 +446,9 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
 @lru_cache(maxsize=16)
 def possible_rows(size: tuple[int, int], strides: tuple[int, ...]) -> frozenset[int]:
     """
-    Return how many cells these levels have together.
+    Return the possible total numbers of cells of a network's levels.
 
-    Without levels: those that networks have, from stride 4, 8 or 16 to 32, 64 or 128.
+    If no strides are given, assume those of usual networks: from 4, 8 or 16 up to 32, 64 or 128.
     """
     width, height = size
     usual = [(4, 8, 16, 32, 64, 128)[i:j] for i in range(3) for j in range(4, 7)]
@@ -454,9 +460,9 @@ def possible_rows(size: tuple[int, int], strides: tuple[int, ...]) -> frozenset[
 
 def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int = 1) -> str:
     """
-    Explain why this number of rows doesn't match the cells of the levels of networks.
+    Explain why this number of rows can't be the number of a network's cells.
 
-    Up to *most* rows for each cell are possible. Empty where the number matches.
+    Each cell may have up to *most* rows. Return an empty text if the number matches.
     """
     width, height = box.input_width, box.input_height
     cells = possible_rows((width, height), tuple(strides))
@@ -470,17 +476,18 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     )
 
 
-# Largest distance, in cells, of a box's centre from its own cell. No network yields more, and
-# pixels of a picture are far larger.
+# Largest distance, in cells, of a box's centre from its own cell. No network predicts a greater
+# distance, while centres in pixels are far greater numbers.
 _WITHIN_A_CELL = 16.0
 
 
 def negative_sizes(boxes: NDArray[np.float32]) -> str:
     """
-    Explain why most boxes (4, n), centre and size, can't be decoded ones.
+    Explain why most boxes (4, n), centre and size, can't be decoded boxes.
 
-    Empty where they can. Centres that are spread over a picture are decoded, whatever their sizes
-    are: distances without a distribution (YOLO26) may be below 0 where no object is.
+    Return an empty text if they can be. Boxes whose centres spread over the picture count as
+    decoded, whatever their sizes: a size computed from plain distances (YOLO26) may be negative if
+    no object is there.
     """
     wrong = (boxes[2:] < 0).any(axis=0)
     if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):
@@ -495,9 +502,9 @@ def negative_sizes(boxes: NDArray[np.float32]) -> str:
 
 def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
     """
-    Return the size that the head's numbers refer to.
+    Return the input size that the model's coordinates refer to.
 
-    :raises AcceleratorError: frames are letterboxed to another size.
+    :raises AcceleratorError: frames are letterboxed to a different size.
     """
     size = (box.input_width, box.input_height)
     if spec.input_size not in ((0, 0), size):
@@ -513,7 +520,7 @@ def grids_for(spec: HeadSpec, box: Letterbox) -> Grids:
     """
     Return the grids for frames of this geometry.
 
-    :raises AcceleratorError: there are none.
+    :raises AcceleratorError: the strides don't divide the input's size.
     """
     try:
         return grids_of(input_size(spec, box), spec.strides)
@@ -523,12 +530,12 @@ def grids_for(spec: HeadSpec, box: Letterbox) -> Grids:
 
 class ObjectRows:
     """
-    Rows 1 x N x (5 + C), or 1 x (5 + C) x N.
+    A table 1 x N x (5 + C), or 1 x (5 + C) x N, of boxes with objectness.
 
-    If both are equal, the former is meant, unless the layout is ``nchw``.
+    If both shapes fit, the first is assumed, unless the layout is ``nchw``.
 
-    :param count: N, where it is known.
-    :raises AcceleratorError: another shape.
+    :param count: the expected number N of boxes, if it is known.
+    :raises AcceleratorError: the output has another shape.
     """
 
     def __init__(
@@ -560,7 +567,7 @@ class ObjectRows:
         self._sigmoid = sigmoid
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:
-        """Return the candidates that reach the score, and the four numbers (4, n) of each."""
+        """Return the cells that reach the score, and the four box numbers (4, n) of each."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = values if self._channels_last else values.T
         found = self._filter.find(rows[:, 4], rows[:, 5:], score)
@@ -569,7 +576,7 @@ class ObjectRows:
     def objection(
         self, tensor: RawTensor, box: Letterbox, strides: Sequence[int], score: float, most: int
     ) -> tuple[str, NDArray[np.float32]]:
-        """Do what :meth:`Head.objection` does, and return what the boxes (4, n) are."""
+        """Return the same as :meth:`Head.objection`, and the boxes' numbers (4, n)."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = tensor.read(values if self._channels_last else np.ascontiguousarray(values.T))
         reason = (

@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-Which head reads a model: :func:`recognise`.
+Find the head that reads a model's outputs: :func:`recognise`.
 
-It tells so from the names and shapes of the outputs and from what the file says of itself.
+The function decides by the names and shapes of the outputs and by the file's metadata.
 
-The layouts that exporters write are in two tables, ``_SEVERAL`` and the rules of ``_one_output``.
-What they leave open isn't guessed: the answer then has the heads that it could be, and a person
-chooses one.
+The output layouts of known exporters are in two places, the table ``_SEVERAL`` and the rules of
+``_one_output``. If these leave the head open, the function doesn't guess: it returns the possible
+heads, and a person chooses one.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ _RELATIVE: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order
 _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'cxcywh'}
 _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
-# Transformers were trained on whole pictures; RF-DETR's backbone on ImageNet's colours.
+# The usual inputs: transformers were trained on stretched pictures, and RF-DETR also on colours
+# normalised as for ImageNet.
 _STRETCHED: HeadOptions = {'resize': 'stretch'}
 _IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
-# Of OpenVINO's and Caffe's SSDs, 1x1xnx7.
+# The columns of OpenVINO's and Caffe's SSDs, whose output is 1x1xnx7.
 _DETECTION_OUTPUT: HeadOptions = {
     **_RELATIVE,
     'columns': ['image class score box'],
     'background': 0,
 }
 _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
-# Words of the outputs, sorted; what one of their names, or of the inputs', has to contain; the
-# head; what is usual as input.
+# An entry has: what the outputs hold (words of _word, sorted); a text that the name of an output
+# or input must contain; the head; the usual input.
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
     (('box score', 'class'), '', _INPUT, {}),  # mmdeploy
     # TF-OD
@@ -73,11 +74,12 @@ _ANCHOR_OPTIONS = (
 @dataclass(frozen=True)
 class Recognised:
     """
-    What is known of a model's outputs.
+    What is known about a model from its outputs.
 
-    :param classes: how many the model has; 0: it can't be told.
-    :param choices: what the head could be, each as a line of a manifest with what it means.
-    :param input: what networks with such outputs are given as a rule: keys of ``input``.
+    :param classes: the number of classes; 0: unknown.
+    :param choices: the possible heads, each as a line of a manifest with an explanation.
+    :param input: the usual values of the manifest's keys below ``input`` for networks with such
+        outputs.
     """
 
     head: HeadOptions | None = None
@@ -96,17 +98,18 @@ def recognise(
     """
     Return the head for these outputs.
 
-    :param outputs: name and shape of each; sizes that are open are ``None``.
-    :param size: width and height of the input.
-    :param classes: how many there are; 0: unknown.
+    :param outputs: the name and the shape of each output; an axis of open size is ``None``.
+    :param size: width and height of the network's input.
+    :param classes: the number of classes; 0: unknown.
     :param said: the file's metadata.
-    :param inputs: names of the inputs.
+    :param inputs: the names of the model's inputs.
     """
     grids = [shape for _, shape in outputs if len(shape) == 4]
     if len(outputs) == 2 and len(grids) == 1:
         said = {'task': 'segment', **said}
     extras = _extras(said, grids)
-    if 'masks' in extras and len(grids) == 1:  # no box depends on the masks' prototypes
+    # ignore the masks' prototypes: boxes don't depend on them
+    if 'masks' in extras and len(grids) == 1:
         outputs = [output for output in outputs if len(output[1]) != 4]
     if not outputs:
         return _unseen(said, extras)
@@ -125,7 +128,7 @@ def _is_detr(said: Mapping[str, Any]) -> bool:
 
 
 def _has_chosen(said: Mapping[str, Any]) -> bool:
-    """Tell whether duplicates are removed in the model."""
+    """Return whether the model itself removes duplicate boxes."""
     args = said.get('args')
     return said.get('end2end') is True or (isinstance(args, Mapping) and args.get('nms') is True)
 
@@ -134,7 +137,8 @@ def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
     """
     Return the head of an ``.axm``, whose outputs only the runtime knows.
 
-    It is the head that Ultralytics exports. At the start, a run on a blank picture checks it.
+    The answer is the head of Ultralytics' exports. When the model is loaded, a run on a blank
+    picture checks whether this head fits.
     """
     if 'stride' not in said or _is_detr(said):
         return Recognised()
@@ -145,7 +149,7 @@ def _chosen(extras: HeadOptions) -> HeadOptions:
     """
     Return the head for rows whose duplicates the model has suppressed.
 
-    Turned boxes are centre and size.
+    Oriented boxes are given as centre and size.
     """
     return {**_INPUT, **({'box_order': 'cxcywh'} if 'oriented' in extras else {}), **extras}
 
@@ -165,7 +169,7 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
-    # Of a dynamic export columns may be open, though each row has as many as ever.
+    # A dynamic export may leave the number of columns open, though it never varies.
     new = 'head' in said
     if detr and (columns == 6 or (columns is None and new)) and (classes != 2 or new):
         return Recognised(dict(_CENTRES), input=_STRETCHED)
@@ -176,7 +180,7 @@ def _one_output(
         return Recognised(_chosen(extras))
     cells = possible_rows(size, _USUAL) if size else frozenset()
     for count, width, first in ((columns, rows, True), (rows, columns, False)):
-        # So is the number of rows.
+        # A dynamic export may also leave the number of rows open.
         dynamic = count is None and 'stride' in said
         known = count in cells or dynamic
         if width is None or (not known and not (count and size)):
@@ -218,12 +222,12 @@ def _one_output(
 
 
 def cells_of(size: tuple[int, int]) -> list[int]:
-    """Return the cells of each of the usual levels."""
+    """Return the number of cells of each of the usual levels."""
     return [-(-size[0] // stride) * -(-size[1] // stride) for stride in _USUAL]
 
 
 def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) -> HeadOptions:
-    """Return what rows have besides box and classes, by the task."""
+    """Return the options for what rows have besides box and classes, from the model's task."""
     task, keypoints = said.get('task'), said.get('kpt_shape')
     if task == 'pose' and isinstance(keypoints, (list, tuple)) and len(keypoints) == 2:
         return {'keypoints': list(map(int, keypoints))}
@@ -238,11 +242,11 @@ def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) ->
 
 
 def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
-    """Return what an output holds, by name and shape; empty: it can't be told."""
+    """Return a word for what an output holds, by name and shape; empty if unknown."""
     inner = shape[1:] if len(shape) > 1 and shape[0] in (1, None) else shape
     label = re.search('label|class|cls', name)
     if re.search('^raw_|multiclass_scores|anchor_indices', name):
-        return '-'  # what TensorFlow yields besides
+        return '-'  # further outputs of TensorFlow's models, which nothing reads
     if all(n == 1 for n in shape) or ('num' in name and len(inner) <= 1):
         return 'count'
     if len(inner) == 2 and inner[1] == 5 and 'det' in name and not alone:
@@ -320,7 +324,7 @@ def _with_scores(
 def _levels(
     outputs: Sequence[Output], size: tuple[int, int] | None, classes: int, extras: HeadOptions
 ) -> Recognised:
-    """Recognise raw levels, by the channels of each grid."""
+    """Recognise a head for raw levels, by the number of channels of each grid."""
     if size is None:
         return Recognised()
     for channel in (1, 3):
@@ -333,7 +337,8 @@ def _levels(
             grids.setdefault(stride, []).append(shape[channel] or 0)
         else:
             if 'masks' in extras and len(grids) > 1 and len(grids[min(grids)]) == 1:
-                extras = {'masks': grids.pop(min(grids))[0]}  # the prototypes have the finest grid
+                # the masks' prototypes have the finest grid
+                extras = {'masks': grids.pop(min(grids))[0]}
             found = _of_channels(
                 [sorted(channels) for channels in grids.values()], classes, extras
             )

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Finds the cells whose score reaches a threshold.
+Find the cells whose score reaches a threshold.
 
-For most cells it looks at only one number.
+For most cells the filters read only one number.
 
-A score threshold becomes a raw one, in the tensor's own type, so that only candidates are
-dequantised (:func:`raw_threshold`). :func:`make_score_filter` chooses how to search class scores;
+The threshold is converted into the tensor's raw type, so that only candidates are dequantised
+(:func:`raw_threshold`). :func:`make_score_filter` chooses how to search class scores;
 :class:`ObjectFilter` is for heads whose score is objectness times class.
 """
 
@@ -35,42 +35,42 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
 Values = NDArray[Any]
-# Wider than all rounding of the float32 computation: a threshold in raw numbers lets through what
-# may reach the score.
+# A margin wider than the rounding of the float32 computation, so that a raw threshold never drops
+# a cell that may reach the score.
 _MARGIN = 2.0**-20
 # Far below this value float32 loses its relative precision.
 _TINY = 1e-30
-# All 8-bit values; a threshold among them is exact.
+# All values of 8-bit types: for these an exact raw threshold can be found.
 _STEPS = 255
 _WORD = 64
-# Cells from which on it is quicker to compare every number than to look for the class of each cell
-# with a high maximum.
+# From this number of cells on, comparing every number is quicker than finding the best class of
+# each cell whose maximum is high.
 _MANY = 600
-# An output with this many numbers has more than 256 different ones, unless it is quantised; an
-# output with only a few different ones is blank.
+# An output with this many numbers has more than 256 different values unless it is quantised, and
+# an output with only a few different values is blank.
 _MANY_NUMBERS, _FEWEST_STEPS = 4096, 16
 
 
 def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return 1 / (1 + exp(−x)) in float32; callers have overflow warnings off."""
+    """Return 1 / (1 + exp(−x)) in float32; callers switch overflow warnings off."""
     result: NDArray[np.float32] = np.float32(1) / (np.float32(1) + np.exp(-logits))
     return result
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """Clip probabilities to 1; those that the device computed can exceed it by a rounding."""
+    """Clip probabilities to 1; rounding on the device may make them slightly larger."""
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 
 def logit(score: float) -> float:
-    """Return the sigmoid's inverse; infinite at 0 and 1."""
+    """Return the sigmoid's inverse, which is infinite at 0 and 1."""
     if not 0 < score < 1:
         return -math.inf if score <= 0 else math.inf
     return math.log(score) - math.log1p(-score)
 
 
 def real_threshold(score: float, by_sigmoid: bool) -> float:
-    """Return the lower bound of the logits whose score reaches *score*; rounded down."""
+    """Return the lowest logit whose sigmoid reaches *score*, rounded down."""
     score = float(np.float32(score))
     low = score - abs(score) * _MARGIN - _TINY
     if by_sigmoid:
@@ -82,9 +82,9 @@ def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     """
     Return the lowest raw value, in the tensor's own type, that reaches *score*.
 
-    What lies below certainly doesn't reach it. What lies above has to be checked again as a real
-    number: for floats and wide integers the bound is slightly too low, and where no value reaches
-    the score it is the type's last value.
+    Values below this bound certainly don't reach the score. Values from the bound on must be
+    checked again as real numbers: for floats and wide integers the bound is slightly too low, and
+    if no value reaches the score the bound is the type's highest value.
     """
     low = real_threshold(score, by_sigmoid)
     kind = tensor.values.dtype
@@ -103,12 +103,12 @@ def out_of_reach(
     tensor: RawTensor, score: float, by_sigmoid: bool | None, *, has_boxes: bool = False
 ) -> str:
     """
-    Explain why no number that the tensor can hold is a score from *score* to 1.
+    Explain why no value of the tensor's type is a score from *score* to 1.
 
-    Empty where there is one.
+    Return an empty text if there is such a value.
 
-    :param has_boxes: whether boxes of many cells stand beside the scores. If such an output has
-        few different numbers, it is quantised inside of the model.
+    :param has_boxes: whether the output also has the boxes of many cells. If such an output has
+        few different values, the model was quantised inside.
     """
     kind = tensor.values.dtype
     if kind.kind == 'f':
@@ -137,9 +137,9 @@ def out_of_reach(
 
 def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
     """
-    Explain why numbers can't be scores of 0 to 1, apart from roundings.
+    Explain why the numbers can't be scores from 0 to 1 (small rounding errors allowed).
 
-    Empty where they can.
+    Return an empty text if they can.
     """
     if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
         return ''
@@ -150,7 +150,7 @@ def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
 
 
 class Found(NamedTuple):
-    """Cells in ascending order (flat index), the best class of each and its score."""
+    """The found cells as ascending flat indices, with each cell's best class and score."""
 
     cells: NDArray[np.intp]
     classes: NDArray[np.intp]
@@ -164,10 +164,10 @@ def make_score_filter(
     tensor: RawTensor, values: Values, sigmoid: bool
 ) -> CompiledFilter | ChannelMajorFilter | CellMajorFilter:
     """
-    Return the quickest filter for the way the values lie in memory.
+    Return the quickest filter for the memory layout of the values.
 
-    One thread uses it. Its ``find`` takes values of the same arrangement. A number that isn't
-    finite is no score; of equal scores the first class is the best.
+    One thread uses the filter. Its method ``find`` takes values of the same layout. A number that
+    isn't finite doesn't count as a score. If classes have equal scores, the first is the best.
 
     :param tensor: the tensor, with one scale for all values.
     :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's
@@ -182,7 +182,7 @@ def numpy_filter(
     tensor: RawTensor, values: Values, sigmoid: bool
 ) -> ChannelMajorFilter | CellMajorFilter:
     """
-    Return the quickest filter in NumPy.
+    Return the quickest filter that needs only NumPy.
 
     See :func:`make_score_filter`.
     """
@@ -193,7 +193,7 @@ def numpy_filter(
 
 
 class Threshold:
-    """The raw threshold of the score that was asked for last."""
+    """A cache of the raw threshold for the last score."""
 
     def __init__(self, tensor: RawTensor, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
@@ -217,9 +217,9 @@ def _settle(
     """
     Keep only cells whose probability, in float arithmetic, reaches the score.
 
-    The raw threshold may let too many through.
+    The raw threshold may let too many cells through.
     """
-    # The least and the highest show whether all are finite: if there is a NaN, both are NaN.
+    # Minimum and maximum show whether all values are finite: if there is a NaN, both are NaN.
     if not len(best):
         return NOTHING
     low, high = float(best.min()), float(best.max()) if high is None else high
@@ -231,7 +231,7 @@ def _settle(
 
 
 class _Comparison:
-    """One comparison for each number, then the answers 64 at a time."""
+    """Compare each number once, then search the results, 64 at a time."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         size = math.prod(shape)
@@ -250,9 +250,9 @@ class _Comparison:
 
 class CompiledFilter:
     """
-    Looks once at each number, a few rows of cells at a time.
+    Read each number once, a few rows of cells at a time.
 
-    It serves both arrangements of the values.
+    This filter takes both layouts of the values.
     """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
@@ -270,10 +270,10 @@ class CompiledFilter:
         count = compiled.find(  # type: ignore[union-attr]
             values, float(self._threshold.raw(score)), cells, classes, best
         )
-        if count < 0:  # the compiled code doesn't have this type or layout
+        if count < 0:  # the compiled code doesn't support this type or layout
             self._other = self._other or numpy_filter(self._tensor, values, self._sigmoid)
             return self._other.find(values, score)
-        # Copies, because the next frame's results overwrite these arrays.
+        # Return copies, because the next frame's results overwrite these arrays.
         return _settle(
             self._tensor.read(best[:count].copy()), cells[:count].copy(), classes[:count].copy(),
             score, self._sigmoid,
@@ -282,12 +282,13 @@ class CompiledFilter:
 
 class ChannelMajorFilter:
     """
-    All cells of a class lie side by side.
+    A filter for values in which all cells of a class are adjacent.
 
-    It takes one maximum over the classes, or, where the last frame had many candidates, makes
-    comparisons.
+    The filter takes each cell's maximum over the classes. If the last frame had many candidates,
+    it compares every number instead.
 
-    :param many: the number of cells from which on they are many; both ways find the same.
+    :param many: from this number of candidates on, every number is compared; both ways have the
+        same result.
     """
 
     def __init__(self, tensor: RawTensor, sigmoid: bool, many: int = _MANY) -> None:
@@ -334,7 +335,7 @@ class ChannelMajorFilter:
 
     def _highest(self, rows: Values, score: float) -> Found:
         best: Values = rows[0] if len(rows) == 1 else np.maximum.reduce(rows, axis=0)
-        # A comparison with NaN is false, so the cells that a NaN hides are looked for separately.
+        # A comparison with NaN is false, so cells whose maximum is NaN are searched separately.
         cells = (~(best < self._threshold.raw(score))).nonzero()[0]
         if not len(cells):
             return NOTHING
@@ -353,9 +354,9 @@ class ChannelMajorFilter:
 
 class CellMajorFilter:
     """
-    All classes of a cell lie side by side.
+    A filter for values in which all classes of a cell are adjacent.
 
-    It makes one comparison each, then looks at the answers 64 at a time.
+    The filter compares each number once, then searches the results, 64 at a time.
     """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
@@ -385,7 +386,7 @@ class CellMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _of_all(self, rows: Values, score: float) -> Found:
-        """Search where nearly all cells reach the score."""
+        """Search values of which nearly all cells reach the score."""
         numbers = (
             rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
         )
@@ -398,7 +399,7 @@ class CellMajorFilter:
 def _best_of_each(
     cells: NDArray[np.intp], classes: NDArray[np.intp], values: NDArray[np.float32]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Keep of a cell's classes the one with the highest number, the first of equal ones."""
+    """Keep for each cell the class with the highest number; of equal ones, the first."""
     order = np.lexsort((-np.where(np.abs(values) < np.inf, values, -np.inf), cells))
     ordered = cells[order]
     first = order[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
@@ -407,12 +408,12 @@ def _best_of_each(
 
 class ObjectFilter:
     """
-    Finds the cells whose objectness times best class reaches a score.
+    Find the cells whose objectness times best class score reaches a threshold.
 
-    Objectness alone must reach the score, too. One thread uses it.
+    The objectness alone must also reach the threshold. One thread uses it.
 
-    :param objects: the tensor that the objectness is from.
-    :param classes: the tensor that the classes are from.
+    :param objects: the output tensor with the objectness.
+    :param classes: the output tensor with the classes.
     """
 
     def __init__(self, objects: RawTensor, classes: RawTensor, sigmoid: bool) -> None:
@@ -423,7 +424,7 @@ class ObjectFilter:
         """
         Find the cells that reach the score.
 
-        :param classes: (..., classes).
+        :param classes: (..., classes) the values of the classes.
         """
         if not score <= 1:
             return NOTHING

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What a manifest says of a model's head, and what every head is: :class:`Head`."""
+"""A manifest's description of a head (:class:`HeadSpec`), and the base class :class:`Head`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
 
 
 def more_numbers(count: int) -> str:
-    """Say what a number of further columns, behind those that a head knows, may be."""
+    """Return a hint for a message: what *count* unexplained columns of a row may be."""
     if count <= 0:
         return ''
     if count == 1:
@@ -71,13 +71,14 @@ def more_numbers(count: int) -> str:
 
 class HeadSpec:
     """
-    A kind of head, the model that it reads, and its options, each of which is an attribute.
+    A kind of head with its options (each an attribute), and facts about the model.
 
-    :param kind: a name in ``HEADS``, or of another package's head.
-    :param num_classes: classes, without a background class.
-    :param input_size: width, height of the network's input in pixels without padding; (0, 0):
-        those of the frame's letterbox.
-    :param options: as the manifest gives them; what the kind has is in its ``OPTIONS``.
+    :param kind: the name of a head in ``HEADS``, or of another package's head.
+    :param num_classes: the number of classes, a background class not counted.
+    :param input_size: width, height of the network's input in pixels without padding; (0, 0): the
+        letterbox of each frame decides.
+    :param options: the options that the manifest gives; the head's ``OPTIONS`` declares which
+        there are.
     """
 
     def __init__(
@@ -90,9 +91,10 @@ class HeadSpec:
     @property
     def extra(self) -> int:
         """
-        Numbers of each row behind box and classes.
+        How many numbers each row has after the box and the classes.
 
-        :raises ConfigError: more than one thing stands there, or keypoints have other numbers.
+        :raises ConfigError: the manifest gives more than one of the options ``EXTRAS``, or
+            keypoints have neither 2 nor 3 numbers.
         """
         given = {name: value for name in EXTRAS if (value := getattr(self, name, None))}
         if len(given) > 1:
@@ -119,7 +121,7 @@ class HeadSpec:
         return f'HeadSpec({self.kind!r}, {self.num_classes}, {self.input_size}, **{self.options})'
 
     def completed(self, keys: Mapping[str, Key]) -> HeadSpec:
-        """Add the defaults of the options that the manifest doesn't have."""
+        """Return this spec with the defaults of the options that the manifest doesn't give."""
         defaults = {name: key.default for name, key in keys.items()}
         return HeadSpec(
             self.kind, self.num_classes, self.input_size, **{**defaults, **self.options}
@@ -133,11 +135,12 @@ def _frozen(value: Any) -> Any:
 @dataclass(frozen=True)
 class DecodeLimits:
     """
-    What may change while a model runs.
+    Limits of decoding, which may change while a model runs.
 
-    :param score: candidates below are dropped; one at it counts.
-    :param iou: boxes that overlap more than this are the same object.
-    :param count: detections at most.
+    :param score: candidates with a lower score are dropped; a candidate with exactly this score
+        stays.
+    :param iou: boxes whose IoU is greater than this are taken for the same object.
+    :param count: the highest number of detections.
     """
 
     score: float
@@ -147,22 +150,21 @@ class DecodeLimits:
 
 class Head(ABC):
     """
-    Decodes the outputs of one model.
+    Decode the outputs of one model.
 
-    One thread.
+    One thread at a time uses a head.
 
-    What stands on boxes is built on two things. :attr:`Detections.rows` names for each detection
-    the row of the outputs that it is from, after suppression and in the same order as the boxes.
-    :meth:`extras` reads the numbers that stand behind box, score and classes in such rows; one of
-    the options ``EXTRAS`` says what they are. A number of a row means something to the head that
-    gave it only.
+    Two things give masks, keypoints and angles to detections. :attr:`Detections.rows` has, for
+    each detection that suppression has left, the number of its row in the outputs. :meth:`extras`
+    reads the numbers behind box, score and classes in these rows; one of the options ``EXTRAS``
+    says what these numbers are. Only the head that gave a row number can interpret it.
 
-    :param spec: has nothing but what the class declares in ``OPTIONS``, checked by the rules
-        there.
-    :raises ConfigError: options that don't belong together; names them as ``head.NAME``.
+    :param spec: the spec; it has only options that the class declares in ``OPTIONS``, already
+        checked by their rules.
+    :raises ConfigError: options don't fit together; the message names them as ``head.NAME``.
     """
 
-    #: The manifest's keys below ``head`` that it reads, with rule, text and default.
+    #: The keys below ``head`` in a manifest that this class reads, with rule, text and default.
     OPTIONS: ClassVar[Mapping[str, Key]] = {}
 
     def __init__(self, spec: HeadSpec) -> None:
@@ -175,33 +177,37 @@ class Head(ABC):
         """
         Return detections in source pixels, best first.
 
-        Of equal scores the first among the outputs comes first. A number that isn't finite is no
-        score. A box with such a corner, without an area or outside the picture is no candidate.
+        Among equal scores, the detection that is first in the outputs comes first. A number that
+        isn't finite doesn't count as a score. A box is dropped if a corner isn't finite, if its
+        area is 0, or if it lies outside the picture.
 
-        :param box: geometry between the frame and the network's input.
-        :raises AcceleratorError: the outputs aren't what the head's spec promises; names the
-            tensor, its shape and the one expected.
+        :param box: the geometry that maps the network's input to the frame.
+        :raises AcceleratorError: the outputs don't fit the head's spec; the message names the
+            tensor, its shape and the expected shape.
         """
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """
         Return (n, extra) real numbers: what the model yields besides box, score and classes.
 
-        Keypoints are in pixels of the input, with scores from 0 to 1; an angle is in radians.
+        Keypoints are in pixels of the network's input, with scores from 0 to 1; an angle is in
+        radians.
 
         :param outputs: the same that :meth:`decode` was given.
         :param rows: the rows of the detections that :meth:`decode` found.
-        :raises AcceleratorError: this kind of head, or this arrangement of the outputs, has none.
+        :raises AcceleratorError: this kind of head, or this arrangement of the outputs, has no
+            such numbers.
         """
         raise AcceleratorError(f'head {self._spec.kind} has no numbers besides boxes and classes')
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
         """
-        Explain why the outputs' values can't be what the head takes them for.
+        Explain why the outputs' values can't mean what this head takes them for.
 
-        The shapes are right already. Empty where nothing speaks against it.
+        The shapes were already checked. Return an empty text if nothing is wrong.
 
-        :param outputs: of a blank picture, which :meth:`decode` has read without an error.
-        :param score: the threshold, which has to be within reach.
+        :param outputs: the outputs for a blank picture; :meth:`decode` has read them without an
+            error.
+        :param score: the score threshold, which the outputs must be able to reach.
         """
         return ''

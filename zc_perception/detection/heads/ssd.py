@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""SSD and what follows its pattern: scores of all classes and deltas for each prior."""
+"""The head ``ssd``: scores of all classes, and deltas for each prior (default box)."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.rules import array, boolean, choice, integer, Key, number
 
-# Wider than the rounding of a difference of two logits.
+# A margin wider than the rounding of a difference of two logits.
 _SLACK = 1e-3
 
 
 class Ssd(Head):
     """
-    Two outputs: scores and deltas.
+    Models with two outputs, scores and deltas.
 
-    Scores are N x classes, with the background if there is one; deltas are N x 4. If the model's
-    boxes are ready, use ``boxes``.
+    Scores are N x classes, with the background if there is one; deltas are N x 4. If the model
+    itself decodes the boxes, use head ``boxes``.
 
     Centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each
-    prior counts for its best class.
+    prior gives at most one box, of its best class.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -167,10 +167,10 @@ class _PerPrior:
         )
 
     def _which(self, outputs: Sequence[RawTensor]) -> int:
-        """Return the number of the boxes' output; where both fit, boxes come first."""
+        """Return the index of the output with the deltas; if both fit, it is the first."""
         count = self.priors.shape[1]
         for index in (0, 1) if len(outputs) == 2 else ():
-            # (1, N, 4), (1, N, 1, 4), and (1, 4 N).
+            # Possible shapes are (1, N, 4), (1, N, 1, 4) and (1, 4 N).
             sizes = outputs[index].values.size, outputs[1 - index].values.size
             if sizes == (4 * count, self._width * count):
                 return index
@@ -190,7 +190,7 @@ class _PerPrior:
     def find(
         self, outputs: Sequence[RawTensor], score: float
     ) -> tuple[Found, NDArray[np.float32]]:
-        """Return the candidates that reach the score, and the four numbers (4, n) of each."""
+        """Return the cells that reach the score, and the four deltas (4, n) of each."""
         tensor, boxes = outputs[1 - self._box_output], outputs[self._box_output]
         scores = self._scores(tensor)
         found = (
@@ -205,8 +205,8 @@ class _PerPrior:
             return NOTHING
         cells = np.arange(len(logits))
         if self._spec.background >= 0:
-            # A class can only have the score p if its logit is log(p / (1 − p)) above the
-            # background's.
+            # A class reaches the score p only if its logit exceeds the background's by log(p / (1
+            # − p)).
             least = logits[:, [self._spec.background]] + np.float32(
                 real_threshold(score, True) - _SLACK
             )

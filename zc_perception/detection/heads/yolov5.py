@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""YOLOv5 and v7: several anchors per cell, objectness, classes."""
+"""The head ``yolov5``, for YOLOv5 and v7: several anchors per cell, objectness and classes."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ _MOST_ANCHORS = 9
 
 class YoloV5(Head):
     """
-    Raw levels whose channels are grouped by anchor; or one decoded tensor.
+    Decode raw levels whose channels are grouped by anchor, or one decoded tensor.
 
     The channels of an anchor are x, y, w, h, objectness, classes: H x W x A·(5 + C), A·(5 + C) x H
     x W or A x H x W x (5 + C). The decoded tensor is 1 x N x (5 + C): centre and size in input
     pixels, objectness, classes.
 
-    Centre (2s − ½ + cell) · stride, size (2s)² · anchor, with the sigmoids s. Where the device has
-    applied the sigmoid to scores, it has applied it to the boxes, too.
+    Centre (2s − ½ + cell) · stride, size (2s)² · anchor, where s is the sigmoid of the raw number.
+    If the device has applied the sigmoid to the scores, it has also applied it to the boxes.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -167,7 +167,7 @@ class _Levels:
         ]
 
     def _of_four_axes(self, outputs: Sequence[RawTensor]) -> list[Part]:
-        """View as (anchor, row, column, channel)."""
+        """Return a view as (anchor, row, column, channel)."""
         count, width = self._split
         shapes = [(count, *shape, width) for shape in self._grids.shapes]
         found = [without_batch(output.values).shape for output in outputs]
@@ -180,7 +180,7 @@ class _Levels:
         return [Part(found.index(shape), False) for shape in shapes]
 
     def _view(self, level: int, outputs: Sequence[RawTensor]) -> Values:
-        """View as (rows, columns, anchors, channels)."""
+        """Return a view as (rows, columns, anchors, channels)."""
         part = self._parts[level]
         view: Values
         if self._anchors_first:

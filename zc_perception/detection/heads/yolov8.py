@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-YOLOv8 and v11: class scores without objectness.
+The head ``yolov8``, for YOLOv8 and v11: class scores without objectness.
 
-The distance of each side from the cell's centre is a distribution over whole cells (DFL).
+The model predicts the distance of each side from the cell's centre as a distribution over whole
+numbers of cells (DFL).
 """
 
 from __future__ import annotations
@@ -72,25 +73,26 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
 from zc_perception.rules import integer, Key
 
-# exp() of twice this value neither overflows float32 nor makes a sum lose its smaller terms.
+# With exponents up to twice this value, exp() doesn't overflow float32, and a sum doesn't lose its
+# smaller terms.
 _SAFE_EXPONENT = 40.0
-# Multiplied at once: with some more OpenBLAS wakes threads, which takes longer than the product,
-# and much longer beside other programs.
+# The number of rows of one product: with more rows OpenBLAS wakes threads, which takes longer than
+# the product itself, and much longer if other programs use the CPUs.
 _ROWS = 256
-# One for each scale and zero point; more only where they change all the time.
+# The size of the cache of tables: one table for each scale and zero point of a model.
 _TABLES = 16
 
 
 class Distances:
     """
-    Expected values of 4 distributions for each box.
+    Compute the expected values of the four distributions of each box.
 
-    With one bin the numbers are the distances themselves.
+    If there is only one bin, the numbers are the distances themselves.
     """
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
-        # One product gives the weighted and the plain sums of all sides.
+        # A single matrix product gives the weighted and the plain sums of all sides.
         sides = np.eye(4)
         parts = [
             np.kron(sides, np.reshape(weights, (bins, 1)))
@@ -101,16 +103,17 @@ class Distances:
 
     @property
     def channels(self) -> int:
-        """Numbers for each box."""
+        """How many numbers each box has."""
         return 4 * self._bins
 
     def expected(self, parts: Sequence[tuple[RawTensor, Values]]) -> NDArray[np.float32]:
         """
         Return (4, n) distances in cells: left, top, right, bottom.
 
-        Where a number isn't finite, those of its box aren't.
+        If a number isn't finite, no distance of its box is.
 
-        :param parts: tensors, each with some of its values, (…, 4 * bins); n together.
+        :param parts: tensors, each with the selected values (…, 4 * bins) of some boxes; n boxes
+            in all.
         """
         if self._bins == 1:
             sides: NDArray[np.float32] = np.concatenate(
@@ -137,8 +140,8 @@ class Distances:
                 cv2.LUT(values.view(np.uint8), table, dst=out)
                 return
         logits = tensor.read(values)
-        # A softmax doesn't depend on an offset. The maximum of each row costs more than all the
-        # rest, and is hardly ever needed.
+        # A softmax doesn't depend on an offset. Computing the maximum of each row would cost more
+        # than everything else, and it is hardly ever needed.
         if not (logits.max() <= _SAFE_EXPONENT and logits.min() >= -_SAFE_EXPONENT):
             rows = logits.reshape(-1, self._bins)
             logits = (rows - rows.max(axis=1, keepdims=True)).reshape(logits.shape)
@@ -146,9 +149,9 @@ class Distances:
 
     def _table(self, tensor: RawTensor) -> NDArray[np.float32] | None:
         """
-        Return exp() of each of the 256 numbers that a tensor can hold, by their bits.
+        Return exp() of each of the 256 values of an 8-bit tensor, indexed by the value's bits.
 
-        ``None`` where one is too large.
+        Return ``None`` if one of the results is too large.
         """
         key = tensor.values.dtype, tensor.scale, tensor.zero_point
         if key not in self._tables:
@@ -163,16 +166,16 @@ class Distances:
 
 class YoloV8(Head):
     """
-    Both exports: one tensor of decoded boxes, or the raw levels.
+    Decode either export: one tensor of decoded boxes, or the raw levels.
 
     The tensor is 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels,
-    scores. If both are equal, the former is meant, unless the layout is ``nhwc``. In raw levels,
-    boxes and classes are apart or in one tensor for each grid, in any order.
+    scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. Raw levels
+    have boxes and classes in separate tensors, or in one tensor for each grid, in any order.
 
-    Masks' coefficients, keypoints or an angle follow the classes of each row, or are a third part
-    of each level.
+    Masks' coefficients, keypoints or an angle come after the classes of each row; in raw levels
+    they are a third part of each level.
 
-    Only what reaches the score is dequantised, and only its boxes are computed.
+    Only cells that reach the score are dequantised, and only their boxes are computed.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -271,7 +274,8 @@ class _Decoded:
                 f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
                 f'or the raw levels{more}'
             )
-        # A 64 x 64 input has 84 cells, and 80 classes 84 numbers: exporters put channels first.
+        # Both axes may have the same length: a 64 x 64 input has 84 cells, and a row with 80
+        # classes has 84 numbers. Then assume channels first, as exporters write.
         self._channels_first = shape[0] == channels and (
             shape[1] != channels or tensor.layout != 'nhwc'
         )
@@ -289,7 +293,7 @@ class _Decoded:
     def detections(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections | None:
-        """Decode all at once where that is compiled; else ``None``: ask :meth:`candidates`."""
+        """Decode everything in compiled code; return ``None`` if that can't be done."""
         if self._whole is None:
             return None
         rows = self._rows(outputs[0].values)
@@ -310,7 +314,7 @@ class _Decoded:
         return outputs[0].read(self._rows(outputs[0].values)[rows, behind:])
 
     def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
-        """Return (2, n) the places about which boxes are turned; ``None``: their centres."""
+        """Return (2, n) points about which the boxes are turned; ``None``: the boxes' centres."""
         return None
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
@@ -345,7 +349,7 @@ class _Levels:
     def detections(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections | None:
-        """``None``: as levels, they are no rows."""
+        """Return ``None``: compiled code decodes only tables, not levels."""
         return None
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
@@ -376,8 +380,8 @@ class _Levels:
             part, own = self._extras[level], levels == level
             cells = rows[own] - self._grids.starts[level]
             found[own] = outputs[part.output].read(_of_cells(part.view(outputs), cells))
-        # Networks without distributions (YOLO26) give angles as they are, and keypoints from the
-        # cell's centre.
+        # Networks without distributions (YOLO26) give angles in radians, and keypoints relative to
+        # the cell's centre.
         new = spec.reg_max == 1
         if spec.oriented and not new:
             return np.asarray(np.float32(np.pi) * (sigmoid(found) - np.float32(0.25)))
@@ -414,7 +418,7 @@ class _Levels:
 
 
 def _of_cells(values: Values, cells: NDArray[np.intp]) -> Values:
-    """Return the numbers of some cells."""
+    """Return one part's numbers for some cells."""
     columns, channels = values.shape[1:]
     if values.flags.c_contiguous:
         return np.asarray(values.reshape(-1, channels).take(cells, axis=0))

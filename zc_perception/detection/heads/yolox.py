@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""YOLOX: one prediction per cell without anchors, objectness, classes."""
+"""The head ``yolox``: one prediction per cell, without anchors, with objectness and classes."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.rules import Key
 
-# Sizes of the input that an undecoded box doesn't reach.
+# Numbers greater than this many times the input's size can't be those of an undecoded box.
 _FAR = 4.0
 
 
 class YoloX(Head):
     """
-    One tensor with all levels' cells, or the raw levels.
+    Decode one tensor with the cells of all levels, or the raw levels.
 
-    The tensor is 1 x N x (5 + C), finest level first: box, objectness, classes. In raw levels
-    these three are in one tensor for each grid, or apart.
+    The tensor is 1 x N x (5 + C), finest level first: box, objectness, classes. Raw levels have
+    these three in one tensor for each grid, or in separate tensors.
 
     Centre (v + cell) · stride, size exp(v) · stride. Usually the network itself applies the
     sigmoid to objectness and classes.
