@@ -147,9 +147,9 @@ class Announcement:
 
 def _texts(value: object) -> tuple[str, ...]:
     """
-    Return the texts of an optional list.
+    Return the texts in a list, and nothing for any other value.
 
-    Other programs may write anything there; the texts are only shown to people.
+    Other programs may write any value. The texts are only shown to people.
     """
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 

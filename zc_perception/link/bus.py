@@ -179,7 +179,7 @@ class BusPublisher(Generic[T]):
     _settling: threading.Lock = field(default_factory=threading.Lock)
     _pool: Any = None
     _granted: dict[BusSubscription[T], Granted] = field(default_factory=dict)
-    # Each subscription with its name among the holders of the pool's leases.
+    # The subscriptions that get objects, each with its name as a holder of the pool's leases.
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
 
     def publish(self, item: T) -> None:
@@ -321,9 +321,9 @@ class BusPublisher(Generic[T]):
 
     def misfit(self, subscription: BusSubscription[T]) -> str:
         """
-        Say why *subscription* must not get the objects as they are, though QoS and type match.
+        Say why *subscription* can't use this publisher's buffers, so that it gets messages.
 
-        Empty: it may.
+        Return an empty text if it can use them.
         """
         if self.objection is None or subscription.consumer is None:
             return ''
@@ -331,9 +331,10 @@ class BusPublisher(Generic[T]):
 
     def matches(self, subscription: BusSubscription[T]) -> bool:
         """
-        Say whether a subscription matches here.
+        Say whether *subscription* may get this publisher's objects as they are.
 
-        Two custom types for one ROS type don't meet here but through the message, as in REP 2007.
+        If both have different custom types for the same ROS type, it may not: it then gets ROS
+        messages, as in REP 2007.
         """
         types = self.custom_type, subscription.custom_type
         fits = not subscription.qos.mismatch(self.qos) and (None in types or types[0] is types[1])
@@ -341,9 +342,9 @@ class BusPublisher(Generic[T]):
 
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
         """
-        Take over from the bus which subscriptions are matched from now on.
+        Serve the matched *subscriptions*, which the bus gives, from now on.
 
-        New ones that ask for it get the history first.
+        New subscriptions with transient_local first get the objects of the history.
         """
         if not self.qos.transient_local:
             self.matched = subscriptions
@@ -359,7 +360,7 @@ class BusPublisher(Generic[T]):
                         self._give(item, newcomer, holder)
 
     def forget(self) -> None:
-        """Release the history, and take back the promised slots for good."""
+        """Release the objects of the history, and take back all promised slots for good."""
         with self._lock:
             self.gone = True
             with self._settling:
@@ -372,7 +373,7 @@ class BusPublisher(Generic[T]):
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
-    """Remove *entry* from the entries of *key*; return whether it was among them."""
+    """Remove *entry* from the entries of *key*; return ``False`` if it was not among them."""
     entries = table.get(key, [])
     if entry not in entries:
         return False
@@ -396,7 +397,7 @@ class InProcessBus:
         self._subscriptions: dict[BusKey, list[BusSubscription[Any]]] = {}
 
     def add_publisher(self, key: BusKey, publisher: BusPublisher[Any]) -> None:
-        """Register and match."""
+        """Register *publisher* and match it with the subscriptions under *key*."""
         with self._lock:
             self._publishers.setdefault(key, []).append(publisher)
             self._match(key)
@@ -409,7 +410,7 @@ class InProcessBus:
         publisher.forget()
 
     def add_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
-        """Register and match."""
+        """Register *subscription* and match it with the publishers under *key*."""
         with self._lock:
             self._subscriptions.setdefault(key, []).append(subscription)
             self._match(key)

@@ -38,7 +38,7 @@ from typing import Any
 
 Key = tuple[str, int]
 REMEMBERED = 256
-#: For this time after a change the same object may come both ways.
+#: For this time after a change the same object may come both directly and by message.
 BOTH_WAYS_S = 2.0
 
 
@@ -71,7 +71,7 @@ class Changeover:
         # For each frame_id, the newest stamp that came directly since the last change to direct.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
-        # The frame_ids whose messages are still older than the newest stamp.
+        # The frame_ids whose messages have not reached the stamp in _newest yet.
         self._behind: set[str] = set()
         self._until = 0.0
         self.duplicates = 0
@@ -179,7 +179,7 @@ class Changeover:
         return room
 
     def _remember(self, keys: dict[Key, int], key: Key) -> None:
-        keys[key] = keys.pop(key, 0) + 1  # moved to the end, as the newest
+        keys[key] = keys.pop(key, 0) + 1  # pop() first, so that the key moves to the end
         if len(keys) > self._remembered:
             del keys[next(iter(keys))]
 

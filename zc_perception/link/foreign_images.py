@@ -169,7 +169,7 @@ class ForeignImages:
                 if buffer.kind is BufferKind.MEMFD:
                     buffer.heap = (
                         BufferKind.MEMFD.value
-                    )  # so that everybody knows that no device can import it
+                    )  # this name tells consumers that no device can import the buffer
         except BaseException:
             close_buffers(made)
             raise

@@ -129,7 +129,7 @@ class _Allocator:
             record.mem_map = ctypes.cast(self._look, c_void_p).value
 
     def memory(self, fd: int, size: int) -> int:
-        """Return a memory that owns *fd*."""
+        """Return a new memory of *size* bytes that owns *fd*; 0: it could not be made."""
         if self._dmabuf:
             return int(self._gst.gst_dmabuf_allocator_alloc(self._address, fd, size) or 0)
         return int(self._gst.gst_fd_allocator_alloc(self._address, fd, size, 0) or 0)
@@ -177,7 +177,7 @@ class LentFrames:
         self._thread.start()
 
     def _on_map(self) -> None:
-        """Note that a frame is read by the CPU; runs on a thread of GStreamer's."""
+        """Note that an element reads a frame with the CPU; runs on one of GStreamer's threads."""
         self._mapped = True
 
     @property
@@ -296,7 +296,7 @@ class LentFrames:
 
 
 SOURCE = 'zc_frames'
-# GStreamer knows DMA_DRM caps from here on.
+# The first version of GStreamer that knows DMA_DRM caps.
 _DRM_SINCE = (1, 24)
 # A buffer's PTS is a whole number of microseconds, because drivers count in microseconds and must
 # return the PTS unchanged.
@@ -511,7 +511,7 @@ class FramePipeline(BarePipeline):
 
     def close(self) -> None:
         """
-        Stop the pipeline on an own thread, and wait for that thread at most a second.
+        Stop the pipeline on another thread, and wait for that thread at most a second.
 
         If an element is stuck, the thread stays, and so do the frames that the element holds.
         """

@@ -111,7 +111,7 @@ def trigger(guard: Any) -> None:
 
 
 def _says_shut_down(error: RuntimeError) -> bool:
-    """Say whether an RCLError means that ROS was shut down, as a signal does at any moment."""
+    """Say whether an RCLError means that ROS was shut down; a signal may do that at any moment."""
     return 'context is invalid' in str(error)
 
 

@@ -125,7 +125,7 @@ VIDEO_FORMATS = {
     'P016_LE': 90,
     'P012_LE': 92,
 }
-"""``GstVideoFormat`` by its name."""
+"""The number of each ``GstVideoFormat``, by the format's name."""
 
 
 class Command(IntEnum):
@@ -188,7 +188,7 @@ def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
     payload += struct.pack(f'={planes}Q{planes}i', *where.offsets, *where.strides)
     # Promise no alignment: 0 for the picture's four sides, then 0 for each stride.
     payload += struct.pack(f'=4I{planes}I', *[0] * (4 + planes))
-    # Version 0 of the format.
+    # The second zero byte is the version of this serialised form.
     body = _META + b'\0' + b'\0' + payload
     return struct.pack('=II', 8 + len(body), len(_META)) + body
 
@@ -291,7 +291,7 @@ class _Reader:
     subscription: BusSubscription[Frame]
     out: dict[int, Frame] = field(default_factory=dict)
     heard: bytearray = field(default_factory=bytearray)
-    # The frame that waits for its acquire fence.
+    # The frame that waits for its acquire fence; None: none waits.
     early: Frame | None = None
     stream: _Stream | None = None
     ended: bool = False

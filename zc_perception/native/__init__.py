@@ -36,7 +36,7 @@ from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Set this variable to 1 in the environment to run in Python although the module is compiled."""
-# The same number as in module.c; raise both when a change makes the other side not fit.
+# The same number as in module.c; raise both when older Python or C code no longer fits the other.
 _VERSION = 5
 
 

@@ -120,7 +120,7 @@ def coroutine_turn(
         del begin
         try:
             coroutine.send(None)
-        except StopIteration:  # nearly always: it awaits nothing
+        except StopIteration:  # the coroutine has ended: nearly always it awaits nothing
             return
         ended: Any = Future()
         executor.create_task(_go_on, coroutine, ended, executor)
@@ -262,7 +262,7 @@ class NodeSpinner:
         """End the thread. Idempotent. A callback of the node may call this, too."""
         self._stopping.set()
         atexit.unregister(self.stop)
-        with contextlib.suppress(InvalidHandle, AttributeError):  # it is shutting down already
+        with contextlib.suppress(InvalidHandle, AttributeError):  # the executor is shut down
             self._executor.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(_LONGEST_STOP_S)

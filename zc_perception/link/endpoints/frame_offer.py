@@ -312,7 +312,7 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         with self._lock:
             served, self._granted = self._granted, []
-        # A consumer that has ended meanwhile has not failed.
+        # Only consumers that are still there can have failed; others have no outcome any more.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
             'new buffers were agreed on for it, and it cannot use these either',
@@ -371,7 +371,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Judge a consumer, see :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Answer a consumer, see :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is None or session is not self._begun:
             return Answer.WAIT, f'{self._name} has no buffers yet'

@@ -542,7 +542,7 @@ class FramePublisher:
             self._send(pool, slot, out.header, cost_ns, out.take_fence())
         finally:
             if out is not None:
-                # The caller may keep 'out', and with it the fence of a frame that wasn't sent.
+                # The caller may keep 'out', so close the fence of a frame that wasn't sent here.
                 out.close_fence()
             with self._lock:
                 self._lent -= 1
@@ -666,7 +666,7 @@ class FramePublisher:
             while self._due:
                 try:
                     released = self._due.popleft()
-                except IndexError:  # another thread was quicker
+                except IndexError:  # another thread has taken the last one
                     return
                 try:
                     released()

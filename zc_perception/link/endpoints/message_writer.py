@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Make messages for plain readers on an own thread, so that a slow viewer can't slow a camera."""
+"""Make messages for plain readers on another thread, so a slow viewer can't slow a camera."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class MessageWriter(Generic[T]):
         return self._queue.dropped
 
     def wanted(self) -> bool:
-        """Say whether objects are converted now."""
+        """Say whether to convert objects now: a message type has a reader or is latched."""
         if self.withheld:
             return False
         if self._latched:

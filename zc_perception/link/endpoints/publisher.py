@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The adapted publisher."""
+"""The adapted publisher, its announcements and its statistics."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class SharedMemoryEnd(Protocol):
 
     @property
     def path(self) -> Path:
-        """The socket to which consumers connect."""
+        """Path of the socket to which consumers connect."""
 
     def publish(self, frame: Frame) -> None:
         """Send *frame* to all connected consumers; never block."""

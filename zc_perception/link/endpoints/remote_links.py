@@ -226,7 +226,7 @@ class _Link:
         return None
 
     def needs_a_thread(self) -> bool:
-        """Whether this link has to connect, or to report a connection's begin or end."""
+        """Whether the thread must connect this link, or report that it connected or parted."""
         return self.client.approachable or self.client.connected is not self.was_connected
 
     @property

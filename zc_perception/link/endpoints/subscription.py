@@ -380,7 +380,7 @@ class AdaptedSubscription(Generic[T]):
             self._raised = False
             self._wake()
         self._go_on()
-        # It resumes a coroutine, too, only when it wakes up, not when the awaited result is there.
+        # It resumes a coroutine only when it wakes up, even if the awaited result is there.
         if self._draining and executor is not None:
             wake_up(executor)
 
@@ -469,7 +469,7 @@ class AdaptedSubscription(Generic[T]):
             self._said = self._choice.rung, self._choice.reason
 
     def resume(self) -> None:
-        """Undo :meth:`pause`."""
+        """Receive objects again after :meth:`pause`."""
         with self._rung_lock:
             if self._closed or not self._paused:
                 return
@@ -737,7 +737,7 @@ class AdaptedSubscription(Generic[T]):
                     self._changeover.ignored.append(header)
                     return False
         changeover = self._changeover
-        if not changeover.taken:  # as nearly always
+        if not changeover.taken:  # empty nearly always
             changeover.direct.append(header)
         elif not changeover.accept_direct(header):
             return False

@@ -14,12 +14,13 @@
 # limitations under the License.
 
 """
-Rung 2: frames for other processes of the host, by descriptor over a Unix socket.
+The ``shared_memory`` rung (rung 2): frames for other processes of the host, by a Unix socket.
 
-No ROS in here.
+The socket passes the descriptors of the frames' buffers. Nothing in this folder imports ROS.
 
-Read ``docs/wire.md`` first: it is the protocol. :mod:`~zc_perception.link.shared_memory.protocol`
-has its numbers, :mod:`~zc_perception.link.shared_memory.wire` packs and parses its messages. Then
+Read ``docs/wire.md`` first, which describes the protocol.
+:mod:`~zc_perception.link.shared_memory.protocol` has the protocol's numbers,
+:mod:`~zc_perception.link.shared_memory.wire` packs and parses its messages. Then
 read :mod:`~zc_perception.link.shared_memory.server` with
 :mod:`~zc_perception.link.shared_memory.connection`, the producer's end, and
 :mod:`~zc_perception.link.shared_memory.client` with

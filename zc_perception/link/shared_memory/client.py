@@ -124,7 +124,7 @@ class Greeting:
             if error.errno not in (
                 errno.EPIPE,
                 errno.ECONNRESET,
-            ):  # with these two a REFUSED may still be waiting
+            ):  # after these two errors a REFUSED may still wait to be read
                 self.close()
                 raise PeerGoneError(
                     f"no producer at '{path}': {os.strerror(error.errno or 0)}"
@@ -256,7 +256,7 @@ class SharedMemoryClient:
     The client owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the
     connection. Received frames own their leases, so they stay readable after the connection has
     ended. Any thread may call any method, and no method but :meth:`wait` waits. Locks are taken in
-    this order: ``_connecting``, which is held during an attempt, ``_lock``, the lock of the slots.
+    this order: ``_connecting``, held during an attempt; ``_lock``; the lock of the slots.
 
     :param path: the ``socket`` of the announcement.
     :param name: this consumer's name in the diagnostics of both ends.
@@ -584,7 +584,7 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # before other threads can see that the connection has ended
+            self.parted_s = now  # set this before other threads can see that the connection ended
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)

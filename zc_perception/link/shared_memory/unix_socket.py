@@ -492,7 +492,7 @@ def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool
         except ConnectionRefusedError:
             return True
         except BlockingIOError:
-            return False  # its backlog is full
+            return False  # a process listens, but its backlog is full
         except OSError:
             return None
         return False
