@@ -16,16 +16,16 @@
 """
 Zero-copy camera-to-NPU perception for ROS 2.
 
-The names below are the package's front door. Each one is imported from its own module when it is
-first asked for, so that ``import zc_perception`` loads neither ROS nor NumPy.
+The names below are the package's front door. Each name is imported from its own module when a
+program first uses it, so that ``import zc_perception`` loads neither ROS nor NumPy.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-# A name that type checkers know. The import of typing would take half of the time that a program
-# needs before it handles signals.
+# Type checkers treat this name as typing's own. Importing typing would take half of the time that
+# a program needs before it can handle signals.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any  # noqa: I300
@@ -71,13 +71,13 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
+if not TYPE_CHECKING:  # without this, a type checker would accept any name of this package
 
     def __getattr__(name: str) -> Any:
         """
         Import *name* from its module.
 
-        :raises ImportError: it needs rclpy, and this Python has none.
+        :raises ImportError: the name's module needs rclpy, which this Python does not find.
         """
         module = _MODULES.get(name)
         if module is None:

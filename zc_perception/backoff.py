@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""How long to leave something alone that has failed, before it is tried again."""
+"""Computes the pause between a failed attempt and the next one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class BackOff:
     The code that makes the attempts owns this object, and uses its own lock if it has several
     threads. Nothing here waits.
 
-    ``due``: when the next attempt may begin, a CLOCK_MONOTONIC second; 0 means at once.
-    ``pause_s``: the latest pause; 0 without a failure.
+    ``due``: when the next attempt may begin, in seconds of CLOCK_MONOTONIC; 0 means at once.
+    ``pause_s``: the latest pause in seconds; 0 while no attempt has failed.
     """
 
     __slots__ = ('_first_s', '_last_s', 'due', 'pause_s')
@@ -41,14 +41,15 @@ class BackOff:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the next attempt; 0 if it may begin now."""
+        """Seconds until the next attempt may begin; 0: it may begin now."""
         return max(0.0, self.due - time.monotonic())
 
     def failed(self, last_s: float | None = None) -> None:
         """
         Note that an attempt has failed.
 
-        :param last_s: the longest pause after this failure, in place of the usual one.
+        :param last_s: the longest pause in seconds after this failure, in place of the object's
+            own.
         """
         self.pause(
             min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s)
@@ -60,5 +61,5 @@ class BackOff:
         self.due = time.monotonic() + pause_s
 
     def start_over(self) -> None:
-        """Note a success: the next attempt may begin at once; a failure is a first one again."""
+        """Note a success: the next attempt may begin at once, and the pause starts at *first_s*."""
         self.due = self.pause_s = 0.0

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Structs of C, written much as their headers write them.
+Define C structs for ctypes by a text that is close to the C header.
 
 For example ``u32 index type flags; char[32] description`` has three numbers and a text. Tests
-compare each of them with what a C compiler makes of the header.
+compare each struct with the layout that a C compiler gives the header's struct.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def c_struct(
     """
     Make a ctypes structure.
 
-    :param fields: declarations, each a type and the names that have it, with semicolons between
-        them.
-    :param anonymous: fields whose own fields are this struct's, too.
-    :param types: more types, by name.
+    :param fields: declarations, separated by semicolons; each is a type and the names of the
+        fields of this type.
+    :param anonymous: names of nested structs whose fields count as fields of this struct, too.
+    :param types: further types that *fields* may use, by name.
     """
     return type('Struct', (ctypes.Structure,), _content(fields, packed, anonymous, types))
 
 
 def c_union(fields: str, *, packed: bool = False, **types: Any) -> type[ctypes.Union]:
-    """See :func:`c_struct`."""
+    """Make a ctypes union, see :func:`c_struct`."""
     return type('Union', (ctypes.Union,), _content(fields, packed, (), types))
 
 
@@ -61,6 +61,6 @@ def _content(
         kind, _, length = kind.partition('[')
         made = known[kind] * int(length[:-1]) if length else known[kind]
         found += [(name, made) for name in names]
-    # The order of packed fields, which Python 3.14 wants to be told.
+    # The layout rule for packed fields, which Python 3.14 requires.
     content = {'_pack_': 1, '_layout_': 'ms'} if packed else {}
     return {**content, '_anonymous_': anonymous, '_fields_': found}

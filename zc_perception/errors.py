@@ -17,8 +17,8 @@
 The package's one family of errors.
 
 Every message is a sentence for the person at the keyboard: the value that was wrong, what is
-allowed, what to do next. Console scripts print it as one line and exit with :data:`EXIT_USAGE`;
-nothing of it is ever a traceback.
+allowed, what to do next. Console scripts print the message as one line, without a traceback, and
+exit with :data:`EXIT_USAGE`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ What to do about these errnos, whatever was opened. The meaning of other errnos 
 call: each driver's room knows its own.
 """
 _MOST_SHOWN = 120
-# Python writes no number of more than 4,300 digits (sys.set_int_max_str_digits).
+# Python converts no number of more than 4,300 digits to text (sys.set_int_max_str_digits).
 _MOST_BITS = 10_000
 
 
@@ -59,7 +59,7 @@ class FormatError(ZcError, ValueError):
 
 
 class AllocationError(ZcError):
-    """No memory of the wanted kind could be had."""
+    """Memory of the wanted kind could not be allocated."""
 
 
 class FrameReleasedError(ZcError):
@@ -84,17 +84,17 @@ class CameraError(ZcError):
 
 class RecordingError(CameraError):
     """
-    A recording can't be played on.
+    The rest of a recording can't be played.
 
-    Opening it again would meet the same place: it has ended, whatever the rest of it holds.
+    The recording counts as ended, because opening it again would fail at the same place.
     """
 
 
 class CameraLostError(CameraError):
     """
-    The camera was unplugged, or stays silent beyond its watchdog.
+    The camera was unplugged, or gave no frame for longer than its watchdog allows.
 
-    Close it; the same device (by its identity) may come back.
+    Close the camera; the same device (by its identity) may come back.
     """
 
 
@@ -110,7 +110,7 @@ class AcceleratorError(ZcError):
     """
     An accelerator can't be opened, or a job failed.
 
-    The node lives on; the frame is lost and counted.
+    The node goes on; the job's frame is lost and counted.
     """
 
 
@@ -118,25 +118,25 @@ class NoDeviceError(AcceleratorError):
     """
     This machine has no device of that kind.
 
-    Nothing is wrong with it: a laptop has no accelerator card.
+    That is no fault: a laptop, for example, has no accelerator card.
     """
 
 
 class DeviceLostError(AcceleratorError):
     """
-    The device is gone or hangs: every job that it had is lost.
+    The accelerator is gone or hangs, and all its jobs are lost.
 
-    What was opened must be closed, and may be opened anew later.
+    Close the objects that use the device; they may be opened again later.
     """
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """
-    Return ``; did you mean 'x'?`` for the known word nearest to *word*, or nothing.
+    Return ``; did you mean 'x'?`` for the known word nearest to *word*, or an empty text.
 
-    Capitals make no difference.
+    Upper and lower case count as equal.
     """
-    from difflib import get_close_matches  # only mistakes need it
+    from difflib import get_close_matches  # imported here, because only mistakes need this module
 
     names = {name.lower(): name for name in known}
     found = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
@@ -147,8 +147,9 @@ def printable(text: str) -> str:
     """
     Return *text* as one line that a terminal prints.
 
-    Characters that move its cursor, change its colours or aren't printable are escaped. Use it for
-    everything that comes from outside: names of processes, nodes and files, values of a file.
+    Characters that move its cursor, change its colours or aren't printable are escaped. Use this
+    function for every text that comes from outside: names of processes, nodes and files, values of
+    a file.
     """
     return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)
 
@@ -163,29 +164,29 @@ def shown(value: object) -> str:
         return f'a number of {value.bit_length()} bits'
     try:
         text = f"'{value}'" if isinstance(value, str) else str(value)
-    except Exception:  # a foreign object may have no text, and a list may have long numbers
+    except Exception:  # str() may raise for any object
         text = type(value).__name__
     return printable(text) if len(text) <= _MOST_SHOWN else f'{printable(text[:_MOST_SHOWN])}…'
 
 
 def message_of(error: BaseException) -> str:
     """
-    Return an exception's text as a part of a line.
+    Return an exception's text, to be used within a line.
 
-    It has no line breaks, and is escaped by :func:`printable`.
+    The text has no line breaks, and is escaped by :func:`printable`.
     """
     return printable(' '.join(str(error).split()))
 
 
 def one_line(error: BaseException) -> str:
     """
-    Return an exception as a part of a sentence: its class and its words.
+    Return an exception's class and text, to be used within a sentence.
 
-    The class is left out if it is one of this package's.
+    The class is left out for errors of this package.
     """
     try:
         text = message_of(error)
-    except Exception:  # another package's exception may have no text
+    except Exception:  # str() of another package's exception may raise
         text = ''
     if isinstance(error, ZcError):
         return text
@@ -194,9 +195,8 @@ def one_line(error: BaseException) -> str:
 
 def error_line(program: str, error: Exception) -> str:
     """
-    Return what a program says of an error.
+    Return the line that a program prints about an error.
 
-    It is one line, whatever value it names; characters that a terminal would not print are
-    escaped.
+    It is always one line; characters that a terminal would not print are escaped.
     """
     return f'{program}: error: {printable(str(error))}'

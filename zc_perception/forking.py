@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-Makes this package's objects harmless in a forked child.
+Make this package's objects harmless in a forked child.
 
-The child has the parent's memory, but none of its threads, and owns nothing.
+The child has a copy of the parent's memory, but not its threads, and owns none of its objects.
 
 A module with objects that a child must not touch (leases, sockets, memory that the parent writes,
-locks that a thread of the parent may hold) registers a function that forgets them by
-:func:`in_child`. This file sets the order: first leases are forgotten, then what counts leases,
-then what would give them back.
+locks that a thread of the parent may hold) registers a function by :func:`in_child`; in the child
+this function forgets the objects. This file sets the order: first leases are forgotten, then
+objects that count leases, then objects that would release leases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Turn(IntEnum):
     LOGS = 4
 
 
-# By turn: an object and its method, or a function and nothing. The table keeps no object alive.
+# By turn: pairs of a weak reference to an object and its method, or of a function and nothing. So
+# the table keeps no object alive.
 _registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] | None]] = {
     turn: weakref.WeakKeyDictionary() for turn in Turn
 }
@@ -54,8 +55,9 @@ def in_child(turn: Turn, forget: Callable[[], object]) -> None:
     """
     Call *forget* in each child that is forked from now on.
 
-    :param forget: a method is called as long as its object lives. Its thread is the only one; a
-        lock of the parent's may be held for ever.
+    :param forget: a function, or a method, which is called only while its object exists. The
+        calling thread is the child's only one. It must take no lock, because a thread of the
+        parent may have held the lock, and then nobody releases it.
     """
     if inspect.ismethod(forget):
         _registered[turn][forget.__self__] = forget.__func__

@@ -45,7 +45,7 @@ from zc_perception.pixel.format_names import ros_encoding
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 _READ, _READ_WRITE = CpuAccess.READ, CpuAccess.READ | CpuAccess.WRITE
-# Goes up in a forked child, whose copies of the parent's frames are no leases.
+# This number grows in a forked child, because the child's copies of frames are no leases.
 _process = 0
 _new = object.__new__
 _GREY_OR_LUMA = (('Y',), ('R',))
@@ -63,9 +63,9 @@ in_child(Turn.FRAMES, _forked)
 @dataclass(frozen=True)
 class Header:
     """
-    ``std_msgs/Header`` without ROS.
+    The values of a ``std_msgs/Header``, without ROS.
 
-    It has the time of exposure in the ROS clock, and the camera's optical frame.
+    They are the time of exposure in the ROS clock, and the name of the camera's optical frame.
     """
 
     stamp_ns: int
@@ -73,7 +73,7 @@ class Header:
 
 
 class HeaderMessages(Protocol):
-    """Makes ROS messages of headers. The rooms below ROS don't know the messages' types."""
+    """Makes ROS messages of headers, for modules that must not import ROS."""
 
     def stamp(self, stamp_ns: int) -> Any:
         """Return a ``builtin_interfaces/msg/Time``."""
@@ -85,24 +85,24 @@ class HeaderMessages(Protocol):
 @dataclass(frozen=True, eq=False)
 class FrameData:
     """
-    Everything that is known of a frame except its pixels.
+    Everything that is known about a frame except its pixels.
 
-    It never changes, and all leases of one frame share it.
+    The values never change, and all leases of one frame share this object.
 
     :param header: ``stamp_ns``, the time of exposure in the ROS clock, and ``frame_id``, the
         camera's optical frame.
     :param layout: size, format and planes; the properties below are parts of it.
     :param buffers: the memory; ``buffers[plane.buffer].fileno()`` is the descriptor of a plane's
         buffer. The frame owns it: never close it, use ``os.dup()`` to keep it.
-    :param colorimetry: which colours the numbers mean.
-    :param buffer_uid: names the buffers; a buffer that replaces another one has another name.
-    :param generation: goes up each time the buffers are used again.
+    :param colorimetry: which colours the pixels' numbers mean.
+    :param buffer_uid: identifies the buffers; a buffer that replaces another one has a new uid.
+    :param generation: grows by each new use of the buffers.
     :param sequence: the camera's number of the frame; a gap means that frames were lost.
     :param captured_ns: CLOCK_MONOTONIC of the moment at which the camera had the frame.
     :param capture_cost_ns: how long the camera's software worked on it (drawing, decoding); 0 for
         a frame that a driver filled.
-    :param acquire_fence: signals when the pixels are complete; ``None``: they are.
-        :meth:`Frame.map` waits for it.
+    :param acquire_fence: signals when the pixels are complete; ``None``: they are complete
+        already. :meth:`Frame.map` waits for it.
     """
 
     header: Header
@@ -144,11 +144,11 @@ class FrameData:
 
 def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: bool = True) -> None:
     """
-    Take a frame's lease back once no view of its pixels is left.
+    Take a frame's lease back as soon as no view of its pixels is left.
 
-    It runs in finalizers: it takes no lock.
+    This runs in finalizers, so it takes no lock.
 
-    :param forgotten: its owner forgot to release it.
+    :param forgotten: whether the owner forgot to release the frame.
     """
     for reference in live:
         root = reference()
@@ -160,9 +160,9 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 class FrameMapping(PlaneViews):
     """
-    The block of :meth:`Frame.map`.
+    The context manager that :meth:`Frame.map` returns.
 
-    While it is open, the frame can be released only with a fence.
+    While its block is open, the frame can be released only with a fence.
     """
 
     __slots__ = ('_frame',)
@@ -173,8 +173,8 @@ class FrameMapping(PlaneViews):
         frame = self._frame
         if frame is None or self._views is not None:
             raise FrameReleasedError("a mapping is entered once: call 'frame.map()' again")
-        # Before the lease is looked at, while release() takes the lease before it looks here: one
-        # of the two sees the other.
+        # Register the mapping first, and check the lease afterwards. release() takes the lease
+        # first, and checks for mappings afterwards. So of two threads at least one sees the other.
         frame._mappings.append(None)
         try:
             lease = frame._lease
@@ -204,9 +204,9 @@ class FrameMapping(PlaneViews):
 
     def stay_open(self) -> None:
         """
-        Let the frame, instead of a block, end the mapping from here on.
+        Let the frame end the mapping, instead of the end of a block.
 
-        It doesn't keep the frame alive then.
+        From then on the mapping doesn't keep the frame alive.
         """
         frame, self._frame = self._frame, None
         if frame is not None:
@@ -250,8 +250,8 @@ class Frame:
     **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` give NumPy arrays over the camera's
     buffer. Use them while you hold the frame. An array that you keep longer keeps the buffer from
     the camera, so that it never shows a later frame. :meth:`copy` and :meth:`bgr` give arrays of
-    your own. Both are counted, under these names, in ``zc_perception.memory.ledger.FRAME_COPIES``,
-    one for the process.
+    your own. Both are counted under the names ``copy`` and ``bgr`` in
+    ``zc_perception.memory.ledger.FRAME_COPIES``, the ledger of the process.
 
     **Threads.** A frame may be handed to another thread, and read and released there. After a fork
     the child's frames count as released.
@@ -260,7 +260,7 @@ class Frame:
     TypeError and name the right call.
     """
 
-    _messages: HeaderMessages | None = None  # until something of ROS is loaded
+    _messages: HeaderMessages | None = None  # set when a module that needs ROS is loaded
 
     __slots__ = (
         '__weakref__',
@@ -278,10 +278,10 @@ class Frame:
         self.published_ns = 0
         self._lease: Lease | None = lease
         self._live: list[weakref.ref[NDArray[Any]]] = []
-        # None for each map() block that is open; a list, because another thread may be in one.
-        # What planes() has opened is there itself.
+        # Has None for each open map() block, and the mapping itself that planes() has opened. It
+        # is a list, because several threads may be in map() blocks.
         self._mappings: list[FrameMapping | None] = []
-        # None if the link has ended the frame while a map() block is open.
+        # None if the link ended the frame while a map() block was open.
         self._borrowed: bool | None = False
         self._process = _process
 
@@ -298,9 +298,9 @@ class Frame:
         capture_cost_ns: int = 0,
         acquire_fence: Fence | None = None,
     ) -> Frame:
-        """For cameras: the producer's own lease over a slot that it has just filled."""
-        # What its constructor does, in a third of the time: a frozen dataclass sets each field by
-        # a call.
+        """For cameras: return the producer's own lease over a slot that it has just filled."""
+        # Do what the constructor does, in a third of the time: a frozen dataclass sets each field
+        # by a call.
         data = _new(FrameData)
         data.__dict__.update(
             header=header, layout=slot.layout, buffers=slot.buffers, colorimetry=colorimetry,
@@ -315,7 +315,7 @@ class Frame:
 
     @property
     def released(self) -> bool:
-        """Whether it was released. In a forked child it always is."""
+        """Whether the frame was released; in a forked child this is always true."""
         return self._lease is None or self._process != _process
 
     @property
@@ -389,7 +389,7 @@ class Frame:
         """
         The file descriptor of each plane's buffer, to import it elsewhere.
 
-        Planes in one buffer have the same one.
+        Planes in one buffer have the same descriptor.
 
         ``data.planes`` has each plane's ``offset`` and ``stride``. The frame owns the descriptors:
         never close them, and ``os.dup()`` what you use longer. A device has to wait for
@@ -416,9 +416,9 @@ class Frame:
 
     def deliver(self, holder: str) -> Frame | None:
         """
-        For links: a Frame of its own for *holder*, or ``None`` when that is at its quota.
+        For links: return a new Frame for *holder*; ``None``: the holder is at its quota.
 
-        :raises FrameReleasedError: this one was released.
+        :raises FrameReleasedError: this frame was released before.
         """
         lease = self._lease
         if lease is None or self._process != _process:
@@ -431,28 +431,28 @@ class Frame:
         return frame
 
     def lend(self) -> None:
-        """For links: mark the frame as ending with the callback that it is handed to."""
+        """For links: note that the frame ends when the callback that gets it returns."""
         self._borrowed = True
 
     @property
     def borrowed(self) -> bool:
-        """For links: whether the link, not the callback, releases it."""
+        """For links: whether the link releases the frame, not the callback."""
         return bool(self._borrowed)
 
     @property
     def pool(self) -> BufferPool:
         """
-        For links: the pool of these buffers.
+        For links: the pool of the frame's buffers.
 
-        :raises FrameReleasedError: this one was released.
+        :raises FrameReleasedError: this frame was released before.
         """
         return self._held().pool
 
     def hand_out(self) -> bool:
         """
-        For links: hand the holder this frame, which has been waiting for it.
+        For links: hand this frame to its holder, for which it has waited.
 
-        ``False`` while the holder has as many as it may.
+        Return ``False`` while the holder has as many frames as its quota allows.
         """
         lease = self._lease
         return lease is None or lease.pool.hand_out(lease)
@@ -461,7 +461,7 @@ class Frame:
         """
         Keep the frame beyond the callback, or the step of a loop.
 
-        You own the Frame that is returned: release it, once for each call.
+        You own the Frame that is returned: release it. Each call needs its own release.
 
         The first call in a callback returns this very object. Each further call returns another
         Frame over the same buffer, which counts as the same frame.
@@ -500,12 +500,12 @@ class Frame:
 
     def _end_planes(self) -> None:
         """
-        End what :meth:`planes` has opened.
+        End the mapping that :meth:`planes` has opened.
 
-        It notes arrays that are still in use in ``_live``.
+        Arrays that are still in use are noted in ``_live``.
         """
         for mapping in [each for each in self._mappings if each is not None]:
-            with contextlib.suppress(ValueError):  # another thread has ended it
+            with contextlib.suppress(ValueError):  # another thread has ended the mapping
                 self._mappings.remove(mapping)
             mapping.__exit__(None, None, None)
 
@@ -541,7 +541,7 @@ class Frame:
     @property
     def y(self) -> NDArray[Any]:
         """
-        The plane of luma, or of grey: an array as :meth:`planes` gives them, with the same errors.
+        The plane of luma or grey: one of :meth:`planes`' arrays, with the same errors.
 
         :raises FormatError: the format has no such plane; the message names what to use.
         """
@@ -578,7 +578,7 @@ class Frame:
         """
         Return a colour picture as OpenCV uses: an array (height, width, 3) of your own.
 
-        It is booked as ``bgr``.
+        The conversion is counted as ``bgr``.
 
         :param out: an array for the picture, so that no memory is allocated; by default a new
             array.
@@ -600,7 +600,7 @@ class Frame:
         """
         Return the arrays of :meth:`planes` as copies of your own.
 
-        You can keep them as long as you like. It is booked as ``copy``.
+        You can keep the copies as long as you like. The call is counted as ``copy``.
 
         :raises FormatError: the frame is not linear: only a device that knows its modifier can
             read it.
@@ -623,10 +623,10 @@ class Frame:
         Export the whole image as one read-only array, without a copy.
 
         ``from_dlpack()`` of NumPy, torch and others calls it. NV12 is (height * 3/2, width), as
-        OpenCV's conversions take it. A plane alone is ``from_dlpack(frame.y)``. The result keeps
-        the buffer from the camera, as an array of :meth:`planes` that you keep does. It needs
-        NumPy 2.1, and a library that asks for DLPack 1.0: older ones can't say that memory is
-        read-only.
+        OpenCV's conversions take it. A plane alone is ``from_dlpack(frame.y)``. While you keep the
+        result, the camera can't use the buffer, as with an array of :meth:`planes`. The export
+        needs NumPy 2.1, and a library that asks for DLPack 1.0: older versions can't say that
+        memory is read-only.
 
         :raises BufferError: the planes don't form one array, or the library can't be told that
             memory is read-only.
@@ -661,7 +661,7 @@ class Frame:
         :raises FormatError: the frame is not linear: only a device that knows its modifier can
             read it.
         :raises AllocationError: the memory can't be mapped, or *write* is set and this process may
-            only read it.
+            only read the memory.
         :raises AcceleratorError: a device did not finish with the buffer in time, or its fence
             signalled an error.
         """
@@ -676,16 +676,17 @@ class Frame:
         """
         Give the buffer back to the camera.
 
-        With *fence*, the camera uses it again only when *fence* has signalled.
+        With *fence*, the camera uses the buffer again only after *fence* has signalled.
 
-        :param fence: of a device that may still read the buffer; it belongs to the pool from here
-            on.
+        :param fence: the fence of a device that may still read the buffer; the pool owns it from
+            this call on.
         :raises BufferError: an array of the pixels is still alive, or without *fence* a ``map``
             block is open. The frame stays yours.
-        :raises FrameReleasedError: it was released before.
+        :raises FrameReleasedError: the frame was released before.
         """
         if self._process != _process:
-            return  # The same clean-up runs in a forked child, which has nothing to give back.
+            # The same clean-up runs in a forked child, where the frame has no lease to release.
+            return
         if self._mappings:
             self._end_planes()
         lease = self._lease
@@ -711,8 +712,8 @@ class Frame:
         try:
             self.release()
         except BufferError:
-            # The traceback of an exception keeps views alive that its functions hold; it matters
-            # more than they, and ends with them.
+            # The traceback of an exception keeps the views alive that its functions hold. Don't
+            # raise here, so that the exception isn't hidden; the views end with its traceback.
             if kind is None:
                 raise
 
@@ -723,8 +724,8 @@ class Frame:
                 if self._mappings:
                     self._end_planes()
             finally:
-                # An object in a collected cycle may still be used, by a coroutine that is closed
-                # only now.
+                # If the frame is in a collected cycle, a coroutine that is closed only now may
+                # still use it.
                 self._lease = None
                 _abandon(lease, self._live)
 

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Hands objects from one thread to another, the newest first to stay.
+Hand objects from one thread to another; a full queue drops its oldest object.
 
-poll(2) tells when there is an object.
+The queue has a descriptor that poll(2) shows as readable while there is an object.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
-# More than all windows together: a source that always has an object must not hold up the thread
-# that fetches.
+# The most objects of one fetch, more than all windows together, so that a source that always has
+# an object does not hold up the fetching thread.
 _FETCHED_AT_ONCE = 64
 
 
 class Source(Protocol[T_co]):
-    """Where a queue's consumer fetches objects itself: the socket of another process."""
+    """A source from which a queue's consumer itself fetches objects: another process's socket."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when :meth:`receive` may have something."""
@@ -50,32 +50,33 @@ class Source(Protocol[T_co]):
         """
         Wait until *epoll* is readable, for at most *timeout_s*.
 
-        It may fetch an object meanwhile, which :meth:`receive` then returns.
+        During the wait the source may fetch an object, which :meth:`receive` then returns.
         """
 
     def receive(self) -> T_co | None:
         """
         Return the next object, or ``None``.
 
-        It never blocks and never raises: a source that has failed tells its owner.
+        The method never blocks and never raises: a source that fails reports that to its owner.
         """
 
 
 class KeepLastQueue(Generic[T]):
     """
-    Keep-last: when full, the oldest object is released and counted.
+    A queue that keeps the newest objects: when full, it releases and counts the oldest.
 
-    So the newest objects stay. Any number of threads may use it.
+    Any number of threads may use it.
 
-    A consumer with a thread of its own may attach sources: :meth:`get` then also takes what they
-    have, in the caller's thread. While something is queued, what they have is queued behind it, so
-    that all objects come out in the order of their arrival.
+    A consumer with a thread of its own may attach sources: :meth:`get` then also takes objects
+    from them, in the caller's thread. While objects are queued, the sources' objects are queued
+    behind them, so that all objects come out in the order of their arrival.
 
-    :param depth: objects kept; ``None`` keeps all, which the producer's pool bounds.
-    :param release: ends an object that no consumer will get.
-    :param gate: asked for each entry whether the consumer may have it now. An entry that it may
-        not have stays, and no other one comes before it, until :meth:`reopen`. An object of a
-        source is checked only if it is queued.
+    :param depth: the most objects that are kept; ``None``: all are kept, and the producer's pool
+        limits their number.
+    :param release: called with each object that no consumer will get.
+    :param gate: called with each entry; returns whether the consumer may have the entry now. If
+        not, the entry stays first in the queue until :meth:`reopen`. An object of a source is
+        checked only if it is queued.
     """
 
     def __init__(
@@ -86,12 +87,12 @@ class KeepLastQueue(Generic[T]):
         gate: Callable[[T], bool] | None = None,
     ) -> None:
         self._entries: deque[T] = deque()
-        # One for each entry: a thread that waits for a token wakes much faster than one that polls
-        # a descriptor.
+        # One token for each entry, because a thread that waits for a token wakes up much faster
+        # than one that polls a descriptor.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Held by the one thread that waits for a token. Before Python 3.13 a SimpleQueue's get()
-        # never ends if it was woken, another thread took what it was woken for, and its time was
-        # over by then.
+        # Held by the one thread that waits for a token. Before Python 3.13, get() of a SimpleQueue
+        # with a timeout can hang for ever: it was woken, another thread took the item first, and
+        # the timeout had passed by then.
         self._turn = threading.Lock()
         self._depth = depth
         self._release = release
@@ -99,18 +100,21 @@ class KeepLastQueue(Generic[T]):
         # Held from taking a source's frame until it is queued, so that no other thread fetches the
         # next one in between. Taken before the lock above.
         self._fetching = threading.Lock()
-        # Made at the first fileno(): a consumer that only waits in get() needs none.
+        # The eventfd for fileno(), made at its first call: a consumer that only calls get() needs
+        # none.
         self._event: OwnedFd | None = None
-        # Its number, and that of what is polled: of every frame, hence no calls.
+        # The numbers of the eventfd and of the polled descriptor, kept here because each frame
+        # needs them.
         self._event_fd = self._polled_fd = -1
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
-        # How get() waits: with one source by that source's own wait(), which has less to do; else
-        # by epoll.
+        # How get() waits: if there is only one source, by the source's own wait(), which is
+        # cheaper; else by epoll.
         self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
-        #: Whether it takes no more objects; it polls readable then. To be read only.
+        #: Whether the queue takes no more objects; its descriptor is then readable. Other classes
+        #: only read this.
         self.closed = False
         self._refusing = False
         self._gate = gate
@@ -121,10 +125,10 @@ class KeepLastQueue(Generic[T]):
 
     def fileno(self) -> int:
         """
-        Return a descriptor that is readable while an object may be had, and once it is closed.
+        Return a descriptor that is readable while get() has something, or after close().
 
-        That is while the queue is not empty or a source has something. The descriptor changes with
-        the first source.
+        That is while the queue or a source has an object. Attaching the first source changes the
+        descriptor.
         """
         if self._polled_fd < 0:
             with self._lock:
@@ -169,11 +173,13 @@ class KeepLastQueue(Generic[T]):
 
     def make_room(self, most: int | None = None, which: Callable[[T], bool] | None = None) -> None:
         """
-        Drop the oldest object if there is no place for one more.
+        Drop the oldest object if the queue is full.
 
-        It is called before an object is made for :meth:`put`, so that its memory is free.
+        Call this before an object is made for :meth:`put`, so that the dropped object's memory is
+        free.
 
-        :param most: places for objects for which *which* is true, in place of the depth for all.
+        :param most: the most objects for which *which* is true; it replaces the depth for all
+            objects.
         """
         most = self._depth if most is None else most
         if most is None or len(self._entries) < most:
@@ -187,7 +193,7 @@ class KeepLastQueue(Generic[T]):
         """
         Drop the oldest entry, or the oldest for which *which* is true.
 
-        ``False`` if there is none.
+        Return ``False`` if there is no such entry.
         """
         with self._lock:
             overflow = next(
@@ -202,15 +208,15 @@ class KeepLastQueue(Generic[T]):
         return True
 
     def _untoken(self) -> None:
-        """Lock held: the token of an entry that goes untaken."""
+        """Remove the token of an entry that was dropped. The caller holds the lock."""
         if self._tokens_due:
             self._tokens_due -= 1
             return
         if self._turn.locked():
-            return  # whoever waits takes it, and finds nothing
+            return  # a waiting thread takes the token, and finds no entry
         try:  # noqa: SIM105 - for every frame
             self._tokens.get_nowait()
-        except queue.Empty:  # its taker is about to find nothing
+        except queue.Empty:  # the thread that took the token is about to find no entry
             pass
 
     @property
@@ -219,7 +225,7 @@ class KeepLastQueue(Generic[T]):
         return self._shut
 
     def reopen(self) -> None:
-        """Ask the gate again: it may let an entry through now."""
+        """Make waiting consumers ask the gate again, because it may let an entry through now."""
         with self._lock:
             if not self._shut:
                 return
@@ -231,7 +237,7 @@ class KeepLastQueue(Generic[T]):
                 self._signal()
 
     def attach(self, source: Source[T]) -> None:
-        """Let :meth:`get` also take from *source*, which its owner detaches before closing it."""
+        """Let :meth:`get` also take from *source*, whose owner detaches it before closing it."""
         with self._lock:
             if self.closed:
                 return
@@ -241,7 +247,8 @@ class KeepLastQueue(Generic[T]):
                 self._polled_fd = self._epoll.fileno()
             self._epoll.register(source.fileno(), select.EPOLLIN)
             self._set_sources((*self._sources, source))
-            # Whoever waits for a token or on the other descriptor looks again, and waits for both.
+            # Wake threads that wait for a token or on the other descriptor, so that they wait for
+            # both.
             self._tokens.put(None)
             self._signal()
 
@@ -280,8 +287,8 @@ class KeepLastQueue(Generic[T]):
                         self._turn.release()
                 entry = self._pop(owing=owing)
             else:
-                # Nearly always there is no frame yet, and asking the source takes longer than a
-                # poll.
+                # Poll first: usually the source has no frame yet, and asking the source takes
+                # longer.
                 entry = self._take() if self._entries or self._signalled else None
                 if entry is None and not self.closed:
                     self._wait(epoll, timeout_s)
@@ -308,13 +315,13 @@ class KeepLastQueue(Generic[T]):
                     entry = receivers[0]() if len(receivers) == 1 else self._receive()
                     if entry is None or not self._entries:
                         return entry
-                    # What was queued meanwhile is delivered first. A message was preceded by a
-                    # fetch, so it is older. An object of this process may be newer, and nobody can
-                    # tell.
+                    # Deliver entries first that were queued meanwhile. A message is older than the
+                    # fetched object, because a fetch comes before it is queued. An object of this
+                    # process may be newer, but nothing shows that.
                     self.put(entry)
 
     def fetch(self) -> None:
-        """Queue the objects that the sources have by now, which came before the next put."""
+        """Queue the objects that the sources have now, because they came before the next put."""
         if not self._sources:
             return
         with self._fetching:
@@ -331,7 +338,7 @@ class KeepLastQueue(Generic[T]):
             entry = receive()
             if entry is not None:
                 if len(receivers) > 1:
-                    # A source that always has an object must not keep us from asking the others.
+                    # Limit the objects of one source, so that the other sources are asked, too.
                     with self._lock:
                         self._receivers = (*self._receivers[1:], *self._receivers[:1])
                 return entry
@@ -339,9 +346,9 @@ class KeepLastQueue(Generic[T]):
 
     def _pop(self, *, owing: bool, force: bool = False) -> T | None:
         """
-        Take the oldest entry, if the gate lets it through or *force*.
+        Take the oldest entry, if the gate lets it through or *force* is set.
 
-        *owing*: its token is still there, and goes with it.
+        *owing*: the entry's token was not taken yet, and is removed, too.
         """
         with self._lock:
             entries, entry = self._entries, None
@@ -371,9 +378,9 @@ class KeepLastQueue(Generic[T]):
 
     def refuse(self) -> None:
         """
-        Release what is queued, and what comes from now on, until :meth:`accept`.
+        Release all queued and all later objects, until :meth:`accept` is called.
 
-        The sources' owner detaches them.
+        The sources stay attached: their owner detaches them.
         """
         with self._lock:
             self._refusing = True
@@ -382,22 +389,22 @@ class KeepLastQueue(Generic[T]):
         self.reopen()
 
     def accept(self) -> None:
-        """Undo :meth:`refuse`. Not after :meth:`close`."""
+        """Undo :meth:`refuse`. After :meth:`close` this has no effect."""
         with self._lock:
             self._refusing = self.closed
 
     def close(self) -> None:
         """
-        Release what is queued; later objects are released at once.
+        Release all queued objects; later objects are released at once.
 
-        The descriptor is closed with the last reference.
+        The descriptor is closed when the last reference to it is dropped.
         """
         with self._lock:
             self.closed = self._refusing = True
             entries = list(self._entries)
             self._entries.clear()
             self._set_sources(())
-            # Wakes a consumer, however it waits.
+            # Wake a consumer, whether it waits for a token or on a descriptor.
             self._tokens.put(None)
             self._signal()
         for entry in entries:
@@ -411,6 +418,6 @@ class KeepLastQueue(Generic[T]):
         """
         self.close()
         with self._lock:
-            # The last reference closes it. A thread that polls it holds one, so the number can't
-            # become another file's meanwhile.
+            # The descriptor is closed when the last reference is dropped. A thread that polls it
+            # holds a reference, so that its number can't become another file's meanwhile.
             self._epoll, self._polled_fd = None, self._event_fd

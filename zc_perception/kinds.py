@@ -16,10 +16,10 @@
 """
 Kinds: what a parameter chooses among by name, such as cameras, accelerators and detector heads.
 
-:class:`Kinds` is the one mechanism for all of them. This package's kinds stand in a table, one
-line each; other packages add theirs by entry points of a group that is named here. An entry point
-stands in the metadata of an installed package, so nothing is imported before somebody asks for it
-by name.
+:class:`Kinds` is the one mechanism for all of them. A table has this package's kinds, one line for
+    each; other packages add kinds by entry points of a group that is named here. An entry point is
+    in the metadata of an installed package, so a kind's module is imported only when somebody asks
+    for this kind by name.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def _somebody_offers(path: tuple[str, ...]) -> bool:
     """
     Tell whether a package on *path* may offer something in a group of ours.
 
-    importlib reads the entry points of all installed packages, which takes 20 ms and more at each
-    start of a node. Mostly no package names one of our groups in its own entry points.
+    This check is cheap. Reading all entry points by importlib takes 20 ms or more at each start of
+    a node, and usually no other package has an entry point of our groups.
     """
     for folder in path:
         if os.path.isfile(folder):
-            return True  # an archive: importlib looks into it
+            return True  # an archive: only importlib can look into it
         with contextlib.suppress(OSError):
             for name in os.listdir(folder or '.'):
                 if name.endswith(('.dist-info', '.egg-info', 'EGG-INFO', '.egg')):
@@ -78,12 +78,12 @@ def _package(entry: EntryPoint) -> str:
 
 def load_entry_point(group: str, name: str) -> object | None:
     """
-    Return what an installed package offers under that name; its module is imported now.
+    Import and return what an installed package offers under that name.
 
     ``None``: no package offers it.
 
-    :raises ConfigError: its module can't be imported, or two packages offer the name; names the
-        package and what to do.
+    :raises ConfigError: the module can't be imported, or two packages offer the name; the message
+        names the package and what to do.
     """
     entries = list(
         {
@@ -120,13 +120,14 @@ T = TypeVar('T')
 @dataclass(frozen=True)
 class Declared(Generic[T]):
     """
-    What all kinds of one noun declare.
+    The declarations of all kinds of one noun, such as all cameras.
 
     :param classes: the classes that can be imported.
-    :param broken: why others can't, each a sentence that names the package.
-    :param parameters: the parameters of all of them, each once; their texts say which kind reads
+    :param broken: for each class that can't be imported, a sentence with the reason and the
+        package.
+    :param parameters: the parameters of all kinds, each once; their texts say which kind reads
         them.
-    :param readers: for each of these parameters the kinds that read it.
+    :param readers: by parameter, the kinds that read it.
     """
 
     classes: Mapping[str, type[T]]
@@ -138,19 +139,20 @@ class Declared(Generic[T]):
 @dataclass(frozen=True, eq=False)
 class Kinds(Generic[T]):
     """
-    What one parameter chooses among by name.
+    The classes that one parameter chooses among by name.
 
-    These are the classes of this package and of other packages.
+    The classes come from this package and from other packages.
 
-    A kind's class declares everything about itself, its parameters in ``PARAMETERS`` (whose texts
-    don't name the kind); nodes, launch files, ``--help``, the YAML schema and ``zc_doctor`` read
-    it from here. No module is imported before its kind is asked for.
+    A kind's class declares everything about itself, such as its parameters in ``PARAMETERS``
+    (whose texts don't name the kind). Nodes, launch files, ``--help``, the YAML schema and
+    ``zc_doctor`` get these declarations from this object. No module is imported before its kind is
+    asked for.
 
-    :param noun: what messages call one of them, such as ``camera``.
-    :param group: the entry points' group in which other packages offer theirs.
+    :param noun: the word for one of the kinds in messages, such as ``camera``.
+    :param group: the group of entry points by which other packages offer kinds.
     :param built_in: ``module:Class`` of this package's kinds by name, in the order in which people
         read them.
-    :param base: the class that each is derived from, as ``module:Class``.
+    :param base: the class from which each kind's class is derived, as ``module:Class``.
     """
 
     noun: str
@@ -160,25 +162,25 @@ class Kinds(Generic[T]):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names that other packages offer."""
+        """The names of the kinds that other packages offer."""
         return tuple(name for name in offered(self.group) if name not in self.built_in)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, this package's first."""
+        """The names of all kinds, this package's first."""
         return (*self.built_in, *self.others)
 
     @property
     def declared(self) -> Declared[T]:
         """
-        What they declare; imports all of them, once in a process.
+        The declarations of all kinds; the first use imports all of them.
 
-        :raises ConfigError: two of them declare a parameter of one name that is not the same.
+        :raises ConfigError: two kinds declare parameters of one name that differ.
         """
         return _declared_by(self, tuple(sys.path))
 
     def whose(self, name: str) -> str:
-        """For messages: a kind, and its package if it is another one."""
+        """Return a phrase for messages: the kind, and its package if it is another package."""
         entries = () if name in self.built_in else entry_points(group=self.group, name=name)
         return f"{self.noun} '{name}'" + ''.join(f' of {_package(entry)}' for entry in entries)
 
@@ -186,8 +188,8 @@ class Kinds(Generic[T]):
         """
         Import the class of a kind.
 
-        :raises ConfigError: there is no such kind, its package is broken, or it offers something
-            else than such a class.
+        :raises ConfigError: there is no such kind, its package is broken, or its entry point is no
+            class derived from :attr:`base`.
         """
         if name in self.built_in:
             return cast('type[T]', _named(self.built_in[name]))
@@ -196,7 +198,7 @@ class Kinds(Generic[T]):
         return cast('type[T]', self._imported(name))
 
     def _imported(self, name: str) -> type[Any]:
-        """Return the class of another package's kind, or why it can't be had."""
+        """Return the class of another package's kind, or the reason why it can't be imported."""
         found = load_entry_point(self.group, name)
         if found is None:
             known = self.names
@@ -214,7 +216,7 @@ class Kinds(Generic[T]):
 
 @functools.cache
 def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
-    """Return what they declare, with the packages that are installed on *path*."""
+    """Return the kinds' declarations, with the packages that are installed on *path*."""
     classes: dict[str, type[T]] = {}
     broken: list[str] = []
     declarations: dict[str, dict[str, ParameterSpec]] = {}
@@ -236,7 +238,7 @@ def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
 
 def _merged(kinds: Kinds[Any], by_kind: Mapping[str, ParameterSpec]) -> ParameterSpec:
     """
-    Merge one parameter of several kinds; its text says what it means for each.
+    Merge one parameter of several kinds; the new text says its meaning for each kind.
 
     :raises ConfigError: their declarations differ in more than their texts.
     """

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-What a person means by a path.
+Find the file that a path in a parameter or file means.
 
 A path may have variables or ``~``, or be a ``file://`` or ``package://`` URL.
 """
@@ -37,9 +37,9 @@ def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
     Replace the variables and the ``~`` of *named*.
 
     :param parameter: the name of the parameter, for messages.
-    :param kind: what that is: a parameter, or the key of a file.
-    :raises ConfigError: it has a variable or a user that isn't known here, which would become a
-        part of the name.
+    :param kind: the word for *parameter* in messages: a parameter, or the key of a file.
+    :raises ConfigError: *named* has an unknown variable or user, which would otherwise become a
+        part of the file's name.
     """
     beginning = f"{kind} '{parameter}' is '{named}'; "
     for plain, braced in _VARIABLE.findall(named):
@@ -68,9 +68,9 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
     file with exactly this name takes precedence over any other meaning.
 
     :param parameter: the name of the parameter, for messages.
-    :param kind: what that is: a parameter, or the key of a file.
-    :raises ConfigError: as :func:`expanded`, or a URL that is no file of this machine, or names a
-        package that isn't installed.
+    :param kind: the word for *parameter* in messages: a parameter, or the key of a file.
+    :raises ConfigError: see :func:`expanded`; or *named* is a URL that names no file of this
+        machine or a package that isn't installed.
     """
     if os.path.exists(named):
         return named
@@ -91,7 +91,7 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 
 def _after(scheme: str, path: str) -> str | None:
-    """Return what follows *scheme*, in any case; ``None``: *path* doesn't begin with it."""
+    """Return the part behind *scheme*, upper or lower case; ``None``: *path* has another start."""
     end = len(scheme)
     return path[end:] if path[:end].lower() == scheme else None
 

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Logs a message, but not too often.
+Log a message, but not too often.
 
-A message that may come with each frame, each attempt or each look goes through :class:`Seldom`.
+A message that could come with each frame, each attempt or each check goes through :class:`Seldom`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ import sys
 import threading
 import time
 
-#: An interval that never ends: the message is logged once.
+#: An interval without end: the message is logged only once.
 ONCE = float('inf')
 _MOST = 64
 
 
 class Seldom:
     """
-    Says a sentence, and the same one again only after a while.
+    Logs a sentence, and the same sentence again only after an interval.
 
     Any thread may call it.
 
-    :param say: logs or prints. rclpy wants one line of code for each severity.
-    :param again_s: the while; :data:`ONCE`: for ever.
+    :param say: logs or prints a text. It is a function, because rclpy wants each severity to be
+        logged from its own line of code.
+    :param again_s: the interval in seconds; :data:`ONCE`: a sentence is never repeated.
     """
 
     def __init__(self, say: Callable[[str], object], again_s: float = 60.0) -> None:
@@ -50,10 +51,11 @@ class Seldom:
 
     def __call__(self, text: str | Callable[[], str], about: str = '') -> None:
         """
-        Say *text*, unless it was said just now.
+        Log *text*, unless it was logged within the interval.
 
-        :param text: or what makes it, where that costs something; with *about* then.
-        :param about: what makes it the same sentence; empty: all of it.
+        :param text: the text, or a function that makes it if making it is expensive; a function
+            needs *about*.
+        :param about: the key by which two texts count as the same sentence; empty: the whole text.
         """
         now, about = time.monotonic(), about or str(text)
         with self._lock:
@@ -68,7 +70,7 @@ class Seldom:
 
 
 def on_stderr(text: str) -> None:
-    """Print *text* where nobody has a logger. Nobody may be reading it, or it is closed."""
+    """Print *text* on standard error, for code without a logger; a closed stream is no error."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
             print(text.rstrip(), file=sys.stderr, flush=True)

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Looks at things now and then, all of a process on one thread.
+Call functions periodically, all functions of a process on one thread.
 
 An executor of rclpy gathers all entities of all its nodes each time that it wakes up, which takes
-a millisecond for some ten nodes and is all under the interpreter's lock: for sixteen cameras,
-timers that only look whether something has changed would cost most of a core, and keep frames
-waiting.
+a millisecond for some ten nodes and holds the interpreter's lock all the time. For sixteen
+cameras, timers of rclpy that only check whether something has changed would use most of a core,
+and delay frames.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def next_turn(now: float, period_s: float, phase_s: float) -> float:
     """
     Return the next turn after *now*.
 
-    Turns are whole periods of the steady clock, plus *phase_s*. So objects with the same phase are
-    looked at together, which costs a third of looking at one after the other: the code is in the
-    CPU's caches then.
+    Turns are multiples of the period in the steady clock, plus *phase_s*. So the functions with
+    the same phase run directly one after the other. That takes a third of the CPU time, because
+    their code is still in the CPU's caches.
     """
     return (math.floor((now - phase_s) / period_s + 1e-6) + 1) * period_s + phase_s
 
 
 class Watch:
     """
-    One object that is looked at until :meth:`stop`.
+    A method that is called periodically until :meth:`stop`.
 
-    It also ends when the object is gone whose method looks: the watch doesn't keep it alive.
+    The watch doesn't keep the method's object alive, and ends when the object is gone.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Watch:
         self.stopped = False
 
     def next_turn(self) -> float:
-        """Return the time of the next look."""
+        """Return the time of the next call."""
         return next_turn(time.monotonic(), self.period_s, self._phase_s)
 
     def look(self) -> None:
-        """Look once."""
+        """Call the method once."""
         look = self._look()
         if look is None:
             self.stopped = True
@@ -81,9 +81,9 @@ class Watch:
 
     def stop(self) -> None:
         """
-        Stop looking.
+        Stop the periodic calls.
 
-        A look that is under way has ended afterwards, unless this is called from within it.
+        A call that is running has ended when this returns, unless the call itself stops the watch.
         Idempotent.
         """
         self._lookout.end(self)
@@ -91,18 +91,18 @@ class Watch:
 
 class Lookout:
     """
-    A thread that lives while there is something to look at.
+    The thread that makes the calls; it runs only while there is at least one watch.
 
-    What looks must neither wait nor hold the owner's locks while it does so. The traceback of what
-    it raises goes to standard error, once as long as it stays the same; it is looked at again in
-    its turn, since a process that has run out of something may have it again.
+    A called method must not wait, and must not hold its owner's locks while it waits. If it
+    raises, the traceback goes to standard error, but not again while it stays the same. The method
+    is called again at its next turn, because a lack of memory or descriptors may pass.
     """
 
     def __init__(self) -> None:
         self._order = itertools.count()
         self._begin()
-        # A forked child has none of the threads, and a lock that one of them held is never given
-        # back.
+        # A forked child has none of these threads, and a lock that one of them held is never
+        # released.
         in_child(Turn.THREADS, self._begin)
 
     def _begin(self) -> None:
@@ -114,9 +114,9 @@ class Lookout:
 
     def watch(self, period_s: float, look: Callable[[], object], phase_s: float = 0.0) -> Watch:
         """
-        Call *look* each *period_s*, for the first time within one: see :func:`next_turn`.
+        Call *look* every *period_s* seconds, first within one period: see :func:`next_turn`.
 
-        Turns that were missed are not made up for.
+        A call that was missed is not made later.
         """
         watch = Watch(self, period_s, look, phase_s)
         with self._changed:
@@ -157,9 +157,9 @@ class Lookout:
 
     def _next(self) -> Watch | None:
         """
-        Return the watch whose turn it is, once it is.
+        Wait for the next turn, and return its watch.
 
-        ``None``, and the end of the thread, when there is nothing more to look at.
+        ``None``: there is no watch any more, so the thread ends.
         """
         with self._changed:
             while self._due:

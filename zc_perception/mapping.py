@@ -16,9 +16,9 @@
 """
 CPU access to pixels: the only place where buffers become arrays.
 
-SYNC brackets stand at both ends. A consumer does this for every frame, so it takes few steps: an
-array is made only on demand (most consumers look at one plane), and what depends on the layout
-alone is computed once for it.
+DMA_BUF_IOCTL_SYNC is called at the begin and the end of each access. A consumer maps every frame,
+so mapping takes few steps: an array is made only on demand (most consumers use one plane), and
+values that depend only on the layout are computed once per layout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _frombuffer, _UINT8 = np.frombuffer, np.dtype(np.uint8)
 
 
 def why_unmapped(layout: ImageLayout) -> str:
-    """Explain why the CPU can't read images of that layout; empty: it can."""
+    """Explain why the CPU can't read images of that layout; empty: the CPU can."""
     if layout.modifier == LINEAR:
         return ''
     return (
@@ -53,15 +53,15 @@ def why_unmapped(layout: ImageLayout) -> str:
 
 class PlaneViews(Sequence[NDArray[Any]]):
     """
-    The planes' samples as NumPy arrays over the mapping itself, inside its own ``with`` block.
+    The planes as NumPy arrays over the mapped memory; use it as a context manager.
 
-    A plane is (rows, columns) of its only component, or (rows, columns, components): NV12 has
-    (height, width) and (height/2, width/2, 2), YUYV (height, width/2, 4), RGB (height, width, 3).
-    Components are ``uint8``; those of more than 8 bits are ``uint16``, little endian, and words
-    that components share (RGB565) are one unsigned integer.
+    The shape of a plane is (rows, columns) if it has one component, else (rows, columns,
+    components): NV12 has (height, width) and (height/2, width/2, 2), YUYV (height, width/2, 4),
+    RGB (height, width, 3). Components are ``uint8``; those of more than 8 bits are ``uint16``,
+    little endian, and words that components share (RGB565) are one unsigned integer.
 
-    They end with the block, or when it is collected; an array that was taken out and kept makes
-    the frame's release raise. Every buffer whose access began is ended, whatever the block or
+    The mapping ends with the block, or when this object is collected. An array that is kept longer
+    makes the frame's release raise. The access to every buffer is ended, also if the block or
     another buffer's SYNC raises.
 
     :param live: gets a weak reference to each buffer's root array that is still in use when the
@@ -87,12 +87,12 @@ class PlaneViews(Sequence[NDArray[Any]]):
 
     def __enter__(self) -> PlaneViews:
         """
-        Begin.
+        Begin the access.
 
         :raises FormatError: the layout isn't LINEAR.
         :raises AllocationError: the exporter refuses mmap, or the access has WRITE and this
             process may only read a buffer.
-        :raises AcceleratorError: a device doesn't finish with a buffer.
+        :raises AcceleratorError: a device doesn't finish its work on a buffer in time.
         """
         try:
             self._begin()
@@ -159,7 +159,7 @@ class PlaneViews(Sequence[NDArray[Any]]):
 
     def whole(self) -> NDArray[Any]:
         """
-        Return all planes as one array: rows of luma, then those of chroma.
+        Return all planes as one array: the rows of luma, then the rows of chroma.
 
         :raises BufferError: the planes don't follow each other in one buffer with rows of the same
             length.
@@ -196,7 +196,7 @@ def map_buffers(
     live: list[weakref.ref[NDArray[Any]]],
 ) -> PlaneViews:
     """
-    Map buffers that aren't a frame's yet.
+    Map buffers that do not belong to a frame yet.
 
     Use it as ``with map_buffers(layout, buffers, access, live) as planes:``. See
     :class:`PlaneViews`.

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What a node, or a kind that a parameter chooses, declares of one parameter.
+The declaration of one parameter, by a node or by a kind that a parameter chooses.
 
-That is its type, its range and its choices; and whether a value is allowed. ROS isn't needed.
+It has the parameter's type, range and choices, and checks values. ROS isn't needed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _MOST_DIGITS = 19
 
 def whole_number(text: str, high: int) -> int | None:
     """
-    Return the number that *text* is, in plain digits and from 0 to *high*.
+    Return *text* as a number, if it has only plain digits and is at most *high*.
 
-    ``None`` for anything else. ``str.isdigit`` alone also allows ``²``, and texts of thousands of
-    digits, on both of which ``int`` raises.
+    ``None`` for any other text. ``str.isdigit`` alone would also allow ``²`` and texts of
+    thousands of digits; for both ``int`` raises.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         return None
@@ -56,23 +56,24 @@ def whole_number(text: str, high: int) -> int | None:
 @dataclass(frozen=True)
 class ParameterSpec:
     """
-    One parameter.
+    The declaration of one parameter.
 
-    The type is the default's; a list is a list of strings, of which empty ones don't count.
+    The default's type is the parameter's type. A list is a list of strings; empty strings in it
+    are ignored.
 
-    :param besides: one number outside of that range that is allowed too, and means something else.
-    :param choices: allowed strings; ``true`` and ``false`` among them may be booleans: YAML reads
-        them so without quotes.
-    :param other_choices: asked for further allowed strings, but only for a value that is none of
+    :param besides: one number outside of the range that is allowed too, and has a special meaning.
+    :param choices: allowed strings. If ``true`` and ``false`` are among them, booleans are allowed
+        too, because YAML reads these words as booleans without quotes.
+    :param other_choices: returns further allowed strings; called only for a value that is not in
         *choices*.
-    :param renamed: former choices, each with its name of today: for the message.
-    :param whole_numbers: whether a string, or one of a list, may be an integer: YAML reads it so
-        without quotes.
-    :param dynamic: whether it may change while the node runs. Others may while it is unconfigured,
-        and are read-only without a lifecycle.
-    :param fixed: read-only in every state: only a start takes it.
-    :param check: raises ConfigError for a value that has the right type and range, but isn't
-        possible.
+    :param renamed: former choices with their present names, for the message.
+    :param whole_numbers: whether an integer is accepted for a string, also in a list, because YAML
+        reads a number without quotes as an integer.
+    :param dynamic: whether the parameter may change while the node runs. Other parameters may
+        change only while the node is unconfigured, and never in a node without a lifecycle.
+    :param fixed: whether the value can be set only at the node's start.
+    :param check: raises ConfigError for a value that has the right type and range, but can't be
+        used.
     """
 
     name: str
@@ -103,20 +104,20 @@ class ParameterSpec:
         return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
     def said(self) -> str:
-        """Describe the declaration."""
+        """Return the declaration as a phrase, to compare it with another one in messages."""
         return f'{self.allowed()}, by default {self.default!r}'
 
     def convert(self, value: Any) -> Any:
         """
         Convert *value* to the parameter's type; an integer may stand for a number.
 
-        :raises ConfigError: it isn't allowed.
+        :raises ConfigError: the value isn't allowed.
         """
         kind: Any = type(self.default)
-        if isinstance(value, array.array):  # as which a message's list of numbers arrives
+        if isinstance(value, array.array):  # a message's list of numbers arrives as such an array
             value = value.tolist()
         if kind is float and type(value) is int:
-            with contextlib.suppress(OverflowError):  # then it is out of range too
+            with contextlib.suppress(OverflowError):  # such a number is out of range, too
                 value = float(value)
         if (
             kind is list

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Colour pictures of frames for code that needs one now and then, without its own converter."""
+"""Make colour pictures of frames, for code that needs one only now and then."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _KEPT = 4
 
 class _Converters(threading.local):
     """
-    Each thread has its own: a converter writes into memory that belongs to it.
+    The converters of one thread; each thread has its own, because a converter has memory.
 
-    The last :data:`_KEPT` kinds of frames stay.
+    The converters of the last :data:`_KEPT` kinds of frames are kept.
     """
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@
 """
 How every console script starts.
 
-It reads its options first, and answers ``--help`` and ``--version``, without ROS, NumPy or OpenCV.
-The modules that the program needs are imported after that. If one is missing, one line says what
-to install.
+A script first reads its options, and answers ``--help`` and ``--version``, without ROS, NumPy or
+OpenCV. After that it imports the modules that it needs. If a module is missing, the script prints
+one line that says what to install.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _ROS_MODULES = ('rclpy', 'rpyutils', 'ament_index_python')
 
 
 class StrictParser(argparse.ArgumentParser):
-    """What it can't read is a ConfigError, like everything else that a user can mend."""
+    """An argument parser that raises ConfigError for wrong arguments instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         """
-        See argparse.
+        Raise what argparse reports as an error.
 
         :raises ConfigError: always.
         """
@@ -87,11 +87,10 @@ class OptionParser(StrictParser):
     """
     The options of one program.
 
-    ``--help`` shows the essentials first.
+    ``--help`` shows the most important options first.
 
-    :param after: what ``--help`` ends with.
-    :ivar main: the group of the options that most users need.
-    :ivar more: the other ones.
+    :param after: the text at the end of ``--help``. :ivar main: the group of the options that most
+        users need. :ivar more: the group of the other options.
     """
 
     def __init__(
@@ -127,12 +126,12 @@ class OptionParser(StrictParser):
         )
 
     def format_help(self) -> str:
-        """See argparse; the other options come last."""
+        """Return the text of ``--help``, with the other options last."""
         self._action_groups.sort(key=lambda group: group is self.more)
         return super().format_help()
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the options."""
+        """Return the options that the words set."""
         return self.parse_args(words)
 
 
@@ -140,11 +139,11 @@ class NodeOptionParser(OptionParser):
     """
     Options of a program that runs nodes.
 
-    It also takes ROS arguments, and parameters, of which ``--help`` names the most important ones.
+    It also accepts ROS arguments and parameters; ``--help`` lists the most important parameters.
 
-    :param parameters: name and purpose of each.
-    :param kinds: what its nodes' parameters choose among, by the prefix that ``-p`` needs for a
-        node's parameter.
+    :param parameters: name and purpose of each parameter that ``--help`` lists.
+    :param kinds: the kinds that parameters of its nodes choose among, by the prefix that ``-p``
+        needs before the parameter's name.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class NodeOptionParser(OptionParser):
             examples,
             usage='[options] [--ros-args -p NAME:=VALUE --params-file FILE ...]',
         )
-        self.epilog = (  # not wrapped: it has paths
+        self.epilog = (  # not wrapped, because the text has paths
             f'All parameters: {shipped_file("docs/parameters.md")}\n'
             f'A file with all of them: {shipped_file("config/perception.yaml")}'
         )
@@ -175,9 +174,9 @@ class NodeOptionParser(OptionParser):
 
     def format_help(self) -> str:
         """
-        Add the parameters of each kind, which are imported for that.
+        Return the text of ``--help``, with the parameters of each kind.
 
-        Without NumPy only the kinds' names are there.
+        The kinds' modules are imported for this. Without NumPy the text has only the kinds' names.
         """
         lines: list[str] = []
         for prefix, kinds in self._kinds.items():
@@ -224,7 +223,7 @@ def without_ros_args(words: Sequence[str]) -> list[str]:
     """
     Return the program's own arguments, without ROS.
 
-    ``rclpy.utilities.remove_ros_args`` finds the same.
+    The result is the same as that of ``rclpy.utilities.remove_ros_args``.
     """
     own, ours = [], True
     for word in words:
@@ -243,10 +242,11 @@ def start(
     words: Sequence[str] | None = None,
 ) -> int:
     """
-    Read the options and run the program; its exit code.
+    Read the options, run the program, and return its exit code.
 
-    :param run: imports what it needs; called after ``--help`` and ``--version`` were answered.
-    :param words: the arguments; ``None``: the command line's.
+    :param run: the program's work; it imports what it needs, and is called only after ``--help``
+        and ``--version`` were handled.
+    :param words: the arguments; ``None``: those of the command line.
     """
     try:
         return run(parser.read(sys.argv[1:] if words is None else words))
@@ -264,9 +264,10 @@ def exit_code_of(command: str, work: Callable[[], int]) -> int:
     """
     Run *work* until it ends or a signal comes; return its exit code.
 
-    That is 1 if it failed, 2 for arguments or nowhere to put the result, 128 + n for signal n.
+    The code is 1 if *work* failed, 2 if the arguments are wrong or the result can't be written,
+    and 128 + n after signal n.
 
-    :param command: its name, for the line that says so.
+    :param command: the program's name, which begins the line about an error.
     """
     with interruptions() as interruption:
         try:
@@ -281,7 +282,7 @@ def exit_code_of(command: str, work: Callable[[], int]) -> int:
 
 
 def _advice(error: ImportError) -> str | None:
-    """Return what is missing and what to install; ``None``: it is a bug of ours."""
+    """Return which module is missing and what to install; ``None``: the error is our own bug."""
     name = error.name or ''
     module = name.partition('.')[0]
     if not module or module == zc_perception.__name__:
