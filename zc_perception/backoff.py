@@ -61,5 +61,5 @@ class BackOff:
         self.due = time.monotonic() + pause_s
 
     def start_over(self) -> None:
-        """Note a success: the next attempt may begin at once, and the pause starts at *first_s*."""
+        """Note a success: the next attempt may begin at once; pauses begin at *first_s* again."""
         self.due = self.pause_s = 0.0

@@ -56,13 +56,13 @@ class _Telling(threading.local):
 
 
 class CameraControls:
-    """Declare and set a parameter for each control of a camera, also when it comes back."""
+    """Declares and sets a parameter for each control, also when the camera comes back."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._camera: Camera | None = None
-        # Held while a control is set: detach() waits for that, so that no camera is closed under
-        # it.
+        # Held while a control is set. detach() waits for the lock, so that the camera isn't closed
+        # while a control is being set.
         self._using = threading.Lock()
         self._telling = _Telling()
         self._attached_before = False
@@ -81,10 +81,11 @@ class CameraControls:
         """
         Set the wanted values, then declare all controls, or show their present values.
 
-        If the camera doesn't have a control, or the driver refuses a value, that is a warning.
+        If the camera lacks a control, or the driver refuses a value, a warning is logged.
 
-        :raises ConfigError: a value that a control doesn't take; not for a camera that came back.
-        :raises CameraLostError: it went away meanwhile.
+        :raises ConfigError: a control doesn't take a wanted value. For a camera that came back
+            this is only a warning.
+        :raises CameraLostError: the camera went away meanwhile.
         """
         refused = _set_all(camera, self._wanted)
         there = camera.controls()
@@ -115,7 +116,7 @@ class CameraControls:
             )
 
     def detach(self) -> None:
-        """Note that the camera goes: until it is back, setting a control is refused."""
+        """Note that the camera is being closed: setting a control is refused until it is back."""
         with self._using:
             self._camera = None
 
@@ -134,7 +135,7 @@ class CameraControls:
         return SetParametersResult(successful=True)
 
     def _set(self, wanted: Mapping[str, Any]) -> None:
-        """Set all values or none; the driver is always asked: others may have changed them."""
+        """Set all values or none, always by the driver: other programs may have changed them."""
         camera = self._camera
         if camera is None:
             raise CameraError(
@@ -162,11 +163,12 @@ class CameraControls:
             found = now[name].value
             self._in_force[name] = value if found is None else _as_value(now[name], found)
             if self._in_force[name] != value and self._node.executor is not None:
-                # The driver has rounded the value, and the parameter has to show the real one.
+                # The driver may have rounded the value, and the parameter has to show the value in
+                # force.
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Make the parameter say what is in force; ROS refuses that for read-only ones."""
+        """Set the parameter to the value in force; ROS refuses this for read-only parameters."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():
@@ -181,11 +183,11 @@ class CameraControls:
             self._telling.on = False
 
     def values(self) -> Mapping[str, Any]:
-        """Return the values in force."""
+        """Return the controls' values in force, by name."""
         return dict(self._in_force)
 
     def status(self) -> Status:
-        """Return what is in force, and what the driver refused at the camera's opening."""
+        """Return the values in force, and values that the driver refused at the opening."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         return CONTROLS.status(
@@ -198,17 +200,17 @@ class CameraControls:
 
 def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
     """
-    Set values in any order that the driver takes; return why it refused the others.
+    Set values in an order that the driver accepts; return why it refused the remaining ones.
 
-    Whether one value may be set depends on others: no exposure time under automatic exposure. So
-    the refused ones are tried again as long as that helps.
+    Whether a value may be set can depend on other values: no exposure time while exposure is
+    automatic. So refused values are tried again as long as at least one more is accepted.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}
     while left:
         known = camera.controls()
         refused = {}
-        # Those that have no effect now come last: one of the others may wake them.
+        # Inactive controls come last, because setting another control may activate them.
         for name in sorted(left, key=lambda name: name in known and known[name].inactive):
             try:
                 if name not in known:
@@ -236,6 +238,7 @@ def _descriptor(info: ControlInfo) -> ParameterDescriptor:
         additional_constraints=info.allowed(),
     )
     if info.kind in ('integer', 'integer64') and not info.menu:
-        # The driver rounds to its steps; with a step, ROS would refuse the values in between.
+        # No step is declared, because ROS would refuse the values in between, which the driver
+        # rounds.
         text.integer_range = [IntegerRange(from_value=info.minimum, to_value=info.maximum, step=0)]
     return text

@@ -71,7 +71,8 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
-# Many cameras have no calibration, which is no fault; a wrong calibration is one.
+# A missing calibration is only reported, because many cameras have none; a wrong calibration is a
+# fault.
 CALIBRATION = Part(
     'calibration',
     Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('the camera counts as not calibrated: '
@@ -94,17 +95,17 @@ def _package_folder(name: str) -> str:
     except (
         PackageNotFoundError,
         ValueError,
-    ) as error:  # ValueError: no package can have such a name
+    ) as error:  # ValueError: the name is impossible for a package
         raise LookupError(name) from error
 
 
 def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
     """
-    Return the place of the calibration that the parameters name.
+    Return the store of the calibration that the parameters name.
 
-    :param values: of the capture node.
-    :param node: the full name of the camera's node.
-    :raises ConfigError: no file can have such a URL.
+    :param values: parameters of the capture node.
+    :param node: the full name of the camera's node, from which the camera's name is made.
+    :raises ConfigError: the URL can't name a file.
     """
     name = camera_name_of(values['camera_name'] or node)
     return CameraInfoStore(
@@ -130,7 +131,7 @@ class CameraInfoPublisher:
         self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
 
     def reload(self, parameters: NodeParameters) -> None:
-        """Read the calibration from the place that the parameters name now."""
+        """Read the calibration from the file that the parameters name now."""
         store = calibration_store(parameters, self._node.get_fully_qualified_name())
         with self._lock:
             self._store = store
@@ -138,7 +139,7 @@ class CameraInfoPublisher:
             self._node.warn_once(store.notices, error=True)
 
     def begin(self, camera: Camera) -> None:
-        """Publish for that camera from now on."""
+        """Publish the calibration for this camera from now on."""
         with self._lock:
             self._store.resize(camera.width, camera.height, has_lens=camera.has_lens)
             self._update()
@@ -150,7 +151,7 @@ class CameraInfoPublisher:
         self._message = message
 
     def publish(self, header: Header) -> None:
-        """Publish for the frame with that header."""
+        """Publish the calibration with the header of a frame."""
         if subscription_count(self._publisher):
             with self._lock:
                 stamp_to_message(header, self._message)
@@ -170,7 +171,7 @@ class CameraInfoPublisher:
         return response
 
     def status(self) -> Status:
-        """Return the status for diagnostics."""
+        """Return the calibration's status for diagnostics."""
         with self._lock:
             store = self._store
             troubles, published = store.troubles, store.current
@@ -210,7 +211,7 @@ STEREO = Part(
 
 
 class StereoRig:
-    """The pairing of two capture nodes, whose parameters must say the same about it."""
+    """The pairing of two capture nodes, whose parameters must state the same pairing rule."""
 
     def __init__(self) -> None:
         self._sides: StereoSides | None = None
@@ -218,27 +219,27 @@ class StereoRig:
 
     @property
     def sides(self) -> StereoSides:
-        """Return what pairs the frames, once a side has begun."""
+        """Return the object that pairs the frames; RuntimeError: no side has begun."""
         if self._sides is None:
             raise ConfigError('stereo: no side has begun')
         return self._sides
 
     def settle(self, side: Side, rule: PairingRule) -> None:
-        """Note that a side wants to pair by *rule*; ConfigError: the other wants another."""
+        """Note that a side wants to pair by *rule*; ConfigError: the other side's rule differs."""
         if self._sides is None:
             self._sides = StereoSides(rule)
         self._sides.rule.check_same(rule)
         self._begun.add(side)
 
     def end(self, side: Side) -> None:
-        """Note that a side has ended; after both the rule may change. Idempotent."""
+        """Note that a side has ended; when both have ended, the rule may change. Idempotent."""
         self._begun.discard(side)
         if not self._begun:
             self._sides = None
 
 
 class StereoSide:
-    """One capture node's part in a pair."""
+    """The part of one capture node in a pair."""
 
     def __init__(self, rig: StereoRig, side: Side) -> None:
         self._rig = rig
@@ -247,7 +248,7 @@ class StereoSide:
         self._paired = True
 
     def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
-        """Take the pairing from a node's *parameters*; ConfigError: they don't suit a pair."""
+        """Begin pairing by a node's *parameters*; ConfigError: they can't be used for a pair."""
         kind = CAMERAS.load(parameters['camera'])
         by_stamp = kind.recorded_stamps(parameters)
         try:
@@ -263,17 +264,17 @@ class StereoSide:
             raise ConfigError(f"node '{node}': {error}") from None
 
     def end(self) -> None:
-        """End the side's part: the node is cleaned up. Idempotent."""
+        """End this side's part in the pair when the node is cleaned up. Idempotent."""
         self._rig.end(self.side)
         self._seen = (0, 0)
         self._paired = True
 
     def join(self, camera: Camera) -> SideCamera:
-        """Return a camera that gives only frames with a counterpart."""
+        """Wrap *camera* in one that gives only frames with a counterpart."""
         return self._rig.sides.join(self.side, camera)
 
     def status(self) -> Status:
-        """Report pairs and frames without a counterpart, of both sides, and whether pairs come."""
+        """Report the numbers of pairs and of unmatched frames, and whether pairs come."""
         sides, other = self._rig.sides, self.side.other.value
         found = sides.statistics()
         alone = dict(found.alone)
@@ -306,9 +307,9 @@ class StereoSide:
 
 
 _KEEP_ALL_DELAY_S = 1.0
-# The silence of a slower camera says nothing.
+# A slower camera may give no frame in this time without being silent.
 _SLOWEST_HZ = 3.0 / PATIENCE_S
-# Slots that the camera and one reader need, besides those kept for late readers.
+# Slots that the camera and one reader need, besides the slots that are kept for late readers.
 _CAMERA_SLOTS = 4
 _FIXED = (
     "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs "
@@ -323,9 +324,10 @@ def _check_frame_id(frame_id: str) -> None:
 
 def _check_room(qos: QoSProfile, slots: int) -> None:
     """
-    Check that late readers leave the camera enough slots.
+    Check that frames kept for late readers leave the camera enough slots.
 
-    ``image_raw`` may keep frames for late readers, and each takes one of the camera's *slots*.
+    Topic ``image_raw`` may keep frames for late readers; each kept frame takes one of the camera's
+    *slots*.
     """
     room = slots - _CAMERA_SLOTS
     if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
@@ -337,12 +339,12 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
 
 class CameraFactory:
     """
-    Opens the camera that the parameters describe, as often as needed.
+    Opens the camera that the parameters describe, also again after a loss.
 
-    :param options: with the node's parameters. Their clock makes all stamps, so that these go on
-        increasing over a loss.
-    :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format
-        that they accept.
+    :param options: the node's parameters and a clock. This clock makes all stamps, so that stamps
+        go on increasing after a loss.
+    :param consumers: returns what is known now about the frames' consumers; a pipeline is asked
+        for a format that they accept.
     """
 
     def __init__(
@@ -357,11 +359,11 @@ class CameraFactory:
 
     @property
     def slow(self) -> bool:
-        """Whether opening is too slow for a caller to wait for it, see :meth:`check`."""
+        """Whether opening takes too long for the caller to wait; it then calls :meth:`check`."""
         return self._kind().SLOW
 
     def check(self) -> None:
-        """Check what can be known without opening anything; ConfigError: it can't work."""
+        """Check the parameters without opening a device; ConfigError: they can't work."""
         kind = self._kind()
         kind.check(self._options.parameters)
         kind.try_out(self._options)
@@ -370,10 +372,10 @@ class CameraFactory:
         """
         Open the camera.
 
-        :param identity: that of the camera which was lost, to find where it is now; empty: the
-            camera that the parameters name.
+        :param identity: identity of the camera that was lost, to find the device's present path;
+            empty: open the camera that the parameters name.
         :raises ConfigError: the parameters don't go together.
-        :raises CameraError: it can't be opened now.
+        :raises CameraError: the camera can't be opened now.
         """
         kind = self._kind()
         kind.check(self._options.parameters)
@@ -385,7 +387,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """End waits for the next camera: no camera is opened any more, or not soon."""
+        """End what a closed camera left for the next one, because no camera is opened soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -395,12 +397,13 @@ class CaptureNode(PerceptionNode):
     """
     Publishes ``image_raw`` (type-adapted) and ``camera_info``.
 
-    If a camera can't be opened yet, or goes away, the node waits for it; diagnostics say what is
-    wrong. What waiting can't mend is an error at once.
+    If a camera can't be opened yet, or goes away, the node waits for it, and diagnostics say what
+    is wrong. An error that waiting can't mend is raised at once.
 
-    :param camera_factory: opens a camera, by the identity of the one that was lost, in place of
-        the camera that the parameters describe.
-    :param stereo: which side of a pair it is; only frames with a counterpart are published then.
+    :param camera_factory: opens a camera, given the identity of a lost camera. It replaces the
+        camera that the parameters describe.
+    :param stereo: this node's side of a pair; with it only frames with a counterpart are
+        published.
     """
 
     SPECS = NODES['capture']
@@ -471,7 +474,7 @@ class CaptureNode(PerceptionNode):
         return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
-        """Return the stand-ins, and the consumers that are there."""
+        """Return the present consumers, and stand-ins for expected ones."""
         here = [] if self._offer is None else self._offer.consumers()
         names = {constraints.participant.partition(' (pid ')[0] for constraints in here}
         return [*(one for one in self._stand_ins if one.participant not in names), *here]
@@ -499,7 +502,7 @@ class CaptureNode(PerceptionNode):
         adapter = frame_adapter(
             self.parameters['image_encoding'], self.ledger, holder=self.get_name()
         )
-        self._compressed_qos()  # declared now, though the topic may come later
+        self._compressed_qos()  # declared now, although the publisher may be made later
         qos = publisher_qos(self, 'image_raw', QoSProfile(depth=1))
         _check_room(qos, self.parameters['slots'])
         self._publisher = AdaptedPublisher(self, adapter, 'image_raw', qos, extras=self._extras())
@@ -517,11 +520,12 @@ class CaptureNode(PerceptionNode):
             self._unixfd = GStreamerSocket(
                 self, self.parameters, self._key, path, self.ledger, self._framerate
             )
-        # Before the camera is opened, which may depend on what its consumers can use.
+        # This comes before the camera is opened, because the opening may depend on what consumers
+        # can use.
         self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
         if self._factory.slow:
-            # The camera's thread opens it: the other cameras and a signal don't wait for its first
-            # frame.
+            # The camera's own thread opens it, so that other cameras and signals don't wait for
+            # its first frame.
             self._factory.check()
         else:
             self.supervisor.open_now()
@@ -539,14 +543,15 @@ class CaptureNode(PerceptionNode):
         self._realtime.configure()
 
     def _activate(self) -> None:
-        if self.supervisor.started:  # it was active before: the same camera is opened again
+        # the node was active before, so the same camera is opened again
+        if self.supervisor.started:
             self.supervisor = self._new_supervisor(self.supervisor.identity)
         self._flowing = True
         self.supervisor.start()
         self._realtime.activate()
 
     def _deactivate(self) -> None:
-        """Switch the sensor off and give the buffers back, so that others may open the camera."""
+        """Switch the sensor off and free the buffers; other programs may then open the camera."""
         if self.supervisor.started:
             self.supervisor.stop()
             if self._unixfd is not None:
@@ -566,7 +571,7 @@ class CaptureNode(PerceptionNode):
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()
-        if not self._stopped:  # an ended link may still be asked for its counters
+        if not self._stopped:  # diagnostics may still ask an ended link for its counters
             self._publisher = self._server = self._offer = None
         if self._stereo is not None:
             self._stereo.end()
@@ -578,7 +583,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def session(self) -> BufferSession | None:
-        """What was agreed on about the buffers; ``None``: there are none."""
+        """The agreement on buffers; ``None``: there are no buffers now."""
         return None if self._offer is None else self._offer.session
 
     @property
@@ -590,7 +595,7 @@ class CaptureNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """See :class:`PerceptionNode`."""
+        """See the method of the same name in :class:`PerceptionNode`."""
         CAMERAS.load(values['camera']).check(values)
         calibration_store(values, node)
         _check_room(overridden(_FRAMES, node.rpartition('/')[0], values), values['slots'])
@@ -616,7 +621,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether each frame of the camera comes exactly once."""
+        """Whether the camera drops no frame, but waits for its consumers."""
         return self._kind.keeps_all(self.parameters)
 
     def _delay(self) -> float:
@@ -644,13 +649,13 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """Return the ROS clock in ns: without a simulation the system's, which is quicker."""
+        """Return the ROS time in ns; without a simulation from the system's clock, for speed."""
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
     @property
     def camera(self) -> Camera:
-        """The camera that is open; CameraLostError: none is."""
+        """The open camera; CameraLostError: no camera is open."""
         camera = self.supervisor.camera
         if camera is None:
             raise CameraLostError(
@@ -660,7 +665,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Return whether to agree on other buffers now: on the camera's thread, between frames."""
+        """Say whether to agree on other buffers now; the camera's thread asks between frames."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE
@@ -723,7 +728,7 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the facts for the frame log, as far as they are known without a camera."""
+        """Return facts for the frame log; without a camera only those that are known then."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
         session = self.session
@@ -776,7 +781,7 @@ class CaptureNode(PerceptionNode):
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
-                # The settings that it was opened with may be why it was lost.
+                # Drop the settings, because the camera may have been lost by them.
                 self._offer.give_up(f'the camera does not do it: {condition.reason}')
             again = f'; next attempt in {condition.retry_s:.1f} s' if condition.retry_s else ''
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
@@ -789,8 +794,8 @@ class CaptureNode(PerceptionNode):
         ):
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
-            # Log what is known only at the end, because the node may end before diagnostics are
-            # due.
+            # Log the notices now that are known only at the end: the node may end before
+            # diagnostics are due.
             self.warn_once(self.camera.notices())
             captured = self._counters.total().captured
             self.get_logger().info(
@@ -811,7 +816,7 @@ class CaptureNode(PerceptionNode):
         self._snapshots.offer(frame)
 
     def _end_pause(self, now_ns: int) -> None:
-        """End the pause: this is the first frame after another agreement."""
+        """Compute the pause's length: this is the first frame after a new agreement."""
         self.pause_s, self._paused_ns = (now_ns - self._paused_ns) / 1e9, 0
         self.get_logger().info(
             f'the other buffers are there; the camera paused for {self.pause_s:.2f} s'
@@ -819,11 +824,11 @@ class CaptureNode(PerceptionNode):
 
     @property
     def finished(self) -> bool:
-        """See :class:`PerceptionNode`."""
+        """See the method of the same name in :class:`PerceptionNode`."""
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Count the frames that the camera has had; ``None``: it is waited for."""
+        """Count the camera's frames; ``None``: the node waits for the camera."""
         camera = self.supervisor.camera
         if (
             not self._flowing
@@ -840,12 +845,12 @@ class CaptureNode(PerceptionNode):
         )
 
     def given_up(self) -> str:
-        """Why waiting can't bring the camera back, see :class:`PerceptionNode`."""
+        """Why only a restart can bring the camera back, see :class:`PerceptionNode`."""
         condition = self.supervisor.condition
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
     def signs(self) -> object:
-        """See :class:`PerceptionNode`."""
+        """See the method of the same name in :class:`PerceptionNode`."""
         camera, server = self.supervisor.camera, self._server
         if camera is None or server is None:
             return self._stirred
@@ -857,7 +862,7 @@ class CaptureNode(PerceptionNode):
         )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the parts of the diagnostics; for a side of a pair also the pairs."""
+        """Return the statuses for diagnostics; for a side of a pair also the pairs' status."""
         camera, server, session = self.supervisor.camera, self._server, self.session
         if camera is not None and session is not None:
             self.warn_once(camera.notices())

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What diagnostics say about a camera, its pool, its clock and the copies of its process."""
+"""Make the diagnostics of a camera, its pool, its clock and its process's copies of pixels."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, StageLatencies
 
-# A rate is judged over so many frames that were due: a period more or less must not matter.
+# A rate is judged over the time of this many frames, so that one period more or less does not
+# matter.
 _JUDGED_FRAMES = 10
-# Of the target. Sensors that expose longer in the dark give half of their rate on purpose.
+# The least share of the target rate. Sensors that expose longer in the dark give half of their
+# rate on purpose.
 _FAR_BELOW = 0.45
-# Stamps that are ahead of a clock by more than this are no jitter: the clock was set back.
+# If stamps are ahead of the clock by more than this, the clock was set back; less is jitter.
 _AHEAD_NS = 10_000_000
 _IF_BAD = 'look at its cable, power and bandwidth; of a video the log names them'
 _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
@@ -221,11 +223,11 @@ NEGOTIATION = Part(
 @dataclass(frozen=True)
 class CaptureInterval:
     """
-    What came within the last seconds.
+    How a camera's counters changed within the last seconds.
 
     :param rate: good frames per second; the counts are those of :class:`CameraStatistics`.
-    :param pace: share of the target rate, over a stretch of streaming that is long enough to
-        judge; ``None``: it isn't yet.
+    :param pace: share of the target rate that was reached; ``None``: the camera has not streamed
+        long enough to judge it.
     """
 
     rate: float
@@ -237,7 +239,7 @@ class CaptureInterval:
 
 
 class CaptureCounters:
-    """Sums a camera's counters over its openings, and says how they changed lately."""
+    """Sums a camera's counters over its openings, and returns how they changed lately."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
@@ -256,7 +258,7 @@ class CaptureCounters:
         self._before = CameraStatistics(0, 0, 0)
 
     def begin(self, camera: Camera) -> None:
-        """Note that a camera was opened, perhaps again."""
+        """Note that a camera was opened, for the first time or again."""
         self._before = self.total()
         self._camera = camera
         self.openings += 1
@@ -275,10 +277,10 @@ class CaptureCounters:
 
     def look(self, target: float) -> CaptureInterval:
         """
-        Return the changes since the last looks.
+        Return how the counters changed since the last calls.
 
-        :param target: frames per second that a streaming camera should give; 0: there is none, or
-            it doesn't stream.
+        :param target: frames per second that a streaming camera should give; 0: no rate is
+            expected, or the camera doesn't stream.
         """
         total = self.total()
         recent = {
@@ -303,7 +305,7 @@ def camera_status(
     started: bool,
     paced: bool = True,
 ) -> Status:
-    """Say whether the camera streams at its rate, if it should, and what was lost lately."""
+    """Report whether the camera streams at its expected rate, and recently lost frames."""
     streaming = condition.state is CameraState.STREAMING
     interval = counters.look(
         camera.framerate if camera is not None and streaming and paced else 0.0
@@ -368,12 +370,12 @@ def negotiation_status(
     pause_s: float = 0.0,
 ) -> Status:
     """
-    Say what was agreed on, why, and what became of each participant.
+    Report the agreement on buffers, its reasons, and what became of each participant.
 
-    :param disagreement: why there is no agreement; empty: it was not tried yet.
-    :param waits: whether a camera is still to come, of which part ``camera`` tells.
-    :param renewals: how often the buffers were agreed on anew.
-    :param pause_s: how long the camera paused for the latest of these, in seconds.
+    :param disagreement: why there is no agreement; empty: none was tried yet.
+    :param waits: whether the node still waits for a camera, which the status ``camera`` reports.
+    :param renewals: how often a new agreement on buffers was made.
+    :param pause_s: seconds without frames at the latest renewal.
     """
     if session is None or not session.settled:
         again = (
@@ -396,7 +398,7 @@ def negotiation_status(
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
-    """Report slots, which consumer holds them and for how long, and what went wrong lately."""
+    """Report the slots, which consumer holds them for how long, and recent failures."""
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
         return POOL.status(absent=True)
@@ -457,7 +459,7 @@ def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str
 
 
 def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: int) -> Status:
-    """Compare the driver's clock with the ROS clock; 0: a simulation hasn't told the time."""
+    """Report how the driver's clock compares with the ROS clock; 0: no simulated time came yet."""
     if camera is None:
         return CLOCK.status(camera=None)
     clock = camera.clock.statistics()
@@ -490,7 +492,7 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
 
 
 def copies_status(ledger: CopyLedger) -> Status:
-    """Report the ledger, with what our own components asked frames for."""
+    """Report the ledger of copies, including those that Frame.copy() and Frame.bgr() made."""
     return Status(
         'copies',
         OK,
@@ -505,7 +507,7 @@ def copies_status(ledger: CopyLedger) -> Status:
 
 
 def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
-    """Return for a frame log how often and how much the CPU copied, by reason."""
+    """Return by reason how often the CPU copied pixels and how many bytes, for a frame log."""
     return {
         reason: {'count': entry.count, 'bytes': entry.bytes}
         for reason, entry in ledger.entries().items()

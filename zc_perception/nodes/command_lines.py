@@ -16,7 +16,7 @@
 """
 The options of the programs that run nodes, and what ``--help`` says about them.
 
-It imports no ROS and no NumPy, because ``--help`` must not need them: hence a file of its own.
+This file imports neither ROS nor NumPy, because ``--help`` must not need them.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def options_of(program: str) -> NodeOptionParser:
         )
     if not program.startswith(
         'component_container'
-    ):  # whose components get their parameters in the request to load them
+    ):  # a container's components get their parameters in the request to load them
         parser.add_unknown_parameters()
     return parser
 
@@ -176,7 +176,7 @@ _NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
 
 
 def check_namespace(name: str, where: str) -> None:
-    """Refuse what can't be a namespace; *name* is relative."""
+    """Refuse a relative *name* that can't be a namespace."""
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, and one '/' between parts"
         raise ConfigError(
@@ -186,7 +186,7 @@ def check_namespace(name: str, where: str) -> None:
 
 
 def check_cameras(names: Sequence[str], where: str) -> None:
-    """Refuse names of cameras that can't be namespaces, or are there twice."""
+    """Refuse camera names that can't be namespaces, and names that are given twice."""
     for name in names:
         check_namespace(name, where)
         if names.count(name) > 1:

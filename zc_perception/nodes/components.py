@@ -16,11 +16,12 @@
 """
 The nodes as components, which any container can build and spin.
 
-A container builds them with ``rclpy.node.Node``'s own arguments. Each starts by itself as soon as
-an executor spins it (parameter ``autostart``). Nothing has to wire them: a consumer and the camera
-of its topic meet in the process (:mod:`~zc_perception.link.bus`), whichever was loaded first. If
-one is unloaded, the other goes on. If something is wrong with a parameter, file or device, the
-constructor raises, and this error is the answer to the load request.
+A container builds them with ``rclpy.node.Node``'s own arguments. Each component starts by itself
+as soon as an executor spins it (parameter ``autostart``). Nobody has to connect them: a consumer
+and the camera of its topic find each other in the process (:mod:`~zc_perception.link.bus`), in
+whichever order they were loaded. If one of them is unloaded, the other goes on. If a parameter,
+file or device can't be used, the constructor raises, and the error's text is the answer to the
+load request.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _SOON_S = 0.001
 
 class SelfStarting(PerceptionNode):
     """
-    Starts when it is spun, on a thread of its own, so that other components need not wait.
+    Starts the node on a thread of its own as soon as it is spun, so that no component waits.
 
-    Parameters that no node of the package has are a warning here: a launch file's global
-    parameters, and a file's section for all nodes (``/**``), reach every component, also those
-    that they are not meant for.
+    A parameter that no node of the package has only causes a warning here. The reason: a launch
+    file's global parameters, and a file's section for all nodes (``/**``), reach every component,
+    also components for which they are not meant.
     """
 
     def __init__(self, **node_options: Any) -> None:
@@ -69,7 +70,7 @@ class SelfStarting(PerceptionNode):
             )
         self._starter: Timer | None = None
         if self.parameters['autostart']:
-            # The steady clock: a simulation's time may stand still.
+            # The timer uses the steady clock, because a simulation's time may stand still.
             clock = Clock(clock_type=ClockType.STEADY_TIME)
             self._starter = self.create_timer(
                 _SOON_S,

@@ -14,14 +14,13 @@
 # limitations under the License.
 
 """
-Load, unload and list Python components, as rclcpp's container does C++ ones.
+Load, unload and list Python components, as rclcpp's container does with C++ components.
 
 The programs are ``component_container`` and ``component_container_mt``; :func:`run` runs them.
-:class:`ComponentManager` answers ``ros2 component`` and launch files.
-:class:`ContainerExecutor` goes on after a callback raises, and a node can leave it while it spins.
-    rclpy's own executors end with the first exception, don't say which node raised it, and keep
-    the interpreter from ending while a callback hangs. The class uses only what rclpy's
-    documentation offers to custom executors.
+:class:`ComponentManager` answers ``ros2 component`` and launch files. :class:`ContainerExecutor`
+goes on after a callback raised, and a node can be removed while it spins. rclpy's own executors
+end with the first exception, don't say which node raised it, and keep the interpreter from ending
+while a callback hangs. The class uses only what rclpy's documentation offers to custom executors.
 """
 
 from __future__ import annotations
@@ -88,16 +87,17 @@ from zc_perception.parameters import ParameterSpec
 from zc_perception.terminal import Interruption, interruptions
 
 NAME = 'ComponentManager'
-#  Of ``rclpy_components``, the entry points' group of rclpy's pull request 599, so that packages
-#  written for it can be loaded. The ament resource index is left to C++: its containers would try
-#  to open a Python class as a library.
+# The group of entry points that rclpy's pull request 599 (``rclpy_components``) uses, so that
+# packages written for it can be loaded. The ament resource index is not used, because C++
+# containers would try to open a Python class as a library.
 GROUP = 'rclpy_components'
 MAX_COMPONENT_THREADS = 64
-# As rclcpp's: a launch file loads many at once, and no request may be lost.
+# The same depth as in rclcpp: a launch file loads many components at once, and no request may be
+# lost.
 _REQUESTS = QoSProfile(depth=200)
 _IN_PROCESS = 'use_intra_process_comms'
-# rclcpp's extra arguments, and what becomes of each: an argument of rclpy's Node, or what rclpy
-# does in any case and why.
+# rclcpp's extra arguments. Each is either an argument of rclpy's Node, or a value that rclpy has
+# in any case, with the reason.
 _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'forward_global_arguments': 'use_global_arguments',
     'enable_rosout': 'enable_rosout',
@@ -122,13 +122,13 @@ class ContainerExecutor(Executor):
     """
     Spins nodes on its own daemon threads.
 
-    One thread at a time waits for work, and then does it.
+    One thread at a time waits for work; it then does this work while another thread waits.
 
-    :param name: its threads' name, with a number behind.
-    :param on_error: a callback of this node has raised (``None``: a task, which is nobody's); on
-        the callback's thread. Must not raise.
-    :param on_end: it can't go on: the context was shut down, or waiting itself fails
-        (:attr:`failure`).
+    :param name: the name of its threads, to which a number is appended.
+    :param on_error: called on the callback's thread when a callback of the given node has raised
+        (``None``: a task, which belongs to no node). It must not raise.
+    :param on_end: called when the executor can't go on, because the context was shut down or
+        waiting itself fails (:attr:`failure`).
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class ContainerExecutor(Executor):
                 failures = 0
             except ExternalShutdownException:
                 break
-            except Exception:  # an entity may have been destroyed at the wrong moment; that passes
+            except Exception:  # an entity may have been destroyed just now; the next wait works
                 failures += 1
                 if failures == _MAX_FAILURES_IN_A_ROW:
                     self.failure = traceback.format_exc()
@@ -175,11 +175,11 @@ class ContainerExecutor(Executor):
             self._on_end()
 
     def spin_once(self, timeout_sec: float | None = None) -> None:
-        """Wait for one callback and run it; what it raises goes to ``on_error``."""
+        """Wait for one callback and run it; its exception is passed to ``on_error``."""
         self._step(timeout_sec, lambda: self._ending)
 
     def spin_once_until_future_complete(self, future: Any, timeout_sec: Any = None) -> None:
-        """See rclpy."""
+        """See the method of the same name in rclpy."""
         future.add_done_callback(lambda _: self.wake())
         self._step(timeout_sec, future.done)
 
@@ -195,7 +195,8 @@ class ContainerExecutor(Executor):
             except (TimeoutException, ShutdownException, ConditionReachedException, InvalidHandle):
                 return
             with self._changed:
-                if node is not None and node in self._left:  # it has left since the wait began
+                # the node was removed after the wait began
+                if node is not None and node in self._left:
                     handler.cancel()
                     return
                 self._in_work[thread] = node
@@ -212,19 +213,19 @@ class ContainerExecutor(Executor):
             self._changed.notify_all()
 
     def add_node(self, node: Node) -> bool:
-        """See rclpy."""
+        """See the method of the same name in rclpy."""
         self._left.discard(node)
         return bool(super().add_node(node))
 
     def leave(self, node: Node, timeout_s: float) -> bool:
-        """Remove *node*; return whether its callbacks, none of which may call this, ended."""
+        """Remove *node*, but not from its own callbacks; return whether these have ended."""
         self.remove_node(node)
         with self._changed:
             self._left.add(node)
             return self._changed.wait_for(lambda: node not in self._in_work.values(), timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
-        """End within *timeout_s*; return whether every callback has ended."""
+        """End the threads within *timeout_s*; return whether every callback has ended."""
         self._ending = True
         deadline = time.monotonic() + timeout_s
         self.wake()
@@ -241,10 +242,10 @@ class LoadError(ZcError):
     """
     A component can't be loaded.
 
-    The message is the answer to the client, in rclcpp's words where rclcpp has some: clients may
-    compare.
+    The message is the answer to the client. It has rclcpp's words where rclcpp has this error,
+    because clients may compare the text.
 
-    :param detail: what the container's log says in addition; empty: nothing.
+    :param detail: further text for the container's log; empty: none.
     """
 
     def __init__(self, answer: str, detail: str = '') -> None:
@@ -253,7 +254,7 @@ class LoadError(ZcError):
 
 
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
-    """Return *plugin* of *package* among *entries*; the first of a name counts, as on the path."""
+    """Return the first entry for *plugin* of *package*; entries are in the order of sys.path."""
     own: dict[str, EntryPoint] = {}
     for entry in entries:
         distribution = '' if entry.dist is None else entry.dist.name
@@ -282,13 +283,13 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
 
 
 def load_class(package: str, plugin: str) -> type[Node]:
-    """Import the component's class; LoadError: there is none, or it can't be imported."""
-    importlib.invalidate_caches()  # a package may have been installed since
+    """Import a component's class; LoadError: the class doesn't exist, or importing it fails."""
+    importlib.invalidate_caches()  # a package may have been installed since the last look
     entry = find_plugin(package, plugin, tuple(entry_points(group=GROUP)))
     what = f"Failed to load library: '{entry.value}' of plugin '{entry.name}'"
     try:
         found = entry.load()
-    except BaseException as error:  # a module may do anything, also exit
+    except BaseException as error:  # the module may raise anything
         step = f'try: python3 -c "import {entry.module}"'
         raise LoadError(f"{what} can't be imported: {one_line(error)}; {step}") from error
     if not (isinstance(found, type) and issubclass(found, Node)):
@@ -305,16 +306,16 @@ def construct(
     """
     Make the component as *request* asks.
 
-    If its constructor fails, the node that it has begun leaves the graph.
+    If the constructor fails, the incomplete node is removed from the graph.
 
-    :param warn: told what is ignored.
-    :raises LoadError: what can't be had; or the component's constructor has raised, with the
-        exception as the cause.
+    :param warn: called with a sentence about each ignored argument.
+    :raises LoadError: the request can't be fulfilled, or the component's constructor has raised;
+        its exception is the cause then.
     """
     arguments: dict[str, Any] = {'use_global_arguments': False, _IN_PROCESS: True}
     for extra in _parameters(request.extra_arguments):
         meaning = _EXTRAS.get(extra.name)
-        if meaning is None:  # passed over, as rclcpp does
+        if meaning is None:  # ignored, as in rclcpp
             warn(
                 f"extra argument '{extra.name}' is unknown and has no "
                 f'effect{nearest(extra.name, _EXTRAS)}'
@@ -336,7 +337,7 @@ def construct(
             f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 '
             "(error), 50 (fatal), or 0 for the container's"
         ) from None
-    # The request's rules come before its name and namespace, so that a rule that names the node
+    # The request's remap rules come before its name and namespace: a rule that names the node
     # wins.
     rules = list(request.remap_rules)
     for rule in rules:
@@ -353,7 +354,8 @@ def construct(
     try:
         node = kind.__new__(kind, **arguments)
         if not in_process:
-            setattr(node, IN_PROCESS_ATTRIBUTE, False)  # before the constructor makes endpoints
+            # set before the constructor makes endpoints
+            setattr(node, IN_PROCESS_ATTRIBUTE, False)
         node.__init__(**arguments)  # type: ignore[misc]
     except BaseException as error:  # also SystemExit: a component must not end the others
         if node is not None:
@@ -369,7 +371,7 @@ def _parameters(messages: Sequence[Any]) -> list[Parameter]:
     for message in messages:
         try:
             parameters.append(Parameter.from_parameter_msg(message))
-        except Exception as error:  # rclpy has several classes for this
+        except Exception as error:  # rclpy has several exception classes for this error
             raise LoadError(
                 f"Parameter '{message.name}' can't be used: {one_line(error)}"
             ) from error
@@ -377,7 +379,7 @@ def _parameters(messages: Sequence[Any]) -> list[Parameter]:
 
 
 def _discard(node: Node) -> None:
-    """Take a node that may be incomplete out of the graph."""
+    """Destroy a node that may be incomplete, so that it leaves the graph."""
     with contextlib.suppress(AttributeError, InvalidHandle, RuntimeError):
         if node.executor is not None:
             node.executor.remove_node(node)
@@ -387,7 +389,7 @@ def _discard(node: Node) -> None:
 
 @dataclass(eq=False)
 class _Loaded:
-    """A component; without its node once that has ended."""
+    """A loaded component; its node is ``None`` after the node has ended."""
 
     unique_id: int
     node: Node | None
@@ -399,18 +401,18 @@ class ComponentManager(Node):
     """
     The container's node.
 
-    It owns the components, from their load until their unload.
+    It owns each component from its load until its unload.
 
     **Threads.** The services run on an executor of their own, because a constructor may keep a
     thread busy for minutes; callbacks of components never run on it. Loads are done one after the
     other, in the order in which they came, and so are unloads. ``list_nodes`` waits for neither.
 
-    **Order of an end.** Lifecycle transitions down to unconfigured, out of the executor (running
-    callbacks have a second to return), ``stop()`` if the class has one, ``destroy_node()``. A step
-    that fails is logged, and the next one is done.
+    **Order of an end.** The lifecycle's transitions down to unconfigured, removal from the
+    executor (running callbacks have a second to return), ``stop()`` if the class has this method,
+    and ``destroy_node()``. If a step fails, the error is logged, and the next step is done.
 
-    **Foreign code.** Whatever a module, a constructor or an end raises becomes the answer to the
-    client and a line of the log. The container goes on.
+    **Foreign code.** An exception of a module, a constructor or a step of the end becomes the
+    answer to the client and a line of the log. The container goes on.
 
     :param on_end: called when components can't be spun any more.
     """
@@ -451,8 +453,8 @@ class ComponentManager(Node):
         self.components.start()
         keys = command_line(self.context).keys(self.get_fully_qualified_name())
         for name in self.parameters.unclaimed():
-            # Those of a file's section for all nodes, components may get by
-            # forward_global_arguments.
+            # Parameters of a file's section for all nodes are not reported here, because
+            # components may get them by forward_global_arguments.
             if keys.get(name) is not MeantFor.ANY_NODE or not somebody_has(name):
                 self._say_warning(
                     f"parameter '{name}' is not one of the container; give a component its "
@@ -474,17 +476,18 @@ class ComponentManager(Node):
                 f'{error}{detail}'
             )
             response.error_message = printable(str(error))
-        except Exception as error:  # the client gets an answer also after a bug of ours
+        except Exception as error:  # after a bug of our own, too, the client gets an answer
             self._say_error(traceback.format_exc())
             response.error_message = f'the container failed: {one_line(error)}'
         return response
 
     def _load(self, request: Any) -> _Loaded:
         kind = load_class(request.package_name, request.plugin_name)
-        unique_id = next(self._ids)  # a component that fails afterwards keeps its number, too
+        unique_id = next(self._ids)  # a failed load uses up its number, too
         node = construct(kind, request, self.context, self._say_warning)
         try:
-            # Not by the node's own method, which may say anything.
+            # The name doesn't come from the node's own method, because a foreign class may return
+            # anything.
             loaded = _Loaded(unique_id, node, Node.get_fully_qualified_name(node))
             with self._lock:
                 if self._closing:
@@ -508,7 +511,7 @@ class ComponentManager(Node):
             return [self._loaded[unique_id] for unique_id in sorted(self._loaded)]
 
     def workers(self) -> list[PerceptionNode]:
-        """Return the components of this package, which can say whether they make progress."""
+        """Return the loaded components of this package; only these report their progress."""
         return [one.node for one in self._present() if isinstance(one.node, PerceptionNode)]
 
     def _on_unload(self, request: Any, response: Any) -> Any:
@@ -520,15 +523,15 @@ class ComponentManager(Node):
         return response
 
     def _unload(self, loaded: _Loaded) -> bool:
-        """End a component; return whether this call is the one that does it."""
+        """End a component; return ``False`` if another call ends it already."""
         with self._lock:
             if loaded.ending or loaded.node is None:
                 return False
             loaded.ending = True
         self._end(loaded.node, loaded.name)
-        loaded.node = None  # otherwise the next request would find it in use
+        loaded.node = None  # otherwise the next request would find the name in use
         _return_memory()
-        # Log first: a thread that waits for the last unload may end the process.
+        # Log before this: a thread that waits for the last unload may end the process.
         self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
         with self._lock:
             del self._loaded[loaded.unique_id]
@@ -558,7 +561,7 @@ class ComponentManager(Node):
         for step, work in steps.items():
             try:
                 work()
-            except BaseException:  # foreign code, and the next step is due
+            except BaseException:  # foreign code may raise anything
                 self._say_error(
                     f"'{name}': {step} failed, unloading goes on:\n{traceback.format_exc()}"
                 )
@@ -576,7 +579,7 @@ class ComponentManager(Node):
         return response
 
     def on_callback_error(self, node: Node | None, error: BaseException) -> None:
-        """Report that a component's (``None``: nobody's) callback has raised, now and then."""
+        """Report, not too often, that a callback of a component (``None``: a task) has raised."""
         names = [
             f"'{one.name}'" for one in self._present() if node is not None and one.node is node
         ]
@@ -609,7 +612,7 @@ class ComponentManager(Node):
 
 
 def _end_lifecycle(node: Any) -> None:
-    """Take a managed node down step by step, as far as it is from the ground state."""
+    """Take a managed node down to unconfigured, one transition after the other."""
     if hasattr(node, 'trigger_deactivate') and hasattr(node, 'trigger_cleanup'):
         for state, step in (
             ('active', node.trigger_deactivate),
@@ -623,16 +626,16 @@ def _destroy(node: Node) -> None:
     try:
         node.destroy_node()
     except InvalidHandle:
-        pass  # it has done so itself
+        pass  # the node has done this itself
     except BaseException:
         _discard(node)
         raise
 
 
-# glibc gives threads heaps of their own, up to eight per core, and keeps what is freed in them.
-# Constructors run on threads, so do a model's workers: after 24 loads and unloads of capture and
-# inference the process had grown from 190 to 320 MB without these two functions, and stays at 155
-# MB with them.
+# glibc gives threads heaps of their own, up to eight per core, and keeps freed memory in them.
+# Constructors and a model's workers run on threads. After 24 loads and unloads of capture and
+# inference the process had grown from 190 to 320 MB without these two functions; with them it
+# stays at 155 MB.
 
 
 def limit_heaps() -> None:
@@ -644,12 +647,12 @@ def limit_heaps() -> None:
 
 def _return_memory() -> None:
     """
-    Free what nothing refers to any more, and give unused memory back to the system.
+    Collect unreachable objects, and give unused memory back to the system.
 
-    It takes about 50 ms.
+    This takes about 50 ms.
 
-    Nodes of rclpy are cycles: they, and the models that they hold, would stay until the collector
-    runs by itself.
+    Nodes of rclpy have reference cycles, so nodes and their models would stay in memory until the
+    collector runs by itself.
     """
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
@@ -657,7 +660,7 @@ def _return_memory() -> None:
 
 
 def _loggable(text: str) -> str:
-    """Make text loggable: rcutils refuses lone surrogates and NULs, which file names may have."""
+    """Escape lone surrogates and NULs, which file names may have and rcutils refuses to log."""
     return text.encode(errors='backslashreplace').decode().replace('\0', '')
 
 
@@ -675,8 +678,8 @@ def run(program: str, *, multi_threaded: bool) -> int:
         sys.stdout.reconfigure(line_buffering=True)
     with interruptions(for_good=True) as stop:
         try:
-            # The default context, so that a component's own rclpy.ok(), and what it creates
-            # besides, are of the same world.
+            # Use the default context, because a component's own rclpy.ok(), and objects that it
+            # creates without a context, use this one.
             with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
                 return _serve(context, stop, multi_threaded)
         except ZcError as error:
@@ -709,7 +712,8 @@ def _serve(context: rclpy.Context, stop: Interruption, multi_threaded: bool) -> 
     if not ended or staying:
         names = ', '.join(f"thread '{name}'" for name in sorted(staying)) or 'a component'
         manager.get_logger().warning(f'the container ends without waiting for: {names}')
-        # The interpreter's own end would wait for threads that don't end, or be disturbed by them.
+        # End the process directly, because the interpreter's own end would wait for threads that
+        # don't end, or would be disturbed by them.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -14,10 +14,11 @@
 # limitations under the License.
 
 """
-The parameters of every node, except those of the kinds that it chooses among.
+The declarations of every node's own parameters.
 
-The kinds' own classes declare these. This file needs no ROS. Values that a declaration allows but
-that can't work are refused by the ``CHECKS`` and ``check_together`` of the node's class.
+The classes of cameras, accelerators and other kinds declare the kinds' parameters. This file needs
+no ROS. If a declaration allows a value that can't work, the ``CHECKS`` or ``check_together`` of
+the node's class refuse the value.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from zc_perception.pixel.raw_picture import OUTPUT_ENCODINGS
 
 class NodeSpecs:
     """
-    Iterate over it to get each parameter once, the node's own first.
+    All parameters of a node: an iteration yields each once, the node's own first.
 
-    Iterating imports the kinds; nothing does so before.
+    The kinds are imported only by an iteration.
 
-    :param own: the node's own.
-    :param chooses: the one of these that chooses a kind.
-    :param kinds: among which it chooses.
+    :param own: the node's own parameters.
+    :param chooses: the name of the own parameter that chooses a kind.
+    :param kinds: the kinds among which it chooses.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class NodeSpecs:
         return () if self.kinds is None else self.kinds.declared.broken
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is given but not read by the chosen kind, with a sentence for each."""
+        """Return a sentence for each given parameter that the chosen kind does not read."""
         found: dict[str, str] = {}
         if self.kinds is None:
             return found
@@ -83,7 +84,7 @@ class NodeSpecs:
         defaults = {spec.name: spec.default for spec in (*self.own, *declared.parameters)}
         chosen = values.get(self.chooses, defaults[self.chooses])
         if chosen not in self.kinds.names:
-            return found  # the check of the value itself reports that
+            return found  # the check of this parameter's value reports the error
         for name, value in values.items():
             readers = declared.readers.get(name, ())
             if readers and chosen not in readers and value != defaults[name]:

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-``zc_demo``: its options, and checks of what would go wrong later.
+``zc_demo``: its options, and their checks before anything starts.
 
-:mod:`~zc_perception.nodes.demo_run` is what it does.
+:mod:`~zc_perception.nodes.demo_run` does the work.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def option_parser() -> OptionParser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse options that can't be meant, and fill in those that depend on others."""
+    """Refuse options that can't work, and fill in options that depend on others."""
     import math
 
     from zc_perception.errors import ConfigError, nearest, shown

@@ -98,7 +98,7 @@ def overrides_from(options: argparse.Namespace) -> Overrides:
 
 
 class Truth:
-    """Remembers what was detected on which frame, and compares it with the scene's truth."""
+    """Remembers the detections of each frame, and compares them with the scene's truth."""
 
     def __init__(self, scene: RoadScene | None) -> None:
         self._scene = scene
@@ -106,7 +106,7 @@ class Truth:
         self._lock = threading.Lock()
 
     def observe(self, entry: InFlight, found: Detections) -> None:
-        """Remember what was found; called for each frame that was detected on."""
+        """Remember a frame's detections; called for each frame that has a result."""
         data = entry.frame.data
         with self._lock:
             self._recent[data.header.stamp_ns] = data.sequence, found
@@ -114,7 +114,7 @@ class Truth:
                 self._recent.popitem(last=False)
 
     def boxes_iou_min(self, stamp: int) -> float | None:
-        """Return a frame's smallest IoU of a box with the truth; ``None``: there is none."""
+        """Return the smallest IoU of a frame's boxes with the truth; ``None``: there is no box."""
         with self._lock:
             entry = self._recent.get(stamp)
         if self._scene is None or entry is None or not len(entry[1]):
@@ -133,11 +133,11 @@ class Truth:
 
 class Watcher(Node):
     """
-    A plain subscriber: it knows only standard messages.
+    A plain subscriber, which knows only standard messages.
 
-    It keeps the annotated picture on which the detector was surest. If there are pictures with at
-    least :data:`_ENOUGH_BOXES` boxes, only these count; among them the one whose lowest score is
-    the highest. The truth plays no part in the choice.
+    It keeps the annotated picture on which the detector was most certain. If some pictures have at
+    least :data:`_ENOUGH_BOXES` boxes, only these are compared. The kept picture is the one whose
+    lowest score is the highest. The truth plays no part in the choice.
     """
 
     def __init__(self, context: rclpy.Context, truth: Truth) -> None:
@@ -169,7 +169,7 @@ class Watcher(Node):
         return self._image_subscription is not None
 
     def want_picture(self) -> None:
-        """Subscribe to the annotated picture, which is drawn only from then on."""
+        """Subscribe to the annotated picture; pictures are drawn only from now on."""
         if self._image_subscription is None:
             self._image_subscription = self.create_subscription(
                 Image, 'detections/image', self._on_image, QoSProfile(depth=1)
@@ -189,7 +189,7 @@ class Watcher(Node):
 
 
 def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
-    """Return milliseconds by stage, of both nodes."""
+    """Return the latencies of both nodes in milliseconds, by stage."""
     found: dict[str, dict[str, float]] = {}
     for latencies in (graph.capture.latencies, graph.inference.latencies):
         for stage, percentiles in latencies.summary().items():
@@ -233,7 +233,7 @@ class Progress:
         self._last = 0.0
 
     def show(self, text: str) -> None:
-        """Show *text* if it is time."""
+        """Show *text*, unless the line was shown just before."""
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
@@ -281,7 +281,7 @@ def _run(
         )
         if fraction >= 1.0 or graph.drained:
             break
-    # The latest message is still on its way to the plain subscriber.
+    # Wait, because the latest message is still on its way to the plain subscriber.
     deadline = time.monotonic() + _DRAIN_S
     while time.monotonic() < deadline and not stop.wait(0.02):
         ended = graph.capture.finished
@@ -320,7 +320,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the whole program; return 0 after a whole run or a signal."""
     _check_folder(options.out)
-    # A demo on a laptop has no business on the network, unless its user says so.
+    # Keep the demo off the network, unless its user has set this variable.
     os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
     with interruptions(for_good=True) as stop:
         try:

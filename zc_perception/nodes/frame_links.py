@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""How the nodes use the links: what parameters allow, the server, what diagnostics show."""
+"""How nodes use the links: the links that parameters allow, the server, and diagnostics."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SUBSCRIBER_LINK = Part(
     Row(lambda s: s.rung == UNMATCHED, WARN, 'unmatched: {reason}',
         ("if that doesn't pass, see the publisher's log and diagnostics, and compare both "
          'ends: ros2 topic info -v')),
-    # No memory reaches another host: nothing could be better there.
+    # Subscribers on another host can't share memory, so there is no better link for them.
     Row(lambda s: s.rung == ROS_MESSAGE and not s.far, WARN, 'ros_message: {reason}',
         ('each frame is copied; see that nothing but an adapted publisher of this host '
          'publishes here'),
@@ -105,7 +105,7 @@ SUBSCRIBER_LINK = Part(
          'this node')),
     well='{rung}: {reason}',
 )  # fmt: skip
-# Why consumers of other processes are refused for good, and what to do about it.
+# Why consumers in other processes are refused permanently, and what to do about it.
 _REFUSALS = {
     'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
     'constraints': 'change what stands against it, at the node that the message names',
@@ -184,11 +184,12 @@ def subscribe_frames(
     """
     Make a subscription of ``image_raw`` as the node's parameters allow.
 
-    :param held: frames that the node holds at the same time.
-    :param constraints: what the node needs of the buffers; ``None``: the caller says it later,
-        by ``take_part``.
-    :param slow: what is too slow if the node holds as many as it may.
-    :raises ConfigError: a user that doesn't exist.
+    :param held: the most frames that the node holds at the same time.
+    :param constraints: the node's requirements for the buffers; ``None``: the caller states them
+        later, by ``take_part``.
+    :param slow: for messages: the part of the node that is too slow if the node holds as many
+        frames as it may.
+    :raises ConfigError: a parameter names a user that doesn't exist.
     """
     options: dict[str, Any] = {}
     if parameters['shared_memory']:
@@ -213,10 +214,10 @@ def subscription_status(
     subscription: AdaptedSubscription[Frame], errors: RecentCount, untaken: str = ''
 ) -> Status:
     """
-    Report the rung, why it was chosen, and what it cost.
+    Report the rung, why it was chosen, and what its copies cost.
 
-    :param errors: remembers, from look to look, messages that could not be converted.
-    :param untaken: why the accelerator takes none of the frames; empty: it takes them.
+    :param errors: remembers, from call to call, messages that could not be converted.
+    :param untaken: why the accelerator can't take the frames; empty: it takes them.
     """
     link = subscription.statistics()
     values: dict[str, object] = {
@@ -239,7 +240,7 @@ def subscription_status(
         values,
         rung=link.rung,
         reason=link.reason,
-        # With ``required`` the subscription goes on with the direct links that exist.
+        # With ``required`` the subscription continues with the direct links that exist.
         refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
         far=all(
             OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))
@@ -255,7 +256,7 @@ def subscription_status(
 
 
 def group_ids(name: str) -> list[int]:
-    """Return the number of a group, given by name or number; none for an empty name."""
+    """Return the number of a group, given by name or number; an empty result for an empty name."""
     if not name:
         return []
     try:
@@ -283,11 +284,11 @@ def user_ids(names: Sequence[str]) -> list[int]:
 
 class FrameServer:
     """
-    A publisher's end of the links to other processes, as the node's parameters allow.
+    A publisher's end of the links to other processes that the node's parameters allow.
 
-    ``server`` is ``None`` where they allow none.
+    ``server`` is ``None`` if the parameters allow no link.
 
-    :raises ConfigError: a group that doesn't exist, or a folder for the socket that can't be used.
+    :raises ConfigError: a group doesn't exist, or the folder for the socket can't be used.
     """
 
     def __init__(
@@ -317,7 +318,7 @@ class FrameServer:
 
     @property
     def troubles(self) -> tuple[object, ...]:
-        """A value that changes with what :meth:`status` warns of, except other publishers."""
+        """A value that changes with the warnings of :meth:`status`, except on other publishers."""
         publisher, counters = self._publisher, self.server and self.server.counters
         return (
             publisher.messages.errors,
@@ -327,7 +328,7 @@ class FrameServer:
         )
 
     def status(self) -> Status:
-        """Report which consumer gets frames by which link, and which lately got none."""
+        """Report by which link each consumer gets frames, and which consumers lately got none."""
         link = self._publisher.statistics()
         server = None if self.server is None else self.server.statistics()
         here = self._publisher.in_process_peers()
@@ -341,7 +342,7 @@ class FrameServer:
             'internal': 0,
             'broken': 0,
             'trusted': '',
-            # A reader of GStreamer's without slots is disconnected, which part unixfd says.
+            # A GStreamer reader without slots is disconnected, which the status of unixfd reports.
             'starved': next(
                 (p for p in here if p.without_slots and not p.name.startswith(READER)), None
             ),
@@ -368,7 +369,7 @@ class FrameServer:
         for row in (_STALLED, _WITHOUT_SLOTS, _RIVALS, _NO_PICTURE):
             if row.when(look):
                 text = f'{row.sentence}; {row.advice}'.format_map(seen)
-                # The time for which frames are held must not count as a change.
+                # The growing time for which frames are held must not count as a change.
                 self._warn(text, text.partition(': ')[0])
         return PUBLISHER_LINK.status(Figures(lambda: self._values(link, server)), **seen)
 
@@ -415,7 +416,7 @@ class FrameServer:
 
 
 def _holds(held: int, in_hand: Sequence[tuple[int, float]], window: int, asked: int) -> str:
-    """Say how many frames a consumer holds, how many it may hold, and which."""
+    """Return a phrase: how many frames a consumer holds, how many it may hold, and which."""
     if not window:
         return ''
     which = f' ({describe_in_hand(in_hand)})' if full_s(window, in_hand) >= STALLED_S else ''
@@ -450,7 +451,7 @@ UNIXFD = Part(
 
 
 def socket_path(named: str) -> Path | None:
-    """Return the path that parameter ``unixfd`` gives the socket; ``None``: there is none."""
+    """Return the socket's path from parameter ``unixfd``; ``None``: no socket is wanted."""
     if not named:
         return None
     path = Path(local_path(named, 'unixfd'))
@@ -464,13 +465,13 @@ def socket_path(named: str) -> Path | None:
 
 class GStreamerSocket:
     """
-    One camera's socket for ``unixfdsrc``, as the node's parameters say.
+    One camera's socket for ``unixfdsrc``, if the node's parameters want it.
 
-    It takes part in the agreement on buffers with one window.
+    All readers together take part in the agreement on buffers, with one window.
 
-    :param key: of the camera's frames on the bus.
-    :param framerate: the camera's; 0: unknown.
-    :raises ConfigError: the socket can't be there.
+    :param key: the key of the camera's frames on the bus.
+    :param framerate: the camera's frames per second; 0: unknown.
+    :raises ConfigError: the socket can't be made at its path.
     """
 
     def __init__(
@@ -501,7 +502,7 @@ class GStreamerSocket:
         MEETING.add_consumer(key, self._consumer)
 
     def status(self) -> Status:
-        """Report the readers, and those that were turned away lately."""
+        """Report the readers, and readers that were refused lately."""
         seen = self.server.statistics()
         values: dict[str, object] = {
             'path': self.server.path,

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``gstreamer_node``: a GStreamer pipeline over the camera's frames, whose H.264 gets topics."""
+"""``gstreamer_node``: runs a GStreamer pipeline over the camera's frames; publishes its H.264."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class GStreamerNode(PerceptionNode):
     """
     Subscribes to ``image_raw`` and hands each frame to a pipeline, in its own memory.
 
-    If the pipeline ends in an appsink called ``zc_sink``, its H.264 goes out on
-    ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Frames then go in only while there is a
-    subscriber.
+    If the pipeline ends in an appsink called ``zc_sink``, its H.264 is published on
+    ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Then the pipeline gets frames only while these
+    topics have a subscriber.
     """
 
     SPECS = NODES['gstreamer']
@@ -125,7 +125,7 @@ class GStreamerNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Check that the pipeline can be made, and ask what it takes."""
+        """Check that the pipeline can be made, and ask which formats it takes."""
         text = self._text()
         feed = self._feed = FrameFeed(
             text,
@@ -158,7 +158,7 @@ class GStreamerNode(PerceptionNode):
         return not self.parameters['pipeline'].strip()
 
     def _text(self) -> str:
-        """Return the parameter ``pipeline``, or the pipeline of parameter ``encoder``."""
+        """Return parameter ``pipeline``, or the pipeline that parameter ``encoder`` stands for."""
         if not self._encodes:
             return str(self.parameters['pipeline'])
         wanted, gst = self.parameters['encoder'], load_gstreamer()
@@ -205,7 +205,7 @@ class GStreamerNode(PerceptionNode):
         return sum(subscription_count(publisher) for publisher, _ in self._topics.values())
 
     def _publish(self, unit: AccessUnit) -> None:
-        """Publish H.264; runs on the thread that takes it."""
+        """Publish H.264, on the thread that takes it from the pipeline."""
         seconds, nanoseconds = divmod(unit.header.stamp_ns, 1_000_000_000)
         stamp = Time(sec=seconds, nanosec=nanoseconds)
         header = HeaderMessage(stamp=stamp, frame_id=unit.header.frame_id)
@@ -230,7 +230,7 @@ class GStreamerNode(PerceptionNode):
 
     @property
     def feed(self) -> FrameFeed:
-        """What runs the pipeline, while the node is configured."""
+        """The object that runs the pipeline, while the node is configured."""
         if self._feed is None:
             raise self.lacks('pipeline')
         return self._feed
@@ -259,7 +259,7 @@ class GStreamerNode(PerceptionNode):
             self.destroy_publisher(publisher)
 
     def collect_diagnostics(self) -> list[Status]:
-        """Report how the pipeline does, and by which link its frames come."""
+        """Report the pipeline's state, and the link by which its frames come."""
         found = [self.lifecycle_status()]
         feed, subscription = self._feed, self._subscription
         if feed is not None and subscription is not None:

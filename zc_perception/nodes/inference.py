@@ -71,15 +71,15 @@ from zc_perception.parameters import whole_number
 if TYPE_CHECKING:
     from zc_perception.nodes.stages import BoxesInSpace
 
-# A frame that is early by this share of a period counts as on time: cameras jitter, and a limit
-# equal to the camera's rate must not halve it.
+# A frame that is early by at most this share of a period is let through. Cameras jitter, so
+# without this a limit equal to the camera's rate would halve the rate.
 _EARLY = 0.125
 
 
 def select_accelerator(
     values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
 ) -> Selection:
-    """Open the accelerator that the parameters name, or *factory*'s, with the model loaded."""
+    """Open the accelerator that *factory* makes or the parameters name, and load the model."""
     manifest = load_manifest(values['model'])
     if factory is None:
         return open_accelerator(values['accelerator'], manifest, values, ledger)
@@ -98,7 +98,7 @@ def _loaded(factory: Callable[[], Accelerator], manifest: ModelManifest) -> Acce
 
 @dataclass
 class InferenceStream:
-    """Everything that configuring makes and cleaning up ends."""
+    """The objects that configuring makes and cleaning up closes."""
 
     selected: Selection
     subscription: AdaptedSubscription[Frame]
@@ -114,13 +114,13 @@ class InferenceStream:
         """
         Return the threads that frames go through.
 
-        The scheduler's thread opens an accelerator that was lost: its new threads inherit CPUs and
-        priority, as every thread does from the one that starts it.
+        The scheduler's thread opens a lost accelerator again, so the accelerator's new threads
+        inherit CPUs and priority from it.
         """
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
     def close(self) -> None:
-        """End the stream; leave the accelerator open if one of its calls never returns."""
+        """Close the stream, but leave the accelerator open if one of its calls never returns."""
         ended = self.scheduler.stop()
         self.subscription.destroy()
         if ended:
@@ -128,7 +128,7 @@ class InferenceStream:
 
 
 class Pace:
-    """Lets a number of frames per second through, always the newest; one thread asks."""
+    """Limits the frames per second; the newest frame is let through. Only one thread may ask."""
 
     def __init__(
         self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -138,7 +138,7 @@ class Pace:
         self.set_rate(max_rate)
 
     def set_rate(self, max_rate: float) -> None:
-        """Frames per second; 0: all."""
+        """Set the limit in frames per second; 0: no limit."""
         #: 0: all go.
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
@@ -150,17 +150,17 @@ class Pace:
         now = self._monotonic_ns()
         if now < self._due_ns - period * _EARLY:
             return False
-        # While frames come regularly, due times lie one period apart; after a pause they start
-        # from now.
+        # While frames come regularly, due times are one period apart; after a pause the next due
+        # time counts from now.
         self._due_ns = self._due_ns + period if now - self._due_ns < period else now + period
         return True
 
 
 class ClassFilter:
-    """The classes, by name or index, that are published; no *wanted*: all."""
+    """Drops detections of classes that aren't *wanted* (names or indices); empty: keeps all."""
 
     def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
-        #: Of the classes' numbers; ``None``: all are published.
+        #: The numbers of the published classes; ``None``: all classes are published.
         self.mask: NDArray[np.bool_] | None = None
         if not wanted:
             return
@@ -179,7 +179,7 @@ class ClassFilter:
         self.mask = mask
 
     def __call__(self, found: Detections) -> Detections:
-        """Return the detections of these classes."""
+        """Return the detections whose class is published."""
         mask = self.mask
         if mask is None or not len(found):
             return found
@@ -188,7 +188,7 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """Check that the model exists and can do what the parameters ask: classes, and tiles."""
+    """Check that the model exists, has the wanted classes, and can be used with tiles."""
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
     variants = [variant for variant in manifest.variants if variant.engine in engines]
@@ -208,20 +208,20 @@ def check_classes(values: Mapping[str, Any]) -> None:
         )
 
 
-# Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides
-# well.
+# Least share of the incoming frames that should get a result. Below this the model is too slow,
+# which is hard to notice, because only the newest frame is processed.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
     "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where "
     'the device takes more',
 )
-# A rate of detections is judged over so many frames, and over the time of so many results where
-# `max_rate` lets fewer through: one more or less must not matter.
+# The rate of detections is judged over this many frames; where `max_rate` lets fewer through, over
+# the time of this many results. So one frame more or less does not matter.
 _JUDGED_FRAMES = 10
 # After this many lost frames in a row, report that every frame is lost.
 _ALL_LOST = 10
-# Least number of frames before imports are compared with them.
+# Imports are compared with frames only after at least this many frames.
 _IMPORTS_FROM = 10
 _IF_REFUSED = 'the error says what the device refused; see dmesg'
 _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
@@ -308,7 +308,7 @@ DETECTIONS = Part(
     ),
     well='{done:.1f} of {coming:.1f} frames per second',
 )
-# What to do about the stage that broke a deadline, by its name.
+# By the name of the stage that missed the deadline: what to do about it.
 _TOO_LONG = {
     'capture': (
         'its thread waits for a CPU: see realtime_priority, or end what else runs in '
@@ -336,21 +336,21 @@ BUDGET = Part(
     well='no frame took longer than {deadline_ms:g} ms lately',
 )  # fmt: skip
 _OWN = -1.0
-# A node that is deactivated waits this long for frames in flight. A frame that takes longer gives
-# its buffers back by itself.
+# At deactivation the node waits this many seconds for frames in flight. A frame that takes longer
+# is released when it is done.
 _DRAIN_S = 1.0
 _DRAIN_LOOK_S = 0.002
 Observer = Callable[[InFlight, Detections], None]
 
 
 class Stage(Protocol):
-    """A stage that publishes something made from boxes, besides ``detections``."""
+    """A stage that publishes another topic made from the detections."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take what was found in a frame, after it was published; on the hot path."""
+        """Take a frame's detections after they were published. This is called on the hot path."""
 
     def close(self) -> None:
-        """End everything that belongs to it."""
+        """Close everything that belongs to the stage."""
 
 
 class InferenceNode(PerceptionNode):
@@ -360,7 +360,7 @@ class InferenceNode(PerceptionNode):
     ``label_info`` is latched; service ``~/enable`` switches detection on and off.
 
     :param accelerator_factory: opens the accelerator, at the start and after each loss of the
-        device, in place of the one that parameter ``accelerator`` names.
+        device. It replaces the accelerator that parameter ``accelerator`` names.
     """
 
     SPECS = NODES['inference']
@@ -421,7 +421,7 @@ class InferenceNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Open accelerator, model and the subscription, which takes nothing before activation."""
+        """Open accelerator, model and subscription, which takes no frames before activation."""
         STARTUP.reached('accelerator_asked')
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
         STARTUP.reached('accelerator')
@@ -458,7 +458,7 @@ class InferenceNode(PerceptionNode):
         """
         Open the stages that use boxes.
 
-        Import only those that are wanted, because loading types of messages takes time.
+        Only the wanted stages are imported, because loading message types takes time.
         """
         head, values = stream.manifest.head.options, self.parameters
         depth, masks, keypoints = values['depth_topic'], head.get('masks'), head.get('keypoints')
@@ -500,7 +500,7 @@ class InferenceNode(PerceptionNode):
         if self._stream is not None:
             self._describe()
             self._stream.close()
-        if not self._stopped:  # one that has ended may still be asked for its counters
+        if not self._stopped:  # diagnostics may still ask an ended subscription for its counters
             self._stream = None
         self._realtime.cleanup()
         self._space, stages, self._stages = None, self._stages, []
@@ -518,7 +518,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def stream(self) -> InferenceStream | None:
-        """What the node has while it is configured."""
+        """The stream, while the node is configured."""
         return self._stream
 
     def _configured(self) -> InferenceStream:
@@ -534,7 +534,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def scheduler(self) -> Scheduler:
-        """What runs frames, while the node is configured."""
+        """The scheduler that runs frames, while the node is configured."""
         return self._configured().scheduler
 
     @property
@@ -544,7 +544,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def accelerator(self) -> Accelerator:
-        """The accelerator in use: another one after the device was lost."""
+        """The accelerator in use; after a loss of the device it is a new object."""
         return self.scheduler.accelerator
 
     def _publish_labels(self) -> None:
@@ -552,7 +552,7 @@ class InferenceNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """See :class:`PerceptionNode`."""
+        """See the method of the same name in :class:`PerceptionNode`."""
         check_classes(values)
 
     def _check_parameter(self, name: str, value: Any) -> None:
@@ -583,7 +583,7 @@ class InferenceNode(PerceptionNode):
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
-        # Without a card there is nothing to warn of. Diagnostics and zc_doctor have the reasons in
+        # Don't warn where the machine has no card. Diagnostics and zc_doctor give the reasons in
         # any case.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
@@ -624,7 +624,7 @@ class InferenceNode(PerceptionNode):
         )
 
     def _consumer(self) -> Consumer:
-        """Return the accelerator as a participant: it holds frames in flight, and one waits."""
+        """Return the accelerator as a participant that holds the frames in flight and one more."""
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight
         return Consumer(
@@ -638,7 +638,7 @@ class InferenceNode(PerceptionNode):
         return self._configured().limits.score
 
     def _limits(self, manifest: ModelManifest) -> DecodeLimits:
-        """Return what the parameters of now, and the model, say of boxes."""
+        """Return the limits for boxes by the present parameters and the model."""
         return DecodeLimits(
             float(self._own('score_threshold', manifest.score_threshold)),
             self._own('nms_threshold', manifest.nms_threshold),
@@ -654,7 +654,7 @@ class InferenceNode(PerceptionNode):
             self.frame_log.describe(self._facts)
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts for the frame log: accelerator, link and counters."""
+        """Return facts for the frame log: accelerator, link and counters."""
         accelerator, statistics, link = (
             self.accelerator,
             self.scheduler.statistics(),
@@ -743,7 +743,7 @@ class InferenceNode(PerceptionNode):
         return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
     def progress(self) -> int | None:
-        """Frames that are done; ``None`` while none is in work, or the device is lost."""
+        """Number of finished frames; ``None``: no frame is in work, or the device is lost."""
         stream = self._stream
         if (
             not self._flowing
@@ -756,11 +756,11 @@ class InferenceNode(PerceptionNode):
 
     @property
     def patience_s(self) -> float:
-        """Seconds until no progress is a fault: a frame's timeout, or two for a device."""
+        """Seconds without progress that count as a fault: one or two timeouts of a frame."""
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
-        """See :class:`PerceptionNode`."""
+        """See the method of the same name in :class:`PerceptionNode`."""
         stream = self._stream
         if stream is None:
             return self._stirred
@@ -775,7 +775,7 @@ class InferenceNode(PerceptionNode):
         )
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the state of the node, and what :class:`InferenceStatus` reports."""
+        """Return the node's state and the statuses of :class:`InferenceStatus`."""
         space = self._space
         return [
             self.lifecycle_status(),
@@ -787,12 +787,12 @@ class InferenceNode(PerceptionNode):
 
 class InferenceStatus:
     """
-    What diagnostics say about an inference node.
+    Makes the diagnostics of an inference node.
 
-    That is: its link, its accelerator, the rate of its detections, latencies, copies.
+    They are about its link, its accelerator, the rate of its detections, latencies and copies.
 
-    The node owns it. Its executor's thread collects several times a second, and what was seen is
-    remembered from one time to the next. The scheduler's thread calls :meth:`lost`.
+    The node owns this object. The executor's thread calls :meth:`collect` several times a second;
+    counters are remembered from one call to the next. The scheduler's thread calls :meth:`lost`.
     """
 
     def __init__(self, node: InferenceNode) -> None:
@@ -816,7 +816,7 @@ class InferenceStatus:
         self._worst: Late | None = None
 
     def lost(self, error: Exception) -> None:
-        """Note that a frame has no result. Any thread."""
+        """Note that a frame has no result. Any thread may call this."""
         self._last_error = str(error)
         self._lost += 1
 
@@ -826,7 +826,7 @@ class InferenceStatus:
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
-        """Return the statuses; those of link, accelerator and detections only of a stream."""
+        """Return the statuses; without a stream, without link, accelerator and detections."""
         node, stream = self._node, self._node.stream
         found = [latency_status(node.latencies), copies_status(node.ledger)]
         if stream is None:
@@ -850,7 +850,7 @@ class InferenceStatus:
         ]
 
     def _budget_status(self) -> list[Status]:
-        """Report what became of the deadline, if there is one."""
+        """Report whether frames kept the deadline, if a deadline is set."""
         budget = self._node.budget
         if budget is not self._budget:
             self._budget, self._late, self._worst = budget, RecentCount(), None
@@ -875,7 +875,7 @@ class InferenceStatus:
         ]
 
     def _since_result(self, statistics: SchedulerStatistics, *counters: str) -> int:
-        """Return how much these counters have grown since the last result, or since the start."""
+        """Return by how much the counters grew since the last result, or since the start."""
         return sum(getattr(statistics, name) - getattr(self._at_result, name) for name in counters)
 
     def _accelerator_status(
@@ -955,22 +955,21 @@ class InferenceStatus:
     def _rate_status(
         self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState
     ) -> Status:
-        """Compare results per second with the frames that come."""
+        """Report the results per second, compared with the frames that come."""
         node = self._node
         enabled = bool(node.parameters['enabled']) and node.flowing
         if enabled is not self._enabled:
             self._enabled = enabled
             self._begin_anew()
         most = float(node.parameters['max_rate'])
-        if most != self._most:  # what ran under another one says nothing of this one
+        if most != self._most:  # results under another limit are not comparable
             self._most = most
             self._judge_anew()
         taken = stream.subscription.statistics()
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        # Frames that came, results and frames that failed, per second, over enough of the first
-        # two.
+        # Frames, results and failed frames per second, over enough frames and results.
         self._judged = rates = (
             self._rates.see(
                 came,
@@ -1029,7 +1028,7 @@ class InferenceStatus:
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """Return what the first boxes show, in words: in the message classes are numbers."""
+    """Return the class names of the first boxes, because the message has only numbers."""
     kinds, counts = np.unique(found.classes, return_counts=True)
     seen = ', '.join(
         f'{count} {names[kind]} (class_id {kind})'

@@ -569,7 +569,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def signs(self) -> object:
-        """See :class:`PerceptionNode`."""
+        """See the method of the same name in :class:`PerceptionNode`."""
         subscription, thread = self._frame_subscription, self._thread
         link = None if subscription is None else subscription.choice
         lives = thread is None or thread.is_alive()

@@ -395,7 +395,7 @@ class RecorderNode(PerceptionNode):
 
     @property
     def finished(self) -> bool:
-        """See :class:`PerceptionNode`."""
+        """See the method of the same name in :class:`PerceptionNode`."""
         return self._finished
 
     @property
