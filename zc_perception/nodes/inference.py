@@ -139,11 +139,11 @@ class Pace:
 
     def set_rate(self, max_rate: float) -> None:
         """Set the limit in frames per second; 0: no limit."""
-        #: 0: all go.
+        #: Shortest time between two frames; 0: every frame is let through.
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Say whether the newest frame may go."""
+        """Say whether the newest frame is let through."""
         period = self.period_ns
         if not period:
             return True
@@ -743,7 +743,7 @@ class InferenceNode(PerceptionNode):
         return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
     def progress(self) -> int | None:
-        """Number of finished frames; ``None``: no frame is in work, or the device is lost."""
+        """Count finished frames; ``None``: no frame is in work, or the device is lost."""
         stream = self._stream
         if (
             not self._flowing
@@ -756,7 +756,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def patience_s(self) -> float:
-        """Seconds without progress that count as a fault: one or two timeouts of a frame."""
+        """Seconds without progress that count as a fault: two timeouts of a frame, and 15 s."""
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
