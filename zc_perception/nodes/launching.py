@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-What the launch files share: arguments, processes and components, and what becomes of these.
+Code that the launch files share: arguments, processes, components, and their failures.
 
-Programs leave their parameter files to rcl. Components get values instead, which have to be picked
-from the file. launch_ros picks them by rules of its own, which differ between distributions, and
-if a component is refused, it goes on without that component. So a file is read by rcl's rules and
-judged (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. What that needs is
-imported then: to show a launch file's arguments needs no OpenCV.
+A program passes its parameter file to rcl. A component gets values instead, which have to be taken
+from the file. launch_ros takes them by its own rules, which differ between distributions, and if
+the container refuses a component, launch_ros goes on without it. So this module reads a file by
+rcl's rules and judges it (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. The
+modules for this are imported only then, so that showing a launch file's arguments needs no OpenCV.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
 """Choices of an argument that is true or false.
 
 launch's own conditions take these, and front ends in Python and YAML write them."""
-# What launch and launch_ros read without declaring it.
+# Arguments that launch and launch_ros read without declaring them.
 _OF_LAUNCH = (
     'launch-prefix',
     'launch-prefix-filter',
@@ -76,7 +76,7 @@ _OF_LAUNCH = (
 
 
 def description(*entities: Action) -> LaunchDescription:
-    """Return a launch file's content, behind a check for arguments that it doesn't have."""
+    """Return a launch file's actions; the first one refuses arguments that the file lacks."""
     known = [entity.name for entity in entities if isinstance(entity, DeclareLaunchArgument)]
 
     def check(context: LaunchContext) -> list[Action]:
@@ -101,7 +101,7 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _launched_by_itself() -> bool:
-    """Say whether the command line names a launch file of ours, by package or by path."""
+    """Say whether the command line names one of our launch files, by package or by path."""
     folder = Path(get_package_share_directory('zc_perception'), 'launch')
     ours = [path for path in folder.iterdir() if path.is_file()]
     for before, word in zip(sys.argv, sys.argv[1:], strict=False):
@@ -131,7 +131,7 @@ def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
 
 
 def _installed() -> list[str]:
-    """Return the names of our nodes' installed parameter files; the folder has others too."""
+    """Return the names of our nodes' installed parameter files, among others in the folder."""
     folder = Path(config_file(''))
     return sorted(
         path.name
@@ -207,7 +207,7 @@ def process_arguments() -> list[DeclareLaunchArgument]:
 
 
 def camera_arguments() -> list[DeclareLaunchArgument]:
-    """Return the argument for the kind of camera, where all cameras are of one kind."""
+    """Return the argument for the kind of camera, for launch files with one kind of camera."""
     return [
         DeclareLaunchArgument(
             'camera',
@@ -251,7 +251,7 @@ def container_arguments() -> list[DeclareLaunchArgument]:
 
 
 class Chosen:
-    """The values that the arguments have; ConfigError: one isn't allowed."""
+    """The values of the launch arguments; ConfigError: a value isn't allowed."""
 
     def __init__(self, context: LaunchContext) -> None:
         self._context = context
@@ -277,7 +277,7 @@ class Chosen:
         return value
 
     def params_file(self) -> ParameterYaml:
-        """Return the parameter file, not judged yet; ConfigError: it can't be read."""
+        """Return the parameter file, which isn't judged yet; ConfigError: it can't be read."""
         name = self['params_file']
         installed = config_file(name)
         if (
@@ -288,8 +288,8 @@ class Chosen:
             name = installed
         path = os.path.expanduser(name)
         if not os.path.isfile(path):
-            # launch_ros itself only warns and starts with defaults, which on a vehicle is the
-            # wrong camera.
+            # launch_ros itself would only warn and start with defaults, hence with the wrong
+            # camera on a vehicle.
             hint = f"installed are {', '.join(_installed())} in '{config_file('')}'"
             raise ConfigError(f"params_file '{path}' does not exist or is not a file; {hint}")
         return read_parameter_yaml(path, 'params_file')
@@ -312,12 +312,12 @@ class Chosen:
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """Return a node's parameters that the arguments set; they win over the file's."""
+        """Return a node's parameters that launch arguments set; these win over the file."""
         values: dict[str, Any] = {}
         given = self._context.launch_configurations
         if kind == 'capture':
             for name in ('video', 'device'):
-                if given.get(name):  # it says by which kind of camera: the one that reads it
+                if given.get(name):  # this argument implies the kind of camera that reads it
                     values |= {name: self[name], 'camera': CAMERAS.declared.readers[name][0]}
             if 'camera' in given and self['camera'] != FROM_FILE:
                 values['camera'] = self['camera']
@@ -325,7 +325,7 @@ class Chosen:
             if self['accelerator'] != FROM_FILE:
                 values['accelerator'] = self['accelerator']
             if given.get('model'):
-                # A container may run in another folder.
+                # Make the path absolute, because a container may run in another folder.
                 path = local_path(self['model'], 'model')
                 values['model'] = os.path.abspath(path) if os.path.exists(path) else self['model']
         if self['autostart'] != FROM_FILE:
@@ -344,7 +344,7 @@ _LOGGER = get_logger('launch')
 
 
 class LaunchFailedError(ZcError):
-    """What the launch can't do without has ended or couldn't start: it ends with code 1."""
+    """A necessary process or component ended or couldn't start; the launch ends with code 1."""
 
 
 def program(
@@ -355,13 +355,13 @@ def program(
     namespace: str,
     arguments: Sequence[str] = (),
 ) -> list[Action]:
-    """Return one of the package's programs in a process of its own."""
+    """Return an action that starts one of the package's programs as a process."""
     process = Node(
         package=PACKAGE,
         executable=executable,
         namespace=namespace if namespace != '/' else None,
         parameters=[dict_or_file for dict_or_file in parameters if dict_or_file],
-        # A SetParameter around the launch file is for the nodes of all packages.
+        # A SetParameter around the launch file is meant for the nodes of all packages.
         arguments=[
             *arguments,
             '--unknown-parameters',
@@ -380,11 +380,12 @@ def program(
 def perception_program(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False
 ) -> list[Action]:
-    """Return the program ``perception`` for one camera, several or a pair; check its file."""
+    """Check the parameter file; return an action that starts ``perception`` for the cameras."""
     names = [side.value for side in Side] if stereo else cameras
     _judge(chosen, file, names or [''], PLUGINS)  # the program itself logs the warnings
     namespace = chosen.namespace()
-    if cameras and namespace != '/':  # the program refuses both: each name is a namespace in full
+    # the program refuses a namespace with --cameras, so each name is a full namespace
+    if cameras and namespace != '/':
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
     options = ['--stereo'] if stereo else ['--cameras', *cameras] if cameras else []
     values: dict[str, Any] = {}
@@ -398,7 +399,7 @@ def perception_program(
 def container(
     chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str
 ) -> list[Action]:
-    """Return a container; a component that can't be loaded ends the launch, or is left out."""
+    """Return a container's actions; a failed load ends the launch or is only reported."""
     process = ComposableNodeContainer(
         package=PACKAGE,
         executable=_CONTAINERS[chosen['executor']],
@@ -445,10 +446,11 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def components(
     chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
-    """Return each camera's nodes with values (``''``: the only one), from the checked file."""
+    """Return by camera (``''``: a single one) its nodes and their values; check the file."""
 
     def component(camera: str, kind: str, values: Mapping[str, Any]) -> ComposableNode:
-        # A text stays one, though it looks like a number: accelerator_device "01:00.0".
+        # A text must stay a text although YAML reads it as a number, such as accelerator_device
+        # "01:00.0".
         typed = {
             name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
             for name, value in values.items()
@@ -474,7 +476,7 @@ def node_values(
     cameras: Sequence[str] = ('',),
     kinds: Sequence[str] | None = None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what each node gets in place of the file, by camera and kind; log warnings."""
+    """Return by camera and kind the values that a node gets instead of the file; log warnings."""
     from zc_perception.nodes.params.verdict import component_values
 
     paths, warnings = _judge(chosen, file, cameras, chosen.kinds() if kinds is None else kinds)
@@ -492,7 +494,7 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Return the nodes' full names and what they would warn of; refuse what they would."""
+    """Return the nodes' full names and their warnings; ConfigError: the nodes refuse the file."""
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
@@ -512,14 +514,14 @@ def _judge(
 
 class LoadComponents(LoadComposableNodes):
     """
-    Loads components into a container, as launch_ros does, but doesn't ignore failures.
+    Loads components into a container, as launch_ros does, but reports failures.
 
-    Before each load the container has to answer, because a request to a container that has just
-    ended would wait for ever.
+    Before each load the container has to answer a question, because a load request to a container
+    that has just ended would wait for ever.
 
     :param required: whether a component that can't be loaded ends the launch.
-    :param timeout_s: how long the container may take to answer; ``None``: no limit, for one that
-        was just started.
+    :param timeout_s: seconds that the container may take to answer; ``None``: no limit, for a
+        container that was just started.
     """
 
     def __init__(
@@ -536,7 +538,7 @@ class LoadComponents(LoadComposableNodes):
         self._starts = 0
 
     def execute(self, context: LaunchContext) -> list[Action] | None:
-        """See launch."""
+        """Begin to load; see launch's Action."""
         node = get_ros_node(context)
         self._load = node.create_client(LoadNode, f'{self._container}/_container/load_node')
         self._list = node.create_client(ListNodes, f'{self._container}/_container/list_nodes')
@@ -544,7 +546,7 @@ class LoadComponents(LoadComposableNodes):
         return actions
 
     def load_again(self, context: LaunchContext) -> None:
-        """Load the components again when the container has been started another time."""
+        """Load the components again, because the container was started again."""
         self._starts += 1
         if self._starts > 1:
             load, requests = self._load_in_sequence, self._requests
@@ -555,17 +557,17 @@ class LoadComponents(LoadComposableNodes):
     def _load_in_sequence(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        """Load on a thread of launch's, until one fails, the container restarts, or all ends."""
+        """Load on a thread of launch; stop when a load fails, or container or launch end."""
         try:
             self._load_all(load_node_requests, context)
-        except InvalidHandle:  # launch destroys its node at its end, even if a thread uses it
+        except InvalidHandle:  # at its end launch destroys the node that we use
             if not context.is_shutdown:
                 raise
 
     def _load_all(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        # The event of the first start may come after this.
+        # The event of the container's first start may come after this.
         self._requests, starts = load_node_requests, max(self._starts, 1)
         over = lambda: context.is_shutdown or self._starts > starts  # noqa: E731
         for request in load_node_requests:
@@ -601,8 +603,8 @@ class LoadComponents(LoadComposableNodes):
             raise LaunchFailedError(message)
 
         def tell() -> None:
-            # Raised within launch's own loop, it makes ros2 launch end with 1; from this thread it
-            # may pass unseen.
+            # Raise the error within launch's own loop, so that ros2 launch ends with 1; raised on
+            # this thread it could go unnoticed.
             context.register_event_handler(
                 EventHandler(
                     matcher=lambda event: event is failure, entities=OpaqueFunction(function=end)
@@ -614,7 +616,7 @@ class LoadComponents(LoadComposableNodes):
 
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
-    """Return the answer; ``None``: it is *over*, or late (*timeout_s* 0: it never is)."""
+    """Return the answer; ``None``: *over* says so, or *timeout_s* has passed (0: no limit)."""
     done = threading.Event()
     future = client.call_async(request)
     future.add_done_callback(lambda _: done.set())
@@ -626,9 +628,9 @@ def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float 
 
 
 def _containers(context: LaunchContext) -> str:
-    """Return the containers that there are."""
+    """Return the names of the containers that are running."""
     suffix, node = '/_container/load_node', get_ros_node(context)
-    # Of each node: the services of the graph as a whole have our own clients among them.
+    # Ask for each node's services, because the graph's list of services includes our own clients.
     names = {
         service.removesuffix(suffix)
         for own, namespace in node.get_node_names_and_namespaces()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The console scripts that run nodes; ``--help`` needs no ROS, and signals end them quietly."""
+"""The console scripts that run nodes; ``--help`` needs no ROS, and a signal is no error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _start(name: str, run: Callable[[str, argparse.Namespace], int]) -> int:
-    """Read a program's options (:mod:`~zc_perception.nodes.declarations`) and run it."""
+    """Read a program's options (:mod:`~zc_perception.nodes.command_lines`) and run it."""
     with ending_quietly():
         STARTUP.reached('interpreter')
         from zc_perception.nodes.command_lines import options_of
@@ -73,7 +73,7 @@ def _record(program: str, options: argparse.Namespace) -> int:
     nodes: list[RecorderNode] = []
 
     def build(context: object, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-        # The program waits for a signal, so send it the same signal to end it.
+        # The program waits for a signal, so it ends itself by sending itself one.
         end = partial(os.kill, os.getpid(), signal.SIGINT)
         nodes.append(RecorderNode(context=context, on_finished=end))
         return nodes
@@ -83,7 +83,7 @@ def _record(program: str, options: argparse.Namespace) -> int:
 
 
 def _repair(folder: str) -> int:
-    """Finish a recording; needs no ROS."""
+    """Finish a recording that was left unfinished, without ROS."""
     from pathlib import Path
 
     from zc_perception.camera.mcap_file import finish_recording

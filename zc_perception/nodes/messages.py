@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Detections as ``vision_msgs``: as a message, or as the bytes of one, without a message object.
+Make ``vision_msgs`` of detections: a message, or its serialised bytes without an object.
 
-Most fields of a message never change. :class:`DetectionsCdr` lays out once everything that doesn't
-change, and puts six numbers per detection in between, see :mod:`~zc_perception.link.rclpy_compat`.
+Most fields of a message never change. :class:`DetectionsCdr` lays out the constant bytes once, and
+writes only six numbers per detection between them, see :mod:`~zc_perception.link.rclpy_compat`.
 
 Source: ``vision_msgs`` 4.
 """
@@ -46,14 +46,14 @@ from zc_perception.native import compiled
 
 Write = Callable[[Header, Detections], Detection2DArray]
 _ONE = COUNT.pack(1)
-# Orientation's w, and the covariance of 6 × 6.
+# The orientation's w, and the covariance of 6 × 6 numbers.
 _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
-# Score; position and the orientation's x, y, z; the above; centre; theta; size. All of it are
-# doubles, hence it begins and ends at 8.
+# Score; position and the orientation's x, y, z; the bytes above; centre; theta; size. All are
+# doubles, so the part begins and ends at a multiple of 8.
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
 # ``Detection2D.id``, empty, and the bytes from there to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
-# Bytes of boxes without angles and tracks; not where the bytes of the machine are the other way.
+# Bytes of boxes without angles and tracks; not used on big-endian machines.
 _COMPILED = compiled.upright if compiled is not None and sys.byteorder == 'little' else None
 
 
@@ -78,10 +78,10 @@ class DetectionsWriter:
 
     def write(self, header: Header, detections: Detections) -> Detection2DArray:
         """
-        Return the message, valid until the next call.
+        Return the message, which is valid until the next call.
 
-        It has the whole header of the frame. Boxes are centre, angle and size in source-image
-        pixels; ``class_id`` is a decimal string.
+        Its header is the frame's header. A box is a centre, an angle and a size in pixels of the
+        source image; ``class_id`` is a decimal string.
         """
         message = self._message
         stamp_to_message(header, message)
@@ -121,13 +121,13 @@ def _places(detections: Detections) -> list[Sequence[float]]:
 
 
 def _texts(detections: Detections) -> list[str]:
-    """Return the ids as ``Detection2D`` has them: empty without a track."""
+    """Return the ids for ``Detection2D``: texts, empty for a box without a track."""
     ids = detections.ids
     return [''] * len(detections) if ids is None else [str(i) if i else '' for i in ids.tolist()]
 
 
 class DetectionsCdr:
-    """Makes what ``Publisher.publish`` takes as bytes."""
+    """Makes serialised messages that ``Publisher.publish`` takes as bytes."""
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
@@ -135,22 +135,22 @@ class DetectionsCdr:
 
     def _use_frame(self, frame_id: str) -> None:
         """
-        Lay out what is between a header and the numbers.
+        Lay out the bytes between a header and the numbers.
 
-        It depends on the length of the header's frame id, but only by its alignment.
+        They depend on the length of the header's frame id, because it changes the alignment.
         """
         text = cdr_string(frame_id)
         # A number of 4 bytes follows.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
-        # All of them are multiples of 4, so that there are two cases: a result that begins at 8,
-        # or at 4 after one.
+        # All sizes are multiples of 4, so there are two cases: a result begins at a multiple of 8,
+        # or 4 bytes after one.
         self._results = tuple(
             [self._result(begin, index) for index in range(self._num_classes)] for begin in (0, 4)
         )
 
     @staticmethod
     def _result(begin: int, index: int) -> bytes:
-        """Write that there is one result, and its class id, from *begin* up to the score."""
+        """Write from *begin* the number of results (one) and its class id, up to the score."""
         text = _ONE + cdr_string(str(index))
         return text + bytes(-(begin + len(text)) % 8)
 
@@ -158,7 +158,7 @@ class DetectionsCdr:
         """
         Serialise the same message as :meth:`DetectionsWriter.write` makes.
 
-        :raises struct.error: the stamp is beyond what ``builtin_interfaces/Time`` can say.
+        :raises struct.error: the stamp is out of the range of ``builtin_interfaces/Time``.
         """
         if header.frame_id != self._frame_id:
             self._use_frame(header.frame_id)
@@ -171,8 +171,8 @@ class DetectionsCdr:
             except IndexError:  # a class that the model doesn't know
                 pass
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
-        # The first header comes at 4 after that of the message, which is as long. An id comes
-        # after doubles, hence at 8.
+        # The first detection's header comes 4 bytes after the message's own header, which has the
+        # same length. An id comes after doubles, hence at a multiple of 8.
         lead, begin, number, results = head, 4, _NO_ID, self._results[1]
         ids = None if detections.ids is None else _texts(detections)
         rows = zip(
@@ -197,9 +197,9 @@ class DetectionsCdr:
 
     def _upright(self, head: bytes, detections: Detections) -> list[bytes]:
         """
-        Return boxes without angles and tracks, as nearly always; the same, with fewer steps.
+        Return the numbers of boxes without angles and tracks, the usual case, in fewer steps.
 
-        :raises IndexError: a class is beyond those that are known.
+        :raises IndexError: a class number is larger than those of the model.
         """
         lead = _NO_ID + bytes(-len(_NO_ID) % 4) + head
         results = self._results[len(lead) % 8 // 4]
@@ -228,11 +228,11 @@ def _samples() -> list[tuple[Header, Detections]]:
     """
     Yield messages for the test of the bytes.
 
-    They have every remainder of 4 in the length of the frame id, class ids and ids of all lengths
-    that alignment tells apart, also no detections, and those without ids and angles.
+    The messages cover all alignments: frame ids, class ids and ids of all lengths modulo 4. Some
+    have no detections, some have detections without ids and angles.
     """
     samples = []
-    # A process that starts waits for this: as few as tell every alignment apart.
+    # As few messages as cover every alignment, because the start of a process waits for this test.
     for count, lengths in ((0, 1), (3, 5)):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
             [1, 2.5, 5, 10.25], np.float32
@@ -258,9 +258,9 @@ def cdr_is_understood(write: Write) -> bool:
     """
     Say whether the middleware reads the bytes as exactly the message that *write* makes.
 
-    It doesn't with another version of ``vision_msgs``.
+    With another version of ``vision_msgs`` it does not.
 
-    :param write: makes a message of the same; valid until it is called again.
+    :param write: makes a message of the same detections; the message is valid until the next call.
     """
     return understood(Detection2DArray, _samples(), DetectionsCdr(105).write, write)
 
@@ -269,17 +269,17 @@ def detections_writer(
     num_classes: int,
 ) -> Callable[[Header, Detections], Detection2DArray | bytes]:
     """
-    Return the function that turns a frame's detections into what ``Publisher.publish`` takes.
+    Return the function that makes a frame's message for ``Publisher.publish``.
 
-    These are serialised bytes where the middleware understands them correctly, else a message that
-    is valid until the next call.
+    The message is serialised bytes if the middleware understands them correctly, else an object
+    that is valid until the next call.
     """
     fallback = DetectionsWriter(num_classes).write
     return DetectionsCdr(num_classes).write if cdr_is_understood(fallback) else fallback
 
 
 def label_message(classes: Sequence[str], threshold: float) -> LabelInfo:
-    """Return the names of the class ids, and the score below which nothing is published."""
+    """Return the ``LabelInfo``: class names by id, and the least score that is published."""
     return LabelInfo(
         class_map=[VisionClass(class_id=i, class_name=name) for i, name in enumerate(classes)],
         threshold=threshold,

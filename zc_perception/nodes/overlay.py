@@ -76,7 +76,7 @@ Scale = tuple[float, float]
 
 
 class Layer(ABC):
-    """Keeps the last messages of a topic beside the detections, and tells when one came."""
+    """Keeps the last messages of a topic that is drawn with the boxes; reports each new one."""
 
     def __init__(
         self, node: Node, kind: type[Any], topic: str, qos: QoSProfile, came: Callable[[], None]
@@ -99,13 +99,13 @@ class Layer(ABC):
         self._came()
 
     def waits(self, stamp: int) -> bool:
-        """Say whether a frame's message is still to come: it will if others came lately."""
+        """Say whether to wait for a frame's message: it is expected if others came lately."""
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
     def paint(
         self, picture: NDArray[np.uint8], found: Detection2DArray, scale: Scale, line: int
     ) -> None:
-        """Draw what there is for the frame of these detections."""
+        """Draw the kept message, if any, for the frame of these detections."""
         message = self._kept.pop(stamp_ns(found.header), None)
         if message is not None:
             self._draw(picture, found, message, scale, line)
@@ -208,8 +208,8 @@ _IDLE_POLL_MS = 200
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000
-# As many as wait in the queue. If a copy takes longer than a frame's period, more frames would
-# always come, and nothing would be drawn.
+# At most as many frames as wait in the queue are copied at once. If a copy takes longer than a
+# frame's period, new frames would come without end, and nothing would be drawn.
 _MOST_AT_ONCE = 2
 OVERLAY = Part(
     'overlay',
@@ -240,15 +240,15 @@ class OverlayNode(PerceptionNode):
     It reads ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it publishes
     ``detections/image`` as bgr8, and ``detections/image/compressed``.
 
-    While neither has a subscriber, it holds no subscription of its own on frames or detections,
-    and no thread. Otherwise a thread of lower priority than the others reduces each frame and
-    draws what was found in it, in the frame of exactly that stamp. If it can't keep up, it draws
-    the newest, and nothing waits for it.
+    While neither output has a subscriber, the node has no subscription on frames or detections,
+    and no thread. Otherwise a thread of lower priority than the others makes a reduced copy of
+    each frame, and draws detections into the copy with exactly their stamp. If the thread is too
+    slow, it draws only the newest frames; nothing waits for it.
     """
 
     SPECS = NODES['overlay']
-    # Values are checked here, because the node uses them only when somebody subscribes, too late
-    # to end the program.
+    # Values are checked here, because the node uses them only when somebody subscribes, which is
+    # too late to end the program.
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (
         Endpoint('detections/image', 'publisher'),
@@ -293,9 +293,11 @@ class OverlayNode(PerceptionNode):
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
         self._wake: OwnedFd | None = None
-        # Only the thread closes it: the number of a closed descriptor may belong to another file.
+        # Only the thread closes this descriptor, because the number of a closed descriptor may
+        # belong to another file.
         self._wake_lock = threading.Lock()
-        # The demand is checked now and then, and when the node is activated or deactivated.
+        # Whether somebody subscribes is checked periodically, and when the node is activated or
+        # deactivated.
         self._demand_lock = threading.RLock()
         self._publisher = self.create_publisher(
             Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1))
@@ -335,7 +337,7 @@ class OverlayNode(PerceptionNode):
             self._history.scale = value
 
     def update_demand(self) -> None:
-        """Subscribe while there is a viewer and the node is active; else unsubscribe."""
+        """Subscribe if there is a viewer and the node is active; else unsubscribe."""
         with self._demand_lock:
             if not self._wanted():
                 self._unsubscribe()
@@ -378,7 +380,7 @@ class OverlayNode(PerceptionNode):
             target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
         )
         thread.start()
-        self._thread = thread  # started before: else it looks like one that has died
+        self._thread = thread  # start the thread first: else it looks like a thread that has died
 
     def _unsubscribe(self) -> None:
         thread, self._thread = self._thread, None
@@ -411,7 +413,7 @@ class OverlayNode(PerceptionNode):
         self._detections.append(message)
         self._awake()
 
-    # On the overlay's own thread.
+    # The methods below run on the overlay's own thread.
 
     def _run(
         self,
@@ -421,19 +423,19 @@ class OverlayNode(PerceptionNode):
         history: PictureHistory,
         detections: deque[Detection2DArray],
     ) -> None:
-        # To draw is less urgent than what the other threads do.
+        # Lower the priority, because drawing is less urgent than the other threads' work.
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):
             nice = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, min(19, nice + _NICER))
-        self._rate.forget()  # a pause without subscribers doesn't count as a low rate
+        self._rate.forget()  # a pause without subscribers must not count as a low rate
         self._pace = None
         try:
             kept = 0
             while not stop.is_set():
                 poller = select.poll()
                 poller.register(wake.fileno(), select.POLLIN)
-                if not subscription.queue.closed:  # a closed one polls readable for ever
+                if not subscription.queue.closed:  # a closed descriptor would be readable for ever
                     poller.register(subscription.queue.fileno(), select.POLLIN)
                 if any(
                     fd == wake.fileno()
@@ -451,7 +453,7 @@ class OverlayNode(PerceptionNode):
                 if not stop.is_set():
                     self._draw_newest(history, detections)
         except BaseException:
-            # nobody takes these frames any more, and the camera needs its slots
+            # release these frames, because the camera needs its slots
             subscription.queue.close()
             raise
         finally:
@@ -462,7 +464,7 @@ class OverlayNode(PerceptionNode):
         try:
             with frame:
                 num_bytes = history.keep(frame)
-        except ZcError as error:  # this node can't read it, or its publisher died in between
+        except ZcError as error:  # the node can't read the frame, or its publisher died meanwhile
             self._unfit = str(error)
             return
         except Exception as error:
@@ -472,13 +474,13 @@ class OverlayNode(PerceptionNode):
         self.ledger.book('overlay', num_bytes)
 
     def _fail(self, error: Exception) -> None:
-        """Count an error: it costs that picture, never the thread."""
+        """Count an error. The picture is lost, but the thread goes on."""
         text = message_of(error)
         self._last_error = f'{type(error).__name__}: {text}'.encode(errors='replace').decode()
         self.failed += 1
 
     def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
-        """Draw the newest detections whose picture is here; newer ones wait for theirs."""
+        """Draw the newest detections whose picture has come; newer detections wait for theirs."""
         waiting: list[Detection2DArray] = []
         newest: Detection2DArray | None = None
         while detections:
@@ -500,7 +502,7 @@ class OverlayNode(PerceptionNode):
             if picture is not None:
                 try:
                     self._draw(picture, newest)
-                except Exception as error:  # bad detections; the next may be good
+                except Exception as error:  # bad detections; the next message may be good
                     self._fail(error)
 
     def _draw(self, reduced: ReducedPicture, message: Detection2DArray) -> None:
@@ -586,7 +588,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def collect_diagnostics(self) -> list[Status]:
-        """Report whether there is a viewer, and whether pictures find their detections."""
+        """Report whether there is a viewer, and how many pictures find their detections."""
         subscription = self._frame_subscription
         links = (
             []

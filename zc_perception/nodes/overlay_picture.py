@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Reduced copies of frames that wait for their detections, and the drawing of boxes."""
+"""Keep reduced copies of frames that wait for their detections, and draw boxes into them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from zc_perception.pixel.layout import ImageLayout
 MOST_BOXES = 200
 """Drawn in one picture, those with the highest scores: the work of a picture is bounded."""
 _LONGEST_NAME = 80
-# Far outside of every picture, and OpenCV can count with it.
+# A coordinate far outside of every picture, which OpenCV can still compute with.
 _FARTHEST = 30_000.0
-# Python converts no more than some thousand digits.
+# Python converts texts of at most some thousand digits to numbers.
 _MOST_DIGITS = 9
 Colour = tuple[int, int, int]
 # Distinct hues for the first classes, as B, G, R.
@@ -73,10 +73,12 @@ class PictureHistory:
     """
     Reduced copies of the last frames.
 
-    They are copies, because a viewer must not hold the camera's slots while a slow model computes.
-    One thread keeps and takes; :attr:`scale` may be set by any, for frames that come from then on.
+    Frames are copied, because a viewer must not hold the camera's slots while a slow model
+    computes. One thread calls :meth:`keep` and :meth:`take`. Any thread may set :attr:`scale`, for
+    later frames.
 
-    :param limit: pictures kept; the oldest goes first, its memory is used again.
+    :param limit: the most pictures that are kept. The oldest is dropped first, and its memory is
+        reused.
     """
 
     def __init__(self, limit: int, scale: float) -> None:
@@ -94,10 +96,10 @@ class PictureHistory:
 
     def keep(self, frame: Frame) -> int:
         """
-        Copy *frame*, reduced; return the number of bytes that were read.
+        Make a reduced copy of *frame*; return the number of bytes that were read.
 
-        :raises FormatError: its format or its colorimetry has no conversion.
-        :raises ZcError: it can't be mapped.
+        :raises FormatError: the frame's format or colorimetry has no conversion.
+        :raises ZcError: the frame can't be mapped.
         """
         data, scale = frame.data, self.scale
         height, width = (max(2, round(size * scale / 2) * 2) for size in (data.height, data.width))
@@ -139,7 +141,7 @@ class PictureHistory:
         return stamp in self._pictures
 
     def take(self, stamp: int) -> ReducedPicture | None:
-        """Return that frame's picture, valid until the next :meth:`keep`; forget older ones."""
+        """Return a frame's picture, valid until the next :meth:`keep`; forget older pictures."""
         with self._lock:
             if stamp not in self._pictures:
                 return None
@@ -159,7 +161,7 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame, turned by ``theta``; drawn if all numbers are finite."""
+    """A box in pixels of the frame, turned by ``theta``; it is drawn if all numbers are finite."""
 
     left: float
     top: float
@@ -188,23 +190,23 @@ class LabelledBox:
         ]
 
     def outline(self, scale: tuple[float, float]) -> list[tuple[int, int]]:
-        """Return the same in a picture of that scale."""
+        """Return the corners in pixels of a picture of this scale."""
         return [(pixel(x * scale[0]), pixel(y * scale[1])) for x, y in self.corners()]
 
 
 def pixel(value: float) -> int:
-    """Return a coordinate as OpenCV takes it, however large it is."""
+    """Return a coordinate as a number that OpenCV accepts, however large it is."""
     return round(min(max(value, -_FARTHEST), _FARTHEST))
 
 
 def class_colour(class_id: str) -> Colour:
-    """Return a class's colour, B, G, R: the same in each picture and run; neighbours differ."""
+    """Return a class's colour (B, G, R), always the same; neighbouring classes differ clearly."""
     is_number = class_id.isascii() and class_id.isdigit() and len(class_id) <= _MOST_DIGITS
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
         return _COLOURS[number]
-    # Hues a golden section apart stay far from the latest ones; the lightness differs for each
-    # turn round the circle.
+    # Each hue is a golden section further on the colour circle, so that it is far from the latest
+    # hues. The lightness changes with each turn round the circle.
     red, green, blue = colorsys.hsv_to_rgb(
         number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3]
     )
@@ -212,7 +214,7 @@ def class_colour(class_id: str) -> Colour:
 
 
 class Painter:
-    """Draws into B G R pictures of one size, with text that can be read at that size."""
+    """Draws into B G R pictures of one size; its text is large enough to be read at that size."""
 
     def __init__(self, height: int) -> None:
         self.line = max(1, round(height / 540))
@@ -227,7 +229,7 @@ class Painter:
         scale: tuple[float, float],
         caption: str,
     ) -> None:
-        """Draw *boxes*, the most certain ones on top, and *caption* in the corner."""
+        """Draw *boxes*, those with the highest scores on top, and *caption* in the corner."""
         self._taken.clear()
         shown = sorted(boxes, key=lambda box: -box.score)[:MOST_BOXES]
         if len(boxes) > len(shown):
@@ -252,7 +254,7 @@ class Painter:
 
     @staticmethod
     def _corners(box: LabelledBox, scale: tuple[float, float]) -> tuple[int, int, int, int]:
-        """Return the corners of the upright box around it."""
+        """Return the corners of the upright box around a box."""
         if box.theta:
             xs, ys = zip(*box.outline(scale), strict=True)
             return min(xs), min(ys), max(xs), max(ys)
@@ -264,7 +266,7 @@ class Painter:
         )
 
     def _size(self, text: str) -> tuple[int, int]:
-        """Return width and height of the text's field."""
+        """Return width and height of the rectangle behind a text."""
         (width, height), below = cv2.getTextSize(text, _FONT, self.text_scale, self.text_line)
         return width + 2, height + below + 1
 
@@ -275,8 +277,8 @@ class Painter:
         corner: tuple[int, int, int, int],
         colour: Colour,
     ) -> None:
-        """Write a label above, in or below its box, or nowhere rather than over a surer one."""
-        text = text.encode('ascii', 'replace').decode()  # the font has nothing else
+        """Write a label above, in or below its box, but never over the label of a surer box."""
+        text = text.encode('ascii', 'replace').decode()  # the font has no other characters
         left, top, _, bottom = corner
         width, height = self._size(text)
         most_x, most_y = picture.shape[1] - width, picture.shape[0] - height
@@ -316,7 +318,7 @@ _MOST = 512
 
 
 class Trails:
-    """Remember the centres of boxes with an id for two seconds, and draw them as lines."""
+    """Remembers the centres of boxes with an id for two seconds, and draws them as lines."""
 
     def __init__(self) -> None:
         self._trails: dict[str, deque[tuple[int, float, float]]] = {}
@@ -330,7 +332,7 @@ class Trails:
         stamp_ns: int,
         line: int,
     ) -> None:
-        """Draw the trails of *boxes* with an id; those from before a jump of time are dropped."""
+        """Draw the trails of *boxes* with an id; after a jump of time older points are dropped."""
         if not 0 <= stamp_ns - self._last_ns <= _NS:
             self._trails.clear()
         self._last_ns = stamp_ns

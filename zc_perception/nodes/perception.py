@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Capture, inference and overlay in one process, where frames pass from hand to hand."""
+"""Run capture, inference and overlay in one process, where frames are passed as Python objects."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ class PerceptionGraph:
     """
     The three nodes of one camera, wired: capture allocates what the accelerator can import.
 
-    :param overrides: start-up parameters by node name (``capture``, ``inference``, ``overlay``),
-        besides those of the command line.
-    :param camera: the camera's name, which is its nodes' namespace; empty for the only one.
-    :param stereo: the side of a pair that it is; *camera* is then its whole namespace, whatever
-        the command line says about namespaces.
-    :raises ZcError: a parameter, file or model can't be used; nothing stays behind.
+    :param overrides: further start-up parameters by node name (``capture``, ``inference``,
+        ``overlay``), in addition to those of the command line.
+    :param camera: the camera's name, which is the namespace of its nodes; empty for a single
+        camera.
+    :param stereo: the camera's side of a stereo pair. In a pair *camera* is the whole namespace,
+        whatever namespace the command line sets.
+    :raises ZcError: a parameter, file or model can't be used; no node is left behind.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class PerceptionGraph:
         values = (overrides or {}).get(name, {})
         options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
         if self._stereo is not None:
-            # A node's own arguments come before the program's.
+            # rcl reads a node's own arguments before the program's, so they win.
             options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
             options |= {'stereo': self._stereo} if kind is CaptureNode else {}
         node = kind(
@@ -99,7 +100,7 @@ class PerceptionGraph:
 
     @property
     def drained(self) -> bool:
-        """Whether the camera has ended and all its frames have been through."""
+        """Whether the camera has ended and all its frames were processed."""
         return bool(self.capture.finished and self.inference.idle)
 
 
@@ -107,12 +108,13 @@ def perception_nodes(
     context: rclpy.Context, cameras: Sequence[str], check: Callable[[], None]
 ) -> Sequence[PerceptionNode]:
     """
-    Make the nodes of several cameras in one process, or those of the only one.
+    Make the nodes of several cameras in one process, or of a single camera.
 
     Each camera is in the namespace of its name.
 
-    :param check: called before each camera; if it raises, the cameras before it are taken down.
-    :raises ConfigError: a name that can't be a namespace, or is there twice.
+    :param check: called before each camera is made; if it raises, the cameras made before are
+        closed.
+    :raises ConfigError: a name can't be a namespace, or is given twice.
     """
     check_cameras(cameras, '--cameras')
     return _wired(
@@ -121,7 +123,7 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """Make the nodes of a pair, in ``left`` and ``right`` below the program's namespace."""
+    """Make the nodes of a stereo pair, in ``left`` and ``right`` below the program's namespace."""
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}
@@ -129,13 +131,13 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
         partial(PerceptionGraph, context, camera=name, stereo=StereoSide(rig, side))
         for side, name in names.items()
     ]
-    # Cameras are started last, one right after the other: those that nobody triggers are in step
-    # then.
+    # Start the cameras last, directly one after the other, so that cameras without a trigger
+    # capture at nearly the same times.
     return sorted(_wired(graphs, check), key=lambda node: not isinstance(node, CaptureNode))
 
 
 def _program_namespace(context: rclpy.Context) -> str:
-    """Return the namespace that the command line gives to all nodes: only a node knows it."""
+    """Return the namespace that the command line gives to all nodes, by making a node for it."""
     own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
     node = rclpy.create_node(
         'zc_stereo',

@@ -14,12 +14,13 @@
 # limitations under the License.
 
 """
-What the package's nodes have in common: parameters, and a life in the states of a managed node.
+The base of the package's nodes: parameters, and the states of a managed (lifecycle) node.
 
-Transitions that others ask for (``ros2 lifecycle``, a manager) run on a thread of their own, one
-at a time: to open a camera, load a model or wait for a thread's end takes up to seconds. Meanwhile
-the other nodes of the executor have to be served, and ``get_state`` too. Transitions that the
-program itself makes run in its own thread, so that a mistake ends it with one line.
+Transitions that other processes ask for (``ros2 lifecycle``, a manager) run on a separate thread,
+one at a time, because opening a camera, loading a model or waiting for a thread's end takes up to
+seconds. Meanwhile the executor has to serve the other nodes, and ``get_state``. Transitions that
+the program itself makes run in the program's thread, so that a user's mistake ends the program
+with one line.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ LIFECYCLE = Part(
 
 
 class _WholeOrNothing(type):
-    """Let a node whose constructor fails leave nothing in the ROS graph."""
+    """A metaclass: if a node's constructor fails, the node is removed from the ROS graph."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         node = cls.__new__(cls)
@@ -100,7 +101,7 @@ class _WholeOrNothing(type):
                 ends.close()
             if (diagnostics := getattr(node, '_diagnostics', None)) is not None:
                 diagnostics.stop()
-            # rclpy's own constructor may have failed, or somebody has destroyed it already.
+            # rclpy's own constructor may have failed, or the node is destroyed already.
             with contextlib.suppress(AttributeError, InvalidHandle):
                 end_lifecycle(node)
                 Node.destroy_node(node)
@@ -113,7 +114,7 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """Return the process's ledger of what the CPU did to pixels: one for each context."""
+    """Return the ledger of the CPU's passes over pixels; there is one for each context."""
     with _LEDGERS_LOCK:
         ledger = _LEDGERS.get(context)
         if ledger is None:
@@ -127,13 +128,13 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     All other keyword arguments go to ``rclpy.node.Node``.
 
-    A subclass defines each step by overriding :meth:`_open`, :meth:`_agree`,
-    :meth:`_activate`, :meth:`_deactivate` and :meth:`_cleanup`, and calls :meth:`_begin` at the
-    end of its constructor. Endpoints that cost nothing while no frames flow may live as long as
-    the node. What has to be closed after the stop, or if the constructor fails, is put on
+    A subclass defines each step by overriding :meth:`_open`, :meth:`_agree`, :meth:`_activate`,
+    :meth:`_deactivate` and :meth:`_cleanup`, and calls :meth:`_begin` at the end of its
+    constructor. Endpoints that cost nothing while no frames flow may live as long as the node.
+    Functions that close objects after the stop, or if the constructor fails, are put on
     :attr:`_ends`.
 
-    :param ledger: where passes of the CPU over pixels are booked; ``None``: the process's.
+    :param ledger: counts the CPU's passes over pixels; ``None``: the process's own ledger.
     """
 
     SPECS: NodeSpecs = NodeSpecs()
@@ -176,48 +177,48 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         guard_parameter_services(self)
         begin_lifecycle(self, self._transitions, self._on_refused)
 
-    # What a subclass is made of.
+    # A subclass overrides the following.
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
         """
-        Refuse values that are allowed alone but don't go together, or name what isn't there.
+        Refuse values that don't go together, or that name a missing file or model.
 
-        :meth:`_open` refuses the same. This opens no device.
+        :meth:`_open` refuses the same values. This method opens no device.
 
-        :param values: of all parameters; a file's ``qos_overrides`` too.
+        :param values: the values of all parameters, and the ``qos_overrides`` of a file.
         :param node: the full name of the node that will have them.
         """
 
     def _open(self) -> None:
         """
-        Open what the parameters name: the first part of configuring.
+        Open what the parameters name. This is the first part of configuring.
 
-        At autostart the constructor does this, so that mistakes end it.
+        With ``autostart`` the constructor does this, so that a mistake makes it raise.
 
         :raises ZcError: a parameter, file or device can't be used; :meth:`_cleanup` follows.
         """
 
     def _agree(self) -> None:
-        """Agree with others: the second part of configuring."""
+        """Agree on buffers with other participants. This is the second part of configuring."""
 
     def _activate(self) -> None:
-        """Let frames flow. Afterwards :attr:`flowing` is true."""
+        """Let frames flow; :attr:`flowing` becomes true afterwards."""
 
     def _deactivate(self) -> None:
         """
-        Stop the flow and give buffers back.
+        Stop the flow of frames and give buffers back.
 
         Idempotent.
 
-        :attr:`flowing` is already false: frames still in work are dropped silently.
+        :attr:`flowing` is false already, so that frames still in work are dropped silently.
         """
 
     def _cleanup(self) -> None:
-        """Free everything that opening and agreeing have got so far; idempotent."""
+        """Free everything that :meth:`_open` and :meth:`_agree` have made so far; idempotent."""
 
     def _check_parameter(self, name: str, value: Any) -> None:
-        """Refuse a new value of a parameter that its declaration allows."""
+        """Raise ConfigError to refuse a new value that the parameter's declaration allows."""
         if name in self.CHECKS:
             self.CHECKS[name](value)
 
@@ -229,30 +230,30 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self.stir()
 
     def collect_diagnostics(self) -> Sequence[Status]:
-        """Return the node's parts of the diagnostics."""
+        """Return the node's statuses for diagnostics."""
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """Return what a level may depend on, see :class:`DiagnosticsPublisher`; always new."""
+        """Return the values on which levels depend: see :class:`DiagnosticsPublisher`."""
         return object()
 
     def stir(self) -> None:
-        """Note, from any thread, that something has happened that a level may depend on."""
+        """Note that something happened on which a level may depend. Any thread may call this."""
         self._stirred += 1
 
     def _describe(self) -> None:
-        """Refresh facts once a second, before diagnostics are published."""
+        """Update the facts; called once a second, before diagnostics are published."""
 
-    # For the owner.
+    # Methods for the node's owner.
 
     @property
     def state(self) -> str:
-        """The label of the state that a manager sees."""
+        """The label of the lifecycle state."""
         return lifecycle_state(self)
 
     @property
     def flowing(self) -> bool:
-        """Whether frames may be handed on; cheap, as it is asked for every frame."""
+        """Whether frames may be handed on. This is cheap, because each frame asks it."""
         return self._flowing
 
     @property
@@ -261,31 +262,31 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return False
 
     def progress(self) -> int | None:
-        """Return a number that grows with work done; ``None``: there is none to do."""
+        """Return a number that grows as work is done; ``None``: there is no work to do."""
         return None
 
     def given_up(self) -> str:
-        """Why only a restart helps; empty: it doesn't need one."""
+        """Why only a restart of the node helps; empty: no restart is needed."""
         return ''
 
     @property
     def patience_s(self) -> float:
-        """Seconds that :meth:`progress` may take to change."""
+        """Seconds for which :meth:`progress` may stay the same before that is a fault."""
         return PATIENCE_S
 
     def lacks(self, what: str) -> AttributeError:
-        """Return the error for a caller that asks for *what* while the node isn't configured."""
+        """Return the error for access to *what* while the node isn't configured."""
         return AttributeError(
             f"node '{self.get_name()}' is {self.state}: it has no {what}; configure it"
         )
 
     def start(self) -> None:
         """
-        Configure and activate, as far as that isn't done.
+        Configure and activate the node, unless that was done before.
 
-        Without ``autostart`` this does nothing, because a manager does it.
+        Without ``autostart`` this does nothing, because a manager makes the transitions.
 
-        :raises ZcError: why it can't; the node is unconfigured then.
+        :raises ZcError: the node can't start; it is unconfigured then.
         """
         if not self.parameters['autostart']:
             return
@@ -295,7 +296,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
                 self._pass(self.trigger_activate)
 
     def configure_now(self) -> None:
-        """Configure in the calling thread, if that isn't done."""
+        """Configure the node in the calling thread, unless that was done before."""
         with self._transitions:
             if self.state == UNCONFIGURED and not self._stopped:
                 self._pass(self.trigger_configure)
@@ -308,31 +309,31 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             )
 
     def stop(self) -> None:
-        """End work within a second or two and give everything back; idempotent."""
+        """End all work within a second or two, and free everything; idempotent."""
         try:
             with self._transitions:
                 if self._stopped:
                     return
                 self._stopped = True
                 self._end()
-                with contextlib.suppress(Exception):  # nobody may be listening any more
+                with contextlib.suppress(Exception):  # the context may be shut down already
                     if self.state in (UNCONFIGURED, INACTIVE, ACTIVE):
                         self.trigger_shutdown()
         finally:
             self._ends.close()
 
     def destroy_node(self) -> None:
-        """Stop, and leave the graph."""
+        """Stop the node, and remove it from the ROS graph."""
         self.stop()
         if self._diagnostics is not None:
             self._diagnostics.stop()
         end_lifecycle(self)
         super().destroy_node()
 
-    # Between rclpy and the subclass.
+    # Methods between rclpy and the subclass.
 
     def _begin(self) -> None:
-        """End the constructor: raise if parameters are wrong, and begin diagnostics."""
+        """Finish the constructor: raise if parameters are wrong, and start diagnostics."""
         if self.parameters['autostart']:
             self._open_once()
         self._diagnostics = DiagnosticsPublisher(
@@ -363,7 +364,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._cleanup()
 
     def _end(self) -> None:
-        """Go from any state to one in which the node holds nothing."""
+        """Free everything that the node holds, in whichever state it is."""
         self._flowing = False
         try:
             self._deactivate()
@@ -371,7 +372,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._free()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Configure for rclpy; what the user can mend leaves the node unconfigured."""
+        """Configure for rclpy; after a mistake of the user the node stays unconfigured."""
         try:
             self._open_once()
             self._agree()
@@ -409,7 +410,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return self._step('shut down', self._end)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Handle an error for rclpy: give everything back; the node may be configured again."""
+        """Handle an error for rclpy: free everything, so that the node may be configured again."""
         try:
             self._end()
         except Exception as error:
@@ -441,7 +442,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             (self._err_once if error else self._warn_once)(sentence)
 
     def lifecycle_status(self) -> Status:
-        """Report the state, and why it isn't the one that was wanted."""
+        """Report the state, and why it isn't the wanted state."""
         state = self.state
         values = {
             'state': state,
@@ -458,7 +459,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def next_step(self) -> str:
-        """Return what makes a node active that isn't."""
+        """Return the advice that says how to make an inactive node active."""
         state = self.state
         if self._stopped or state == FINALIZED:
             return 'only a restart brings it back'
@@ -485,16 +486,16 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
-        """Set parameters, see rclpy; every reason against a value is reported."""
+        """Set parameters, see rclpy; all reasons against the values are reported."""
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """
         Set all parameters or none, see rclpy.
 
-        rclpy itself reports only the first reason against them; here all are reported. An integer
-        is taken for a number, as at the start. Nothing that a client can send makes this raise,
-        because that would end the executor.
+        rclpy reports only the first reason against the values; this method reports all. An integer
+        is accepted for a floating-point number, as at the start. No request of a client makes this
+        method raise, because an exception would end the executor.
         """
         parameters = getattr(self, 'parameters', None)
         if parameters is None:  # rclpy sets its own parameters before ours are declared
@@ -512,7 +513,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
 @contextlib.contextmanager
 def all_or_none(nodes: Sequence[PerceptionNode]) -> Iterator[None]:
-    """Take *nodes* down if the block raises, also those that were added to it meanwhile."""
+    """Destroy *nodes* if the block raises, including nodes that were added meanwhile."""
     try:
         yield
     except BaseException:

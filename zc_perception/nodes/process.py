@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-Run nodes as a program: ROS context, executor, signals, one-line errors, an orderly end.
+Run nodes as a program, with ROS context, executor, signals, one-line errors and clean end.
 
-It also tells systemd how it is (:func:`serve`). The watchdog has to notice a program that hangs,
-not a camera that is unplugged: a restart would not help, and would remove the diagnostics that say
-what is wrong. So the watchdog is fed while the nodes make progress, and while they know why they
-don't: a camera that is unplugged, a card that recovers, a node that has not been activated. A
-worry is what nothing else would report: a thread or an executor that hangs.
+The program also reports to systemd whether it works (:func:`serve`). systemd's watchdog must
+restart a program that hangs, but not one whose camera is unplugged: a restart would not help, and
+would remove the diagnostics that say what is wrong. So the watchdog is fed while the nodes make
+progress, and also while they know why they make none: the camera is unplugged, the card recovers,
+the node was not activated. A "worry" is a fault that nothing else reports: a thread or an executor
+that hangs.
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ from zc_perception.terminal import Interrupted, interruptions
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
-# After this time a thread that computes in Python hands the interpreter's lock to one that waits
-# for it, such as a camera's (CPython's default: 5 ms).
+# After this time a thread that runs Python code gives the interpreter's lock to a thread that
+# waits for it, such as a camera's thread (CPython's default: 5 ms).
 _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """Wait again if another thread destroys an entity meanwhile; rclpy's own ends with that."""
+    """An executor that waits again if an entity is destroyed meanwhile; rclpy's own would end."""
 
     def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
-        """Wait as rclpy does."""
+        """Wait as rclpy does, and again after each error of this kind."""
         for _ in range(_MAX_WAITS_IN_VAIN):
             with contextlib.suppress(InvalidHandle):
                 return super().wait_for_ready_callbacks(*arguments, **options)
@@ -80,11 +81,11 @@ class _Executor(SingleThreadedExecutor):
 
 class ExecutorThread:
     """
-    Spins a SingleThreadedExecutor on a thread of its own; the main thread is free for signals.
+    Spins a SingleThreadedExecutor on a separate thread: the main thread handles signals.
 
-    rclpy's ``shutdown`` does not wait for the thread that spins, although it says so: it takes the
-    guard conditions away at once, and the thread may use one that is gone. So the thread is ended
-    first, and the executor is shut down when nothing spins it any more.
+    rclpy's ``shutdown`` does not wait for the spinning thread, although its documentation says so.
+    It destroys the guard conditions at once, and the thread may still use one. So the thread is
+    ended first, and the executor is shut down when no thread spins it any more.
     """
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
@@ -111,12 +112,12 @@ class ExecutorThread:
                 self._on_failure()
 
     def stop(self) -> None:
-        """End it; what a callback raises after :data:`_CALLBACK_ENDS_S` is no failure."""
+        """End the thread; an exception after :data:`_CALLBACK_ENDS_S` is no failure."""
         self._ending = True
         if self._thread.is_alive():
             call_soon(
                 self.executor, lambda: None
-            )  # a task ends the wait; waking the executor alone would begin the next one
+            )  # a task ends the spin; a mere wake-up would begin the next wait
             self._thread.join(timeout=_CALLBACK_ENDS_S)
         if self._thread.is_alive():
             self._given_up = True
@@ -129,9 +130,9 @@ def ros_context(
     args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False
 ) -> Iterator[rclpy.Context]:
     """
-    Return an initialised context: *context*, or one of its own.
+    Return *context*, or a new context, initialised.
 
-    :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
+    :param tolerant: whether an unknown parameter of a bare ``-p`` is only a warning.
     :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
     """
     context = context or rclpy.Context()
@@ -140,9 +141,9 @@ def ros_context(
     try:
         remove_ros_args(
             ['', *(args or ())]
-        )  # raises for what is wrong with them, where init would write to stderr as well
+        )  # raises for wrong arguments without writing to stderr, as init would
         init_without_signal_handlers(context, None if args is None else list(args))
-    except Exception as error:  # rclpy has several classes of its own for this
+    except Exception as error:  # rclpy has several exception classes for this error
         raise explain_ros_arguments(args or (), error) from error
     remember_command_line(context, CommandLine(args or (), tolerant=tolerant))
     STARTUP.reached('ros')
@@ -155,10 +156,10 @@ def ros_context(
 
 def _raise_descriptor_limit() -> str:
     """
-    Raise the soft limit to the hard one; return what a log may say about it.
+    Raise the soft limit of descriptors to the hard one; return a sentence for the log.
 
-    Every buffer of every camera and every fence is a descriptor. The usual soft limit of 1,024
-    exists for programs that call ``select()``, which nothing here does.
+    Every buffer of every camera and every fence is a file descriptor. The usual soft limit of
+    1,024 exists for programs that call ``select()``, which this package does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -167,7 +168,7 @@ def _raise_descriptor_limit() -> str:
 
 class NodeGroup:
     """
-    Some nodes on one executor, as a context manager; leaving it stops and destroys the nodes.
+    Nodes on one executor; as a context manager it stops and destroys them at its end.
 
     :param nodes: producers first.
     :param on_failure: called on the executor's thread when a callback's exception has ended it.
@@ -190,11 +191,11 @@ class NodeGroup:
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
         """
-        Start the nodes, consumers first, so that no frame is lost between them.
+        Start the nodes, consumers first, so that consumers miss no frame.
 
-        All cameras start at once: they are open by then.
+        All cameras start at nearly the same time, because they are open already.
 
-        :param check: called before each; what it raises ends the start.
+        :param check: called before each node starts; if it raises, the start ends.
         """
         for node in reversed(self.nodes):
             check()
@@ -206,11 +207,11 @@ class NodeGroup:
 
     @property
     def failure(self) -> str | None:
-        """The traceback that ended the executor, if one did."""
+        """The traceback of the exception that ended the executor; ``None``: none did."""
         return self._spinner.failure
 
     def liveness(self) -> Liveness:
-        """Return what says whether the nodes and their executor make progress."""
+        """Return the object that reports whether the nodes and their executor make progress."""
         return Liveness(lambda: self.nodes, {'the executor': self.soon})
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -218,7 +219,7 @@ class NodeGroup:
         call_soon(self._spinner.executor, function)
 
     def add_node(self, node: Node) -> None:
-        """Spin one more node, whose owner destroys it after the group has ended."""
+        """Spin one more node; its owner destroys it after the group has ended."""
         self._spinner.executor.add_node(node)
 
     def __exit__(self, *exception: object) -> None:
@@ -229,8 +230,8 @@ class NodeGroup:
             node.destroy_node()
 
 
-# systemd recommends half of the time that it waits; twice in it, so that one may come late on a
-# loaded machine.
+# systemd recommends to feed the watchdog at half of its timeout. Here it is fed more often, so
+# that one message may be late on a loaded machine.
 _PER_TIMEOUT = 3.0
 
 
@@ -240,14 +241,14 @@ def serve(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
     """
-    Wait for the end; meanwhile tell a service manager that we are ready and live.
+    Wait for the end; meanwhile tell a service manager that the program is ready and works.
 
-    A process that has ``$WATCHDOG_USEC`` feeds the watchdog, whatever ``$WATCHDOG_PID`` is: a
-    service's main process may be ``ros2 launch``, which speaks no sd_notify.
+    If ``$WATCHDOG_USEC`` is set, the process feeds the watchdog, whatever ``$WATCHDOG_PID`` is,
+    because a service's main process may be ``ros2 launch``, which doesn't support sd_notify.
 
-    :param wait: waits this many seconds (``None``: without limit); true: the end was asked for.
-    :param worry: why the program can't be said to live, see :meth:`Liveness.worry`; empty: it
-        lives.
+    :param wait: waits the given seconds (``None``: without limit); returns whether the program has
+        to end.
+    :param worry: returns why the program hangs, see :meth:`Liveness.worry`; empty: it works.
     """
     notify('READY=1')
     microseconds = os.environ.get('WATCHDOG_USEC', '')
@@ -269,14 +270,14 @@ def serve(
 
 
 def notify(message: str) -> None:
-    """Send one message to the service manager; do nothing if there is none, or it doesn't read."""
+    """Send a message to the service manager; do nothing if it is absent or doesn't read."""
     address = os.environ.get('NOTIFY_SOCKET', '')
     if address.startswith(('/', '@')):
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as speaking,
         ):
-            # An abstract address is written with @.
+            # In the variable an abstract address begins with @ instead of a NUL.
             speaking.sendto(message.encode(), f'\0{address[1:]}' if address[0] == '@' else address)
 
 
@@ -284,10 +285,11 @@ class Liveness:
     """
     Whether the nodes of a process and their executors make progress.
 
-    It looks each time it is asked, and takes no lock of theirs: it must not hang with them.
+    It looks at the nodes each time it is asked. It takes no lock of the nodes, because it must not
+    hang when a node hangs.
 
-    :param nodes: those that there are now.
-    :param executors: each runs a function soon, on its own thread; by names.
+    :param nodes: returns the present nodes.
+    :param executors: by name, a function that makes an executor run a given function soon.
     """
 
     def __init__(
@@ -304,7 +306,7 @@ class Liveness:
         """Of each node its progress, and since when it is this."""
 
     def worry(self) -> str:
-        """One sentence; empty if there is nothing to worry about."""
+        """Return a sentence about a thread or executor that hangs; empty: none does."""
         return '; '.join([*self._look_at_executors(), *self._look_at_nodes()])
 
     def _look_at_executors(self) -> list[str]:
@@ -341,12 +343,12 @@ def run_program(
     """
     Run until a signal; return the exit code.
 
-    0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the
-    user can mend, 1 for a bug.
+    The code is 0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` (with one line on stderr)
+    after an error that the user can mend, and 1 after a bug.
 
-    :param build: makes the nodes, and calls its second argument between those that take long; what
-        that raises, it passes on.
-    :param options: ``unknown_parameters`` counts here.
+    :param build: makes the nodes. Between nodes that take long it calls its second argument, whose
+        exceptions it passes on.
+    :param options: the program's options, of which ``unknown_parameters`` is used here.
     """
     STARTUP.reached('imports')
     with interruptions(for_good=True) as stop:

@@ -14,27 +14,29 @@
 # limitations under the License.
 
 """
-Real-time knobs of a node's hot-path threads: their CPUs and priority, and the process's memory.
+Real-time settings: CPUs and priority of a node's hot-path threads, the process's memory.
 
-Memory can be locked, so that it isn't paged out, and kept from the garbage collector's longest
-pauses.
+Memory can be locked, so that it isn't paged out. Objects can be exempted from garbage collection,
+which shortens its longest pauses.
 
-All of them are off by default. What the system refuses is one warning that says what to grant; the
-node runs on without it.
+All settings are off by default. If the system refuses a setting, one warning says which right to
+grant, and the node runs without the setting.
 
-Hot-path threads are the camera's (which also sends frames to other processes), the one that
-decodes a webcam's JPEGs, the scheduler's (which receives frames, decodes and publishes) and the
-two of ``axruntime``: no frame waits for another thread, on either copy-free rung. Three kinds are
-left out: the executor's, which serves all nodes of the process; the ``onnx`` accelerator's, which
-compute for so long that at a real-time priority they would stop everything else; and those that
-libraries start by themselves (GStreamer, ONNX Runtime, the middleware). A thread that holds the
-interpreter's lock does not get the priority of a thread that waits for the lock.
+Hot-path threads are the camera's thread (which also sends frames to other processes), the thread
+that decodes a webcam's JPEGs, the scheduler's thread (which receives frames, decodes results and
+publishes), and the two threads of ``axruntime``. On both copy-free rungs a frame waits for no
+other thread. Three kinds of threads are left out: the executor's, which serves all nodes of the
+process; those of the ``onnx`` accelerator, which compute so long that with a real-time priority
+they would stop everything else; and threads that libraries start (GStreamer, ONNX Runtime, the
+middleware). A thread that holds the interpreter's lock does not get the priority of a thread that
+waits for the lock.
 
-A real-time thread that never sleeps would own its CPU. The kernel's guard is
-``kernel.sched_rt_runtime_us`` of every ``sched_rt_period_us`` (95 %; -1 turns it off). A process's
-own guard is RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without a blocking call,
-after which it gets SIGXCPU, and at the hard limit SIGKILL. Sources: sched_setscheduler(2),
-sched(7), getrlimit(2), mlockall(2), limits.conf(5), systemd.exec(5).
+A real-time thread that never sleeps would keep all others from its CPU. The kernel limits
+real-time threads to ``kernel.sched_rt_runtime_us`` of every ``sched_rt_period_us`` (95 %; -1 turns
+the limit off). A process can have its own limit, RLIMIT_RTTIME (LimitRTTIME= of systemd):
+real-time CPU time without a blocking call, after which it gets SIGXCPU, and at the hard limit
+SIGKILL. Sources: sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5),
+systemd.exec(5).
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ _THREADS_OF = {'cpu_affinity', 'realtime_priority'}
 
 
 def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
-    """Return the CPUs that texts such as ``2`` or ``4-7`` name; ConfigError: none of ours."""
+    """Return the CPUs that texts such as ``2`` or ``4-7`` name; ConfigError: one isn't allowed."""
     allowed = os.sched_getaffinity(0) | _given
     found: set[int] = set()
     for entry in entries:
@@ -91,7 +93,7 @@ _given = frozenset(os.sched_getaffinity(0))
 
 
 class _Process:
-    """Knobs of the process, counted: one node's end doesn't undo what another wants."""
+    """Settings of the process, counted: one node's end doesn't undo another node's wish."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,7 +115,7 @@ class _Process:
             self._frozen.add(who)
 
     def undo(self, who: object) -> None:
-        """Undo what only *who* wanted."""
+        """Undo the settings that only *who* wanted."""
         with self._lock:
             if who in self._locked:
                 self._locked.discard(who)
@@ -138,11 +140,11 @@ def _libc_call(name: str, *arguments: int) -> None:
 
 class Realtime:
     """
-    One node's knobs.
+    The real-time settings of one node.
 
-    :param parameters: of a node that has these threads.
-    :param threads: returns the threads; asked each time, since cameras and devices come again
-        with new ones.
+    :param parameters: the node's parameters.
+    :param threads: returns the node's threads; called each time, because a camera or device that
+        comes back has new threads.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class Realtime:
         self._on = False
 
     def configure(self) -> None:
-        """Apply the process's knobs at the end of configuring: everything that stays is there."""
+        """Apply the process's settings at the end of configuring: all lasting objects exist."""
         if self._parameters['lock_memory']:
             self._try(
                 'lock_memory',
@@ -171,7 +173,7 @@ class Realtime:
             _PROCESS.freeze(self)
 
     def activate(self) -> None:
-        """Apply the threads' knobs: the threads run, or are about to."""
+        """Apply the threads' settings, now that the threads run or are about to run."""
         self._on = True
         self.apply()
 
@@ -186,8 +188,8 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # Once there was something to change: threads of a later device have it from the one that
-        # started them.
+        # From the first change on, apply always: threads of a device that is opened later inherit
+        # settings from the thread that starts them.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True
@@ -231,14 +233,14 @@ class Realtime:
             self.apply()
 
     def cleanup(self) -> None:
-        """Give back what belongs to the process: the threads have ended."""
+        """Undo the process's settings; the threads have ended."""
         self._on = False
         self._changed = False
         self._refused.clear()
         _PROCESS.undo(self)
 
     def statuses(self) -> list[Status]:
-        """Report what the system refused; nothing if it refused nothing."""
+        """Return a status about the settings that the system refused; none if it refused none."""
         refused = '; '.join(self._refused.copy().values())
         if not refused:
             return []

@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-The node of ``zc_record``: records frames bit by bit, and other topics, without slowing a camera.
+The node of ``zc_record``: records frames and other topics without slowing a camera.
 
-Plain topics are found in the graph by name, of any type, and taken as bytes.
+Frames are recorded with every bit. Other topics are found in the ROS graph by their names; they
+may have any type, because their messages are recorded as serialised bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from zc_perception.nodes.triggers import TriggerService
 from zc_perception.observe.diagnostics import ERROR, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
-_LOOK_S = 0.1  # what is published before a topic is seen is lost
+_LOOK_S = 0.1  # messages that are published before a topic is found are lost
 _MESSAGES = 100
 _RULE = '=' * 80
 _NAMES = {'double': 'float64', 'float': 'float32', 'boolean': 'bool', 'octet': 'byte'}
@@ -73,7 +74,7 @@ def message_class(msgtype: str) -> type[Any]:
 
 
 def definition_of(kind: type[Any]) -> str:
-    """Return a message type's fields as ``.msg`` files have them, from its Python class."""
+    """Return a message type's definition in the form of ``.msg`` files, from its Python class."""
     texts, waiting, known = [], [kind], {kind}
     while waiting:
         each = waiting.pop(0)
@@ -96,7 +97,7 @@ def definition_of(kind: type[Any]) -> str:
 
 
 def offered_qos(profiles: Sequence[QoSProfile]) -> str:
-    """Return the QoS that publishers offer, in rosbag2's form: it plays the topic with it."""
+    """Return the publishers' QoS in rosbag2's form; rosbag2 plays the topic with this QoS."""
     found = [
         {
             'history': int(profile.history),
@@ -128,10 +129,10 @@ class RecordedTopics:
     """
     Subscribes to topics as they appear.
 
-    :param names: relative to the node, or with ``*`` for any part of a name.
-    :param take: gets each message, serialised, with the time when it came; on the executor's
-        thread. *latched*: late subscribers get it too.
-    :param warn: told why a topic can't be taken.
+    :param names: names relative to the node's namespace; ``*`` stands for any part of a name.
+    :param take: called on the executor's thread with each serialised message, its time of arrival,
+        and *latched*: whether late subscribers get the message, too.
+    :param warn: called with the reason why a topic can't be recorded.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class RecordedTopics:
         self._take = take
         self._warn = warn
         self._readers: dict[str, Any] = {}
-        self._look()  # before another thread does: a topic is subscribed to once
+        self._look()  # note the topic first, so that no other thread subscribes to it, too
         self._watch = LOOKOUT.watch(_LOOK_S, self._look)
 
     def _resolved(self, name: str) -> str:
@@ -156,7 +157,7 @@ class RecordedTopics:
 
     @property
     def names(self) -> list[str]:
-        """The topics that are taken."""
+        """The names of the topics that are recorded."""
         return sorted(self._readers)
 
     def _look(self) -> None:
@@ -177,7 +178,7 @@ class RecordedTopics:
         except ImportError as error:
             self._warn(f"topic '{name}' is not recorded: {error}; install its package here")
             return
-        # QoS that suits all publishers of the topic, chosen as rosbag2 does.
+        # Choose a QoS that suits all publishers of the topic, by rosbag2's rules.
         latched = _is_latched(offers)
         careful = all(each.reliability == ReliabilityPolicy.RELIABLE for each in offers)
         qos = QoSProfile(
@@ -196,7 +197,7 @@ class RecordedTopics:
         self._readers[name] = create_reader(self._node, kind, name, on_message, qos, raw=True)
 
     def close(self) -> None:
-        """Take no more. Idempotent."""
+        """End all subscriptions. Idempotent."""
         self._watch.stop()
         readers, self._readers = self._readers, {}
         for reader in readers.values():
@@ -204,7 +205,7 @@ class RecordedTopics:
 
 
 _WAIT_S = 0.1
-# Copied at once and released: one frame in work, one behind it.
+# A frame is copied at once and released, so the node holds one frame in work and one behind it.
 _HELD = 2
 _DEPTH = 16
 RECORDING = Part(
@@ -260,8 +261,8 @@ class RecorderNode(PerceptionNode):
     """
     Subscribes to ``image_raw`` (type-adapted) and to plain topics, and records them.
 
-    :param on_finished: called once, on the recorder's thread, when it has all frames that it had
-        to record, or when the disk has failed.
+    :param on_finished: called once, on the recorder's thread, when all wanted frames are recorded
+        or the disk has failed.
     """
 
     SPECS = NODES['recorder']
@@ -290,7 +291,7 @@ class RecorderNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Open the folder, and make the subscription, which takes nothing before activation."""
+        """Open the folder, and make the subscription, which takes no frames before activation."""
         path = self.parameters['path']
         if not path:
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")
@@ -311,7 +312,7 @@ class RecorderNode(PerceptionNode):
             self.get_logger().info(sentence)
         if not self.parameters['frames']:
             return
-        # It writes bytes as they are, of whatever format.
+        # The recorder accepts every format, because it writes the bytes unchanged.
         needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
         self._subscription = subscribe_frames(
             self,
@@ -325,7 +326,7 @@ class RecorderNode(PerceptionNode):
 
     @property
     def recorder(self) -> Recorder:
-        """What writes, once the node has been configured."""
+        """The object that writes the recording, from the first configuring on."""
         if self._recorder is None:
             raise self.lacks('recording')
         return self._recorder
@@ -378,13 +379,13 @@ class RecorderNode(PerceptionNode):
         try:
             with frame:
                 kept = self.recorder.put(frame, self.subscription.topic)
-        except FrameReleasedError as error:  # its publisher died in between
+        except FrameReleasedError as error:  # the frame's publisher died meanwhile
             self._warn(str(error), 'released')
             return
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
-        if not kept and not self.recorder.failed:  # the recording reports the reason at its end
+        if not kept and not self.recorder.failed:  # the recording reports this error at its end
             self._warn(f'frame {frame.data.sequence} was left out: {self._reason()}', 'left out')
 
     def _reason(self) -> str:
@@ -404,7 +405,7 @@ class RecorderNode(PerceptionNode):
         return self._recorder is not None and self._recorder.failed
 
     def collect_diagnostics(self) -> list[Status]:
-        """Report the state, what was written and lost, and by which link."""
+        """Report the state, the numbers of written and lost frames, and the link."""
         found = [self.lifecycle_status()]
         if self._box is not None:
             found.append(self._box_status(self._box))
@@ -448,7 +449,7 @@ class RecorderNode(PerceptionNode):
         )
 
     def _deactivate(self) -> None:
-        """Keep the file open for more; what was taken is already copied."""
+        """Stop taking frames, but keep the file open for the next activation."""
         if self._topics is not None:
             self._topics.close()
             self._topics = None
@@ -460,7 +461,7 @@ class RecorderNode(PerceptionNode):
         self._thread = None
 
     def _cleanup(self) -> None:
-        """Write what was copied as long as the disk works; give up one that is stuck."""
+        """Write all copied frames, unless the disk is stuck; then give up."""
         if self._subscription is not None:
             self._subscription.destroy()
             self._subscription = None

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What the inference node makes of boxes besides ``detections``, after these went out.
+Topics that the inference node makes from detections after it published ``detections``.
 
-That is ``detections_3d`` and its markers while there is a depth topic, ``detections/masks``
+These are ``detections_3d`` and its markers while there is a depth topic, ``detections/masks``
 (which pixel belongs to which detection) and ``detections/annotations`` (which Foxglove draws over
 a picture). Masks and annotations come from the scheduler's thread, while there is a subscriber.
 """
@@ -56,8 +56,8 @@ from zc_perception.observe.metrics import RecentCount
 _SPACE, _MARKERS = 'detections_3d', 'detections_3d/markers'
 _MASKS, _ANNOTATIONS = 'detections/masks', 'detections/annotations'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
-# Detections wait for their depth picture, and depth pictures, which are large, for their
-# detections.
+# Limits of waiting: detections wait for their depth picture, and depth pictures (which are large)
+# for their detections.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
@@ -82,7 +82,8 @@ SPACE = Part(
         'no depth picture came lately on {topic}',
         'look at its name: ros2 topic info {topic}',
     ),
-    # If most depth pictures find their frame, depth pictures only come less often than frames.
+    # If half of the depth pictures or more find their frame, the depth camera is only slower than
+    # the camera. This is no fault.
     Row(
         lambda s: s.alone > s.placed and s.depths > 2 * s.placed,
         WARN,
@@ -120,14 +121,14 @@ class BoxesInSpace:
         )
 
     def close(self) -> None:
-        """End subscriptions and publishers."""
+        """Destroy the subscriptions and publishers."""
         for subscription in (self._depth_subscription, self._info_subscription):
             self._node.destroy_subscription(subscription)
         for publisher in (self._publisher, self._markers):
             self._node.destroy_publisher(publisher)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take what was found in a frame; the executor's thread does the rest. On the hot path."""
+        """Take a frame's detections, on the hot path; the executor's thread does the rest."""
         data = entry.frame.data
         with self._lock:
             self._counts['seen'] += 1
@@ -156,7 +157,7 @@ class BoxesInSpace:
         self._join()
 
     def _join(self) -> None:
-        """Publish for each frame whose depth is here, oldest first."""
+        """Publish 3D detections for each frame whose depth picture has come, oldest first."""
         while True:
             with self._lock:
                 stamp = next((each for each in self._found if each in self._depths), None)
@@ -176,7 +177,7 @@ class BoxesInSpace:
             self._publish(header, found, placed)
 
     def _depth(self, message: Image, header: Header) -> tuple[NDArray[Any], float] | None:
-        """Return the picture's numbers and their unit, or none and why."""
+        """Return a depth picture's numbers and their unit, or ``None`` and the reason."""
         kind = _ENCODINGS.get(message.encoding)
         if kind is None:
             self._unfit = (
@@ -238,7 +239,7 @@ class BoxesInSpace:
             self._markers.publish(MarkerArray(markers=markers))
 
     def status(self) -> Status:
-        """Report whether frames find their depth."""
+        """Report whether frames find their depth pictures."""
         with self._lock:
             counts = dict(self._counts)
         recent = {name: self._recent[name].see(count) for name, count in counts.items()}
@@ -258,12 +259,12 @@ class _Topic:
         self._publisher = _publisher(node, kind, topic, depth)
 
     def close(self) -> None:
-        """End the publisher."""
+        """Destroy the publisher."""
         self._node.destroy_publisher(self._publisher)
 
 
 class MaskTopic(_Topic):
-    """Paints into one message again and again; *masks* coefficients for each row."""
+    """Publishes masks, in one message that is reused; each row has *masks* coefficients."""
 
     def __init__(self, node: Node, ledger: CopyLedger, head: Head, masks: int) -> None:
         super().__init__(node, Image, _MASKS, 2)
@@ -273,7 +274,7 @@ class MaskTopic(_Topic):
         self._labels: NDArray[np.uint16] = np.zeros((0, 0), np.uint16)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Publish the masks of what was found."""
+        """Publish the masks of a frame's detections."""
         if not subscription_count(self._publisher):
             return
         data, message = entry.frame.data, self._message
@@ -289,10 +290,11 @@ class MaskTopic(_Topic):
 
 class AnnotationTopic(_Topic):
     """
-    Publishes boxes, turned ones too, names and keypoints.
+    Publishes boxes (also turned ones), class names and keypoints as annotations.
 
-    :param names: of the classes.
-    :param shape: of keypoints of each row: how many, and their numbers; empty: the model has none.
+    :param names: the names of the classes.
+    :param shape: for each row the number of keypoints, and of numbers per keypoint; empty: the
+        model has no keypoints.
     """
 
     def __init__(self, node: Node, head: Head, names: Sequence[str], shape: Sequence[int]) -> None:
@@ -300,7 +302,7 @@ class AnnotationTopic(_Topic):
         self._head, self._names, self._shape = head, names, shape
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Publish what was found."""
+        """Publish annotations of a frame's detections."""
         if not subscription_count(self._publisher):
             return
         message = self._boxes(entry.frame.data.header, found)
@@ -340,7 +342,7 @@ class AnnotationTopic(_Topic):
         box: PointsAnnotation, rows: Sequence[Sequence[float]]
     ) -> list[PointsAnnotation]:
         """
-        Return all keypoints in the model's order, and lines between those of people.
+        Return points for all keypoints in the model's order, and lines for people's skeletons.
 
         Each point has a colour whose alpha is its score.
         """

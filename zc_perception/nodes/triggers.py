@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Services that write to the disk: a frame (``~/snapshot``), a black box (``~/trigger``)."""
+"""Services that write to the disk: a frame (``~/snapshot``), the black box (``~/trigger``)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from zc_perception.nodes.perception_node import PerceptionNode
 FRAME_WAIT_S = 2.0
 """Seconds that a snapshot waits for a frame."""
 _MOST_WAITING = 4
-# As the container's: a request that finds no place is lost, and its caller waits for ever.
+# The same depth as the container's: a request that finds no place in the queue is lost, and its
+# caller waits for ever.
 _REQUESTS = QoSProfile(depth=200)
 
 
@@ -53,10 +54,10 @@ def snapshot_folder(named: str) -> Path:
     """
     Return the absolute folder that parameter ``snapshot_folder`` means.
 
-    Answers name it to clients that are elsewhere.
+    It is absolute, because answers name it to clients that may run in another folder.
 
-    :raises ConfigError: it has a variable or a user that isn't known here, which would become the
-        name of a folder.
+    :raises ConfigError: the parameter has an unknown variable or user, which would become a part
+        of the folder's name.
     """
     if not named:
         return Path(os.path.abspath(ros_home() / 'zc_perception' / 'snapshots'))
@@ -71,11 +72,12 @@ def snapshot_folder(named: str) -> Path:
 
 class _Trigger(ABC):
     """
-    Answers from a thread of its own, one call after the other, that begins with the first one.
+    A service that handles its calls one after the other on its own thread.
 
-    So neither the executor's thread nor a camera's waits for the disk.
+    The thread starts at the first call. So neither the executor's thread nor a camera's thread
+    waits for the disk.
 
-    :param refused: begins the answer to a call that was refused or failed.
+    :param refused: the first words of the answer to a call that was refused or failed.
     """
 
     def __init__(self, node: Node, name: str, refused: str) -> None:
@@ -92,7 +94,7 @@ class _Trigger(ABC):
         answer_later(self._service, self._on_request)
 
     def _on_request(self, response: Any, send: ResponseSender) -> None:
-        """Take a request, on the executor; the thread calls *send* later."""
+        """Take a request on the executor's thread; the service's thread calls *send* later."""
         with self._lock:
             refusal = 'the node is ending' if self._stop.is_set() else self._refusal()
             if not refusal:
@@ -111,23 +113,23 @@ class _Trigger(ABC):
                 response.message, response.success = self._work(noted), True
             except Exception as error:  # the caller must not wait for ever
                 response.success, response.message = False, f'{self._refused}: {one_line(error)}'
-            with contextlib.suppress(Exception):  # the service may be gone, and the caller too
+            with contextlib.suppress(Exception):  # the service or the caller may be gone
                 send(response)
 
     def _noted(self) -> Any:
-        """Return what counts at the moment of the call."""
+        """Return values that must be taken at the moment of the call."""
         return None
 
     @abstractmethod
     def _refusal(self) -> str:
-        """Say why nothing can be written; empty: something can."""
+        """Say why nothing can be written now; empty: a call can be handled."""
 
     @abstractmethod
     def _work(self, noted: Any) -> str:
-        """Do it; return one line about what was written."""
+        """Handle a call; return one line about what was written."""
 
     def close(self, patience_s: float = 1.0) -> None:
-        """End the thread, after what was asked for; calls are refused from here on. Idempotent."""
+        """Refuse calls from now on, finish earlier calls, and end the thread. Idempotent."""
         with self._lock:
             self._stop.set()
             thread, self._thread = self._thread, None
@@ -138,9 +140,9 @@ class _Trigger(ABC):
 
 class SnapshotService(_Trigger):
     """
-    Writes the next frame. Its slot is free again after one copy, booked under ``snapshot``.
+    Writes the next frame. One copy, counted under ``snapshot``, frees the frame's slot again.
 
-    :param supervisor: of the current camera: says why no frame comes.
+    :param supervisor: returns the current camera's supervisor, which knows why no frame comes.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class SnapshotService(_Trigger):
         super().__init__(node, 'snapshot', 'no snapshot')
 
     def offer(self, frame: Frame) -> None:
-        """Take a lease of a published frame if one is wanted; runs on the camera's thread."""
+        """Take a lease of a published frame if a call waits for one, on the camera's thread."""
         if not self._wanted:
             return
         delivery = frame.deliver(self._holder)
@@ -206,7 +208,7 @@ class SnapshotService(_Trigger):
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
     def _next_frame(self) -> Frame | None:
-        self._forget()  # one that came too late for the last call
+        self._forget()  # a frame that came too late for the last call
         self._wanted = True
         try:
             end = time.monotonic() + FRAME_WAIT_S
@@ -223,13 +225,13 @@ class SnapshotService(_Trigger):
                 self._frames.get_nowait().release()
 
     def close(self, patience_s: float = 1.0) -> None:
-        """End the thread, and release what it has not written."""
+        """End the thread, and release a frame that it has not written."""
         super().close(patience_s)
         self._forget()
 
 
 class TriggerService(_Trigger):
-    """Writes what the black box has, with what came until the call, while it keeps on."""
+    """Writes the black box's messages up to the call, while the black box goes on."""
 
     def __init__(self, node: Node, box: BlackBox, folder: Path, floor_bytes: int) -> None:
         self._box = box
@@ -261,6 +263,6 @@ class TriggerService(_Trigger):
         return written
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Write what was asked for, and stop offering the service."""
+        """Finish the calls that came, and stop offering the service."""
         self._node.destroy_service(self._service)
         super().close(patience_s)
