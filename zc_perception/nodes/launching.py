@@ -308,7 +308,7 @@ class Chosen:
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 
     def kinds(self) -> Sequence[str]:
-        """Return the nodes of one camera, consumers first, so that they are negotiated with."""
+        """Return the kinds of one camera's nodes; consumers come first, before the negotiation."""
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:

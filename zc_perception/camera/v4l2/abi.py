@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-V4L2's numbers, structs and requests, by their names in C without the prefix.
+V4L2's numbers, structs and ioctl requests, under their C names without the prefix.
 
 For example ``Format`` is ``struct v4l2_format``.
 
@@ -81,7 +81,7 @@ PixFormat = c_struct(
     'quantization xfer_func'
 )
 PlanePixFormat = c_struct('u32 sizeimage bytesperline; u16[6] reserved', packed=True)
-# ``num_planes`` are memory buffers: NV12 has one.
+# ``num_planes`` counts memory buffers: for NV12 it is one.
 PixFormatMplane = c_struct(
     (
         'u32 width height pixelformat field colorspace; plane[8] plane_fmt; u8 num_planes flags '
@@ -163,8 +163,8 @@ ExtControls = c_struct(
     controls=ctypes.POINTER(ExtControl),
 )
 EventSubscription = c_struct('u32 type id flags; u32[5] reserved')
-# Of its union only the ``changes`` of a source change, the raw bytes, and a member that gives the
-# union its alignment.
+# The event's union has only these members: ``changes`` of a source change, the raw bytes, and a
+# member that gives the union its alignment.
 _EVENT = c_union('u32 src_change; u8[64] data; s64 _align')
 Event = c_struct(
     'u32 type; u u; u32 pending sequence; s64[2] timestamp; u32 id; u32[8] reserved', u=_EVENT
@@ -173,7 +173,7 @@ Input = c_struct(
     'u32 index; char[32] name; u32 type audioset tuner; u64 std; u32 status capabilities; '
     'u32[3] reserved'
 )
-# ``words`` are its union: width and height come first in ``v4l2_bt_timings``.
+# ``words`` stands for the union; width and height come first in its ``v4l2_bt_timings``.
 DvTimings = c_struct('u32 type; u32[32] words', packed=True)
 
 

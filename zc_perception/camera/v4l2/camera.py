@@ -18,11 +18,11 @@ The V4L2 camera: the driver's frames without a copy.
 
 A buffer is queued again when its last lease is dropped.
 
-Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues buffers and takes them back; it knows
-what is missing and what to do when the driver stops delivering. :class:`V4l2Signal` is where the
-picture comes from: the device's input, the signal there, and the event that tells of another one.
-A plain camera has none of this, and its driver says so with ENOTTY. If a driver fills its buffers
-with JPEGs, frames are decoded: :mod:`~zc_perception.camera.v4l2.mjpeg`.
+Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues buffers and takes them back; it counts
+lost frames and acts when the driver stops delivering. :class:`V4l2Signal` handles the picture's
+source: the device's input, the signal there, and the event that reports a changed signal. A plain
+camera has no inputs and signals, and its driver answers ENOTTY. If a driver fills its buffers with
+JPEGs, :mod:`~zc_perception.camera.v4l2.mjpeg` decodes them.
 
 Sources: the kernel's *VIDIOC_QBUF, VIDIOC_DQBUF*, *VIDIOC_STREAMON*, *V4L2 poll()*; *Video Inputs
 and Outputs*, *Digital Video (DV) Timings* (query, set, and only then choose a format),
@@ -117,8 +117,8 @@ class V4l2Signal:
     """
     The input of an opened device.
 
-    :param wanted: number of the input to switch to; ``None`` leaves it.
-    :raises CameraError: there is no such input.
+    :param wanted: number of the input to switch to; ``None``: keep the present input.
+    :raises CameraError: the device has no input of this number.
     """
 
     def __init__(self, device: V4l2Device, wanted: int | None = None) -> None:
@@ -150,16 +150,16 @@ class V4l2Signal:
 
     @property
     def name(self) -> str:
-        """The input's name, empty where there is no choice."""
+        """The input's name; empty: the device has only one input."""
         return '' if self._input is None else printable(self._input.name.decode(errors='replace'))
 
     def follow(self) -> None:
         """
-        Set the device to the incoming signal: timings for HDMI and SDI, the standard for analogue.
+        Set the device to the incoming signal: timings of HDMI and SDI, or an analogue standard.
 
-        It comes before the choice of the format.
+        This is done before a format is chosen.
 
-        :raises CameraLostError: no signal.
+        :raises CameraLostError: there is no signal.
         """
         if self._input is None:
             return
@@ -180,8 +180,8 @@ class V4l2Signal:
             if self._asked('QUERYSTD', abi.VIDIOC_QUERYSTD, standard):
                 if not standard.value:
                     raise self._no_signal('no standard')
-                # With several bits the device can't tell the standards apart, and any of them may
-                # be in force.
+                # If several bits are set, the device can't tell these standards apart, and each
+                # may be right.
                 if standard.value & (standard.value - 1) == 0:
                     self._device.call('S_STD', abi.VIDIOC_S_STD, standard)
 
@@ -196,7 +196,7 @@ class V4l2Signal:
     def _asked(
         self, name: str, request: int, argument: ctypes.Structure | ctypes.c_uint64
     ) -> bool:
-        """Tell whether the driver can answer."""
+        """Make an ioctl that the driver may lack; return whether the driver has it."""
         try:
             self._device.call(name, request, argument)
         except V4l2Error as error:
@@ -215,11 +215,11 @@ class V4l2Signal:
 
     def changed(self) -> str | None:
         """
-        Return the incoming signal, if the device wasn't set to it.
+        Return the incoming signal, if the device is not set to this signal.
 
-        ``None`` when it is the same again: the signal was only away.
+        ``None``: the signal is the same as before, it was only away.
 
-        :raises CameraLostError: no signal.
+        :raises CameraLostError: there is no signal.
         """
         if self._input is None or not self._input.capabilities & abi.IN_CAP_DV_TIMINGS:
             return 'another format'
@@ -231,7 +231,7 @@ class V4l2Signal:
         return f'{timings.words[0]}x{timings.words[1]} at input {self.name!r}'
 
     def subscribe(self) -> bool:
-        """Ask for source-change events; whether the driver has them."""
+        """Subscribe to source-change events; return whether the driver supports them."""
         wanted = abi.EventSubscription(
             type=abi.EVENT_SOURCE_CHANGE, id=0 if self._input is None else self._input.index
         )
@@ -242,7 +242,7 @@ class V4l2Signal:
         return True
 
     def source_changed(self) -> bool:
-        """Take all waiting events, and tell whether the picture's size or format changed."""
+        """Take all waiting events; return whether the picture's size or format changed."""
         found = False
         while True:
             event = abi.Event()
@@ -262,7 +262,7 @@ class V4l2Signal:
 WAIT_MS = 250
 FENCE_POLL_MS = 5
 MAX_RESTARTS = 3
-# After this many good frames since a restart, the next failure counts as the first.
+# After this many good frames since a restart, the count of failures begins again.
 _HEALTHY_FRAMES = 30
 # Errors after which starting the stream again helps: the driver gave up (EIO), ended the stream
 # (EPIPE), or stopped it by itself (EINVAL).
@@ -271,16 +271,16 @@ _RESTART_HELPS = (errno.EIO, errno.EPIPE, errno.EINVAL, errno.ETIMEDOUT, errno.E
 
 class V4l2Stream:
     """
-    Buffers on their way to the driver and back.
+    Passes buffers to the driver and takes them back.
 
-    :meth:`queue_again` may come from any thread, all else from the camera's.
+    Any thread may call :meth:`queue_again`; only the camera's thread calls the other methods.
 
     :param memory: MEMORY_MMAP or MEMORY_DMABUF.
-    :param buffers: memory buffers for each frame.
-    :param needed: how many buffers the driver must have queued to fill one. While it has fewer,
-        time without a frame does not count.
+    :param buffers: number of memory buffers of each frame.
+    :param needed: how many buffers must be queued before the driver fills one. While fewer are
+        queued, the time without a frame does not count.
     :param silent_s: after this many seconds without a good frame (see :meth:`good`) the stream is
-        started anew, and after the same time again the camera counts as lost.
+        restarted; after the same time again the camera counts as lost.
     """
 
     def __init__(
@@ -318,7 +318,8 @@ class V4l2Stream:
         """
         Queue a buffer again when its last lease is dropped.
 
-        The thread that drops the lease calls it: a failure is the camera's, not the consumer's.
+        The thread that drops the lease calls this. A failure must not reach this consumer, so the
+        camera's thread handles it.
         """
         with self._lock:
             if self._streaming and slot.index not in self._queued:
@@ -328,7 +329,7 @@ class V4l2Stream:
         """Lock held. If the driver refuses the buffer, the camera's thread tries once more."""
         try:
             self._device.queue(slot.index, self._memory, slot.buffers)
-        except (CameraError, ValueError):  # ValueError: closed meanwhile
+        except (CameraError, ValueError):  # ValueError: the device was closed meanwhile
             self._refused[slot.index] = slot
         else:
             self._queued.add(slot.index)
@@ -337,11 +338,11 @@ class V4l2Stream:
         """
         Return the next filled buffer, whose slot the caller acquires.
 
-        ``None`` when there was none within a bounded wait.
+        ``None``: no buffer was filled within a bounded wait.
 
-        :raises CameraLostError: unplugged, silent, or starting anew didn't help.
+        :raises CameraLostError: the camera is unplugged or silent, or restarts did not help.
         :raises CameraChangedError: the source has another format.
-        :raises CameraBusyError: another program streams.
+        :raises CameraBusyError: another program streams from the camera.
         :raises CameraError: the driver refuses to stream.
         """
         try:
@@ -389,7 +390,7 @@ class V4l2Stream:
             self._halt()
             if (
                 isinstance(error, V4l2Error) and error.number == errno.EPIPE
-            ):  # here it says that the pipeline is set up wrongly
+            ):  # here EPIPE means that the media pipeline is set up wrongly
                 raise CameraError(str(error)) from error
             raise
         self._last = None
@@ -399,7 +400,8 @@ class V4l2Stream:
         with self._lock:
             refused, self._refused = self._refused, {}
             for slot in refused.values():
-                # A slot that was replaced meanwhile has a successor, which is queued already.
+                # A slot that was replaced meanwhile is skipped, because its successor is queued
+                # already.
                 if slot.state is SlotState.FREE and slot.index not in self._queued:
                     self._device.queue(slot.index, self._memory, slot.buffers)
                     self._queued.add(slot.index)
@@ -418,7 +420,7 @@ class V4l2Stream:
         self._start(pool)
 
     def _fail(self, pool: BufferPool, reason: str) -> None:
-        """Handle a stream that broke off."""
+        """Handle a stream that broke off: restart it, or raise."""
         while True:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
@@ -438,8 +440,8 @@ class V4l2Stream:
         """
         Handle a change of the source.
 
-        Drivers send the same event for a source that changed and for one that was only away for a
-        moment.
+        Drivers send the same event for a source that changed and for a source that was only away
+        for a moment.
         """
         now = self._signal.changed()
         if now is not None:
@@ -450,7 +452,7 @@ class V4l2Stream:
         self._fail(pool, f"'{self._device.path}': its source was interrupted")
 
     def good(self) -> None:
-        """Note that the buffer that :meth:`next` returned last is a whole frame."""
+        """Note that the last buffer from :meth:`next` is a complete frame."""
         self._heard = self._monotonic()
         self._silences = 0
         self._good += 1
@@ -459,11 +461,11 @@ class V4l2Stream:
 
     def bad(self, pool: BufferPool) -> None:
         """
-        Note a buffer without a whole frame, whose slot is free again; or that no frame came.
+        Note that a buffer had no complete frame (its slot is free again), or that no frame came.
 
         A camera that gives only bad frames counts as silent.
 
-        :raises CameraLostError: for too long, also after a start anew.
+        :raises CameraLostError: no good frame came for too long, also after a restart.
         """
         now = self._monotonic()
         if len(self._queued) < self._needed:
@@ -482,12 +484,12 @@ class V4l2Stream:
         """
         Count missing sequence numbers.
 
-        They go on over a restart of the stream and over 32 bits.
+        The numbers continue over a restart of the stream and over the end of 32 bits.
         """
         step = 1
         if self._last is not None:
             step = (filled.sequence - self._last) & 0xFFFFFFFF
-            if step == 0 or step >> 31:  # the driver has started again, or doesn't count
+            if step == 0 or step >> 31:  # the driver began to count again, or doesn't count
                 step = 1
             if self._starved:
                 self.no_slot += step - 1
@@ -502,7 +504,7 @@ class V4l2Stream:
             self._starved = len(self._queued) < self._needed
 
     def close(self) -> None:
-        """Stop. Frames that are leased stay readable."""
+        """Stop streaming. Leased frames stay readable."""
         with self._lock:
             was, self._streaming = self._streaming, False
             self._queued.clear()
@@ -513,19 +515,21 @@ class V4l2Stream:
 
 _SILENT_S = 2.0
 _SILENT_FRAMES = 10
-# A timestamp outside of this range is ignored: some drivers leave it empty, others take another
-# clock.
+# A timestamp that is older or newer than this is ignored, because some drivers leave it empty and
+# others use another clock.
 _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 
 
 class V4l2Camera(Camera):
     """
-    Captures from a V4L2 device, of the single- or the multi-planar API.
+    Captures from a V4L2 device of the single- or multi-planar API.
 
-    :param path: device node in place of parameter ``device``, where a camera that was lost is now.
+    :param path: the present device node of a camera that was lost; it replaces parameter
+        ``device``.
     :raises CameraBusyError: another program streams from it.
-    :raises CameraLostError: no signal at its input.
-    :raises CameraError: the device can't do that. The message lists what it can.
+    :raises CameraLostError: there is no signal at its input.
+    :raises CameraError: the device can't do what the parameters ask for. The message lists what it
+        can do.
     """
 
     PARAMETERS = (
@@ -608,13 +612,13 @@ class V4l2Camera(Camera):
                 _SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0
             )
             self._signal.subscribe()
-            # Closed in the opposite order.
+            # These objects are closed in the opposite order.
             self._opened = opened.pop_all()
         self.width, self.height = self._driver.size
 
     @classmethod
     def open(cls, options: CameraOptions) -> V4l2Camera:  # noqa: A003
-        """Open the camera; one that was plugged in again may have another node."""
+        """Open the camera; after it was plugged in again, its device node may be another one."""
         return cls(options, find_device(options.identity) if options.identity else None)
 
     @classmethod
@@ -642,9 +646,9 @@ class V4l2Camera(Camera):
         cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
     ) -> PlannedPool | None:
         """
-        Plan the pool by its driver's own answers, if it gives some.
+        Plan the pool by the driver's own answers, if the driver can be asked.
 
-        The check of the camera itself says why it gives none.
+        If not, the check of the camera itself reports the reason.
         """
         from zc_perception.camera.v4l2.checks import driver_pool
 
@@ -653,7 +657,8 @@ class V4l2Camera(Camera):
         if found is not None or not all(size):
             return found
         fourcc = NV12
-        with contextlib.suppress(FormatError):  # 'auto', JPEGs, and names that no driver has
+        # 'auto', JPEGs, and names that this package does not know
+        with contextlib.suppress(FormatError):
             fourcc = from_v4l2(values['pixel_format']).fourcc
         known = estimated(size, cls.MEMORY, cls.HELD, fourcc, MOST_BUFFERS)
         return plan(known, agree, own_heap=heaps is not None)
@@ -678,7 +683,7 @@ class V4l2Camera(Camera):
 
     @property
     def _decodes(self) -> bool:
-        """Whether the driver is set to JPEGs."""
+        """Whether the driver gives JPEGs, which are decoded."""
         return self._driver.fourcc in JPEGS
 
     @property
@@ -691,7 +696,7 @@ class V4l2Camera(Camera):
 
     @property
     def memory(self) -> str:
-        """``export`` or ``import``."""
+        """How frames' memory is made: ``export`` or ``import``."""
         return self._memory.kind
 
     def notices(self) -> tuple[str, ...]:
@@ -737,9 +742,9 @@ class V4l2Camera(Camera):
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Allocate by the layout's format, placement and strides' alignment.
+        Allocate buffers by the request's format, placement and alignment of strides.
 
-        The driver decides the rest, tiled or linear.
+        The driver decides the rest of the layout, for tiled and linear formats.
         """
         modifier = next(
             (
@@ -780,7 +785,7 @@ class V4l2Camera(Camera):
         self.framerate = self._set_framerate() if self._wanted_rate else self.framerate
 
     def _configure_driver(self, slots: int, heap: str | None) -> None:
-        """Set up the driver's buffers as the frames."""
+        """Set up the driver's buffers, which are the frames."""
         if heap is not None:
             self._memory.choose(heap)
         made = self._made(slots)
@@ -838,9 +843,9 @@ class V4l2Camera(Camera):
 
     def _find_data(self) -> tuple[int, ...]:
         """
-        Return where the data begins in each buffer.
+        Return the offset of the data in each memory buffer.
 
-        The multi-planar API tells only of a buffer that is queued.
+        The multi-planar API reports it only for a buffer that is queued.
         """
         self._memory.begin_trial()
         try:
@@ -861,7 +866,7 @@ class V4l2Camera(Camera):
         """
         Return the next frame.
 
-        :raises CameraChangedError: its source has another format now.
+        :raises CameraChangedError: the camera's source has another format now.
         """
         if self._pool is None or self._stream is None:
             raise CameraError('the camera is not configured')
@@ -871,7 +876,7 @@ class V4l2Camera(Camera):
         if self._jpegs is not None:
             return self._next_decoded(self._jpegs, self._stream)
         filled = self._stream.next(self._pool, self._wake)
-        # A frame that came with the stop is the driver's again with the end of the stream.
+        # A frame that arrives during the stop goes back to the driver at the end of the stream.
         return (
             None
             if filled is None or self._stopped
@@ -915,7 +920,7 @@ class V4l2Camera(Camera):
         return slot
 
     def _stamped(self, filled: Dequeued) -> tuple[Header, int]:
-        """Return the frame's header, and the CLOCK_MONOTONIC at which the camera had it."""
+        """Return a frame's header, and the CLOCK_MONOTONIC time of its arrival at the camera."""
         now = time.monotonic_ns()
         hardware = filled.monotonic and now - _OLDEST_NS <= filled.stamp_ns <= now + _NEWEST_NS
         self._source = (
@@ -932,10 +937,10 @@ class V4l2Camera(Camera):
         """
         Return the next decoded frame within a bounded wait.
 
-        It is one that is decoded already, or the driver's or decoder's next.
+        This is a frame that is decoded already, or the next one that driver and decoder finish.
         """
-        # The decoder uses this eventfd to wake us, too. It is cleared before looking, so that no
-        # frame is missed.
+        # The decoder, too, wakes this thread by the eventfd. Clear it before looking for frames,
+        # so that no frame is missed.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake.fileno())
         frame = self._finished(jpegs, stream)
@@ -957,7 +962,7 @@ class V4l2Camera(Camera):
         jpegs.give(JpegPicture(slot, start, end, *self._stamped(filled), stream.sequence))
 
     def _finished(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
-        """Return the next frame that the decoder has finished; tell the stream of bad pictures."""
+        """Return the decoder's next finished frame; report bad pictures to the stream."""
         for done in jpegs.finished():
             if isinstance(done, BadJpegError):
                 try:
@@ -977,7 +982,8 @@ class V4l2Camera(Camera):
         """
         Return counters.
 
-        Dropped are the driver's sequence gaps, and frames that it marked bad or left incomplete.
+        Dropped frames are gaps in the driver's sequence, and frames that the driver marked bad or
+        left incomplete.
         """
         lost, no_slot = (
             (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)
@@ -995,7 +1001,7 @@ class V4l2Camera(Camera):
 
     @property
     def restarts(self) -> int:
-        """How often the stream was started anew because the driver gave up on it or was silent."""
+        """How often the stream was restarted because the driver gave it up or was silent."""
         return 0 if self._stream is None else self._stream.restarts
 
     def stop(self) -> None:

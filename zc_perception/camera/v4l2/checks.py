@@ -16,8 +16,8 @@
 """
 What ``zc_doctor`` checks for V4L2 cameras.
 
-That is the nodes that exist, and whether they offer what the parameter file asks for. A node is
-opened without waiting, and asked only for what changes nothing in it.
+The checks list the device nodes, and compare what they offer with the parameter file. A node is
+opened without waiting, and only ioctls that change nothing are used.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
     """
     Open a V4L2 node for this block, and for no other check meanwhile.
 
-    If a check hangs in a driver, the others wait for it a few seconds and then go on.
+    If a check hangs in a driver, the other checks wait for it a few seconds and then go on.
 
-    :raises OSError: it can't be opened.
+    :raises OSError: the node can't be opened.
     """
     mine = _TURN.acquire(timeout=_TURN_S)
     try:
@@ -77,22 +77,22 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
             _TURN.release()
 
 
-# Some drivers list a hundred formats. The check asks only the best ones for rates, and for this
-# number of sizes.
+# Some drivers list a hundred formats. The check asks only the best formats for their rates, and
+# only for this number of sizes.
 _RATED_FORMATS, _RATED_SIZES = 8, 64
 
 
 @dataclass(frozen=True)
 class CameraView:
     """
-    What a V4L2 node says of itself, as it is in the report's figures.
+    What a V4L2 node reports about itself, in the form of the report's figures.
 
     :param role: ``capture``, ``metadata`` or ``other``.
     :param busy: whether another open file streams from it.
-    :param imports: whether it takes buffers of ours (``memory: import``); ``None``: it doesn't
-        say.
-    :param formats: the best first, each with its sizes, and the rates of each size: none where
-        they weren't asked for.
+    :param imports: whether the driver imports our buffers (``memory: import``); ``None``: it
+        doesn't say.
+    :param formats: formats, the best first, with their sizes and the rates of each size; a size
+        has no rates if they weren't asked for.
     """
 
     driver: str
@@ -108,9 +108,9 @@ class CameraView:
 
 def look_at(file: DeviceFile) -> CameraView:
     """
-    Ask it everything.
+    Ask a node for all of these values.
 
-    :raises CameraError: it is gone, or no V4L2 node.
+    :raises CameraError: the node is gone, or isn't a V4L2 node.
     """
     capability, flags = asked(file)
     driver, card, bus = (
@@ -144,10 +144,10 @@ def look_at(file: DeviceFile) -> CameraView:
 
 def _buffers(device: V4l2Device) -> tuple[bool, bool | None]:
     """
-    Return which kinds of buffers there are.
+    Return whether the node is busy, and whether its driver imports buffers.
 
-    Asking for no buffers changes nothing, is refused while another file has some, and tells the
-    kinds.
+    A request for zero buffers changes nothing. The driver answers with the kinds of buffers that
+    it supports, and refuses the request while another open file has buffers.
     """
     try:
         _, kinds = device.request_buffers(0, abi.MEMORY_MMAP)
@@ -183,7 +183,7 @@ def _video_nodes(system: System) -> list[str]:
 
 
 def _need(needs: Needs, node: str) -> Need:
-    """Return which node needs that device node."""
+    """Return how much the parameter file needs a device node."""
     if not needs.known:
         return Need.POSSIBLE
     return (
@@ -288,7 +288,7 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
 
 
 def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
-    """Return other nodes with that camera's device, whatever link to it they name."""
+    """Return the other nodes that use the same device, also by another link to it."""
 
     def device(other: NodeNeed) -> str:
         return os.path.realpath(system.root / str(other['device']).lstrip('/'))
@@ -333,9 +333,9 @@ def _offered(
     system: System, needs: Needs, camera: NodeNeed, view: CameraView, device: V4l2Device
 ) -> Finding:
     """
-    Check that the camera offers what is asked.
+    Check that the camera offers what the parameters ask for.
 
-    It makes the node's own choice of formats, which changes nothing in the device.
+    The check chooses formats as the capture node does, which changes nothing in the device.
     """
     names = sorted(one['fourcc'] for one in view.formats)
     figures: dict[str, Any] = {'formats': names, 'imports': view.imports, 'nv12': False}
@@ -350,7 +350,7 @@ def _offered(
         choice = choose_formats(
             device, camera['width'], camera['height'], camera['pixel_format'], camera['framerate']
         )
-    except ConfigError as error:  # only JPEGs come into question, and their library is missing
+    except ConfigError as error:  # only JPEGs are possible, and the library for them is missing
         wrong.append(str(error))
         steps.append(INSTALL)
     except ZcError as error:
@@ -392,9 +392,9 @@ def _offered(
 
 def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> list[str]:
     """
-    Return the rates that exist instead of the wanted one.
+    Return the rates that the camera has, if the wanted rate is not among them.
 
-    None where it is among them, or the driver doesn't say.
+    The result is empty if the wanted rate exists or the driver lists no rates.
     """
     found: list[str] = []
     codes = [
@@ -413,7 +413,7 @@ def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> lis
 
 
 def picture_size(system: System, values: Mapping[str, Any]) -> Size:
-    """Return the driver's present size; :data:`UNKNOWN` where it can't be asked."""
+    """Return the driver's present picture size; :data:`UNKNOWN`: the driver can't be asked."""
     with suppress(ZcError, OSError), video(system, values['device']) as file:
         return V4l2Device(file).get_format().size
     return UNKNOWN
@@ -423,7 +423,7 @@ def driver_pool(
     system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
 ) -> PlannedPool | None:
     """
-    Return the pool that a driver's own answers make; ``None``: they can't be used.
+    Return the pool by the driver's own answers; ``None``: these can't be used.
 
     :raises NegotiationError: the consumers don't agree.
     """

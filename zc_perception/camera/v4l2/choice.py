@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-What a V4L2 camera takes part in a negotiation with.
+A V4L2 camera's side of the negotiation: its formats, and the memory of its frames.
 
-Asked of the device by ioctls that change nothing: ``zc_doctor`` asks the same before any drive.
+The device is asked by ioctls that change nothing, so ``zc_doctor`` can ask the same before a
+drive.
 
-Below that is the memory of the frames, the driver's or a heap's: the driver's memory is exported
-once per buffer; the driver imports a heap's. Sources: the kernel's *Streaming I/O (Memory
-Mapping)*, *Streaming I/O (DMA buffer importing)*, *VIDIOC_EXPBUF*.
+The second half of this file makes the memory of the frames. It is either the driver's memory,
+which is exported once per buffer, or a heap's memory, which the driver imports. Sources: the
+kernel's *Streaming I/O (Memory Mapping)*, *Streaming I/O (DMA buffer importing)*, *VIDIOC_EXPBUF*.
 """
 
 from __future__ import annotations
@@ -72,23 +73,22 @@ What the driver needs queued so that it never has nowhere to write, plus one tha
 over.
 """
 MOST_BUFFERS = 32
-# More than any consumer's preference among formats can outweigh: reading YUYV costs less than
-# decoding.
+# The cost of decoding. It is higher than any consumer's preference among formats, because reading
+# YUYV costs less than decoding.
 _DECODING_COST = 1000.0
-# 29.97 is 30.
+# Relative tolerance of rates: 29.97 counts as 30.
 _NEAR = 0.99
 
 
 @dataclass(frozen=True)
 class FormatChoice:
     """
-    All formats that a device has in the one size.
+    All formats that a device has in the chosen size.
 
-    :param offers: those that are frames as the driver fills them, the best first. Empty: only
-        JPEGs come into question.
-    :param placement: that of their planes; ``None``: either.
+    :param offers: formats that need no decoding, the best first. Empty: only JPEGs are possible.
+    :param placement: the placement of the planes; ``None``: both are possible.
     :param jpeg: V4L2's fourcc of JPEGs, which are decoded to NV12; ``None``: they aren't needed.
-    :param passed_over: why other formats are not among these; worth a line in the log.
+    :param passed_over: why other formats are left out, for the log.
     :param notices: what is missing on this machine.
     """
 
@@ -104,7 +104,7 @@ class FormatChoice:
         """
         V4L2's fourcc of the best format.
 
-        The device is set to it before anything is agreed on.
+        The device is set to this format until something is agreed on.
         """
         best = self.offers[0].codes[0] if self.offers else self.jpeg
         assert best is not None, 'a choice has a format'
@@ -116,11 +116,12 @@ class FormatChoice:
         """
         Return the camera's side of the negotiation.
 
-        The driver decides stride and offsets, for the one size that it is set to.
+        The driver decides stride and offsets. The constraints allow only the size to which the
+        driver is set.
 
         :param heaps: where the driver's buffers may come from, the best first.
         :param reserve: see :func:`reserve_of`.
-        :param why: why they come from nowhere else.
+        :param why: why the buffers can't come from other heaps.
         :param decoded: where decoded frames may come from.
         """
         formats = tuple(offer.format for offer in self.offers)
@@ -151,7 +152,8 @@ class FormatChoice:
         """
         Return V4L2's fourcc for a format that was agreed on.
 
-        It is a JPEG's where NV12 is made of JPEGs; ``None``: the format isn't one of these.
+        The result is the JPEGs' fourcc if NV12 is decoded from JPEGs; ``None``: the device doesn't
+        have the format.
         """
         offer = next((offer for offer in self.offers if offer.format == wanted), None)
         if offer is not None:
@@ -159,7 +161,7 @@ class FormatChoice:
         return self.jpeg if wanted == (NV12, LINEAR) else None
 
     def describe(self, code: int) -> str:
-        """Return one line: what the choice of V4L2's *code* costs, and which were second to it."""
+        """Return a line for the log: what V4L2's format *code* costs, and the alternatives."""
         name = fourcc_name(code).strip()
         if code in JPEGS:
             others = ', '.join(fourcc_name(offer.codes[0]) for offer in self.offers)
@@ -184,9 +186,9 @@ class FormatChoice:
 
 def reserve_of(minimum: int) -> int:
     """
-    Return the slots that the driver holds.
+    Return the number of slots that the driver holds.
 
-    :param minimum: how many it says that it needs queued; 0: it says nothing.
+    :param minimum: how many queued buffers the driver says that it needs; 0: it doesn't say.
     """
     return max(QUEUED, minimum + 1)
 
@@ -197,7 +199,7 @@ def aligned_format(
     """
     Set strides that are a multiple of *align* bytes.
 
-    They are the driver's own, or longer ones; the driver may decide otherwise.
+    These are the driver's own strides or longer ones. The driver may set other strides.
 
     :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes
         nothing.
@@ -212,16 +214,16 @@ def choose_formats(
     device: V4l2Device, width: int, height: int, pixel_format: str, framerate: float = 0.0
 ) -> FormatChoice:
     """
-    Return what a device offers in the wanted size and rate; nothing in it changes.
+    Return the formats of a device in the wanted size and rate, without changing the device.
 
-    Frames that need no conversion come first. JPEGs are decoded where no other format has the size
-    and the rate, or where a consumer takes none of the others.
+    Formats that need no decoding come first. JPEGs are decoded only if no other format has the
+    size and the rate, or if a consumer accepts none of the other formats.
 
-    :param width: in pixels; 0 for what the device is set to.
+    :param width: in pixels; 0: the width to which the device is set.
     :param height: likewise.
-    :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all that it has, NV12 first.
+    :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all formats, NV12 first.
     :param framerate: in Hz; 0: any rate.
-    :raises CameraError: it can't do that. The message lists what it can do.
+    :raises CameraError: the device can't do this. The message lists what it can do.
     :raises ConfigError: only JPEGs are possible, and the library to decode them is not installed.
     """
     current = device.get_format()
@@ -267,7 +269,7 @@ def _fast_enough(
     device: V4l2Device, found: _Usable, size: Size, framerate: float
 ) -> tuple[tuple[FormatOffer, ...], int | None, tuple[str, ...]]:
     """
-    Return the formats that come nearest to the rate, and what was passed over for its rate.
+    Return the formats nearest to the rate, and the formats that are left out by their rate.
 
     JPEGs are among them only if NV12 isn't.
     """
@@ -299,10 +301,10 @@ def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
 @dataclass(frozen=True)
 class _Usable:
     """
-    What the driver really does in a size.
+    The formats that the driver really has in a size.
 
-    :param misses: why others don't.
-    :param nearest: the size of the best format that is nearest.
+    :param misses: for the other formats, why they can't be used.
+    :param nearest: the nearest size that the best format has.
     """
 
     offers: tuple[FormatOffer, ...]
@@ -312,7 +314,7 @@ class _Usable:
 
     @property
     def any(self) -> bool:  # noqa: A003
-        """Whether there is one."""
+        """Whether there is at least one format."""
         return bool(self.offers) or self.jpeg is not None
 
 
@@ -362,9 +364,9 @@ def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterabl
 
 
 EXPORTED = "the driver's own buffers are used"
-# VIDEO_MAX_FRAME of kernels before 6.8; asking for more is an error on some.
+# VIDEO_MAX_FRAME of kernels before 6.8; some drivers refuse a request for more.
 _MOST_BUFFERS = 32
-# One frame's pages may be contiguous by chance.
+# Several frames are tried, because one frame's pages may be contiguous by chance.
 _TRIALS = 4
 
 
@@ -372,7 +374,7 @@ class FrameMemory(ABC):
     """
     Makes the buffers of a camera's frames.
 
-    It owns those that have not been taken yet; the camera's thread uses it, and closes it.
+    It owns the buffers that have not been taken yet. The camera's thread uses and closes it.
     """
 
     kind: ClassVar[str]
@@ -387,11 +389,11 @@ class FrameMemory(ABC):
     @property
     @abstractmethod
     def heap_names(self) -> tuple[str, ...]:
-        """Where the buffers may come from, the best first, for negotiation."""
+        """The heaps that the buffers may come from, the best first, for the negotiation."""
 
     @property
     def heap_name(self) -> str:
-        """Where they come from, for diagnostics."""
+        """The heap that the buffers come from, for diagnostics."""
         return self.heap_names[0]
 
     @property
@@ -402,25 +404,25 @@ class FrameMemory(ABC):
     @abstractmethod
     def choose(self, heap: str) -> None:
         """
-        Take the buffers from that one of :attr:`heap_names`.
+        Choose one of :attr:`heap_names` for the buffers.
 
-        :raises AllocationError: it can't be opened any more.
+        :raises AllocationError: the heap can't be opened any more.
         """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
-        """Make the buffers of *count* frames; how many there are."""
+        """Make the buffers of *count* frames; return for how many frames the driver made them."""
         made, _ = self._device.request_buffers(min(count, _MOST_BUFFERS), self.memory)
         self._make(min(made, _MOST_BUFFERS), driver)
         return len(self._made)
 
     @abstractmethod
     def _make(self, count: int, driver: DriverFormat) -> None:
-        """Get the memory of *count* frames, which the driver knows by their numbers."""
+        """Make the memory of *count* frames; the driver numbers them from 0."""
 
     @abstractmethod
     def take(self) -> Buffers:
         """
-        Return the next frame's buffers: the pool's allocator.
+        Return the next frame's buffers; the pool calls this as its allocator.
 
         :raises AllocationError: there are no more.
         """
@@ -428,13 +430,13 @@ class FrameMemory(ABC):
     @abstractmethod
     def begin_trial(self) -> None:
         """
-        Have at least frame 0 queued, so that the driver tells where its data begins.
+        Queue at least frame 0, so that the driver reports where its data begins.
 
-        Stopping the stream takes it back.
+        Stopping the stream takes the frame back.
         """
 
     def close(self) -> None:
-        """Give back what was not taken. Idempotent."""
+        """Free the buffers that were not taken. Idempotent."""
         while self._made:
             close_buffers(self._made.pop())
 
@@ -443,7 +445,7 @@ class ExportedMemory(FrameMemory):
     """
     The driver's own buffers.
 
-    There is no copy and no memory of ours, and consumers can only read them.
+    They are exported without a copy, and consumers can only read them.
     """
 
     kind = 'export'
@@ -469,7 +471,7 @@ class ExportedMemory(FrameMemory):
         return (EXPORTED,)
 
     def choose(self, heap: str) -> None:
-        """Do nothing: there is no choice."""
+        """Do nothing, because there is only one heap."""
 
     def _export(self, index: int, plane: int) -> DmaBuf:
         try:
@@ -498,7 +500,8 @@ class ExportedMemory(FrameMemory):
 
     def take(self) -> Buffers:
         if not self._made:
-            # The pool goes on with the others: REQBUFS can't add a buffer while streaming.
+            # The pool goes on with the other buffers, because REQBUFS can't add one while
+            # streaming.
             raise AllocationError(
                 f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming"
             )
@@ -509,10 +512,10 @@ class ImportedMemory(FrameMemory):
     """
     Buffers of a heap, which the driver imports.
 
-    A buffer that has to be given up can be replaced while streaming.
+    A buffer that is given up can be replaced by a new one while streaming.
 
-    :param heaps: owned from here on, and closed when this raises; those whose buffers the driver
-        can't import are removed.
+    :param heaps: the heaps to try. This object owns them and closes them, also if the constructor
+        raises. Heaps whose buffers the driver can't import are removed.
     :raises CameraError: the driver can't import buffers of any heap.
     """
 
@@ -573,19 +576,19 @@ class ImportedMemory(FrameMemory):
         self._heaps.choose(good[0])
 
     def _try(self, driver: DriverFormat) -> None:
-        """Let the driver import some frames, to find out whether it takes scattered pages."""
+        """Let the driver import some frames, to find out whether it accepts scattered pages."""
         made, capabilities = self._device.request_buffers(_TRIALS, self.memory)
         try:
             if not made or (capabilities and not capabilities & abi.BUF_CAP_SUPPORTS_DMABUF):
                 raise CameraError(f"'{self._device.path}': the driver imports no dma-bufs")
             self._make(min(made, _MOST_BUFFERS), driver)
         finally:
-            # This takes queued buffers back as well.
+            # This call also takes queued buffers back.
             self._device.request_buffers(0, self.memory)
             super().close()
 
     def _make(self, count: int, driver: DriverFormat) -> None:
-        """Make the buffers, and queue each: one may be scattered where another one wasn't."""
+        """Make the buffers and queue each, because a single one may have scattered pages."""
         self._sizes = tuple(plane.size for plane in driver.planes)
         for index in range(count):
             self._made.append(self._frame())
@@ -601,7 +604,7 @@ class ImportedMemory(FrameMemory):
         return tuple(buffers)
 
     def begin_trial(self) -> None:
-        """Do nothing: all of them are queued already."""
+        """Do nothing, because all buffers are queued already."""
 
     def take(self) -> Buffers:
         return self._made.pop(0) if self._made else self._frame()
@@ -613,14 +616,14 @@ class ImportedMemory(FrameMemory):
 
 def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
     """
-    Return the memory that works; each kind is tried with one buffer before frames flow.
+    Return a kind of memory that works; a kind is tried with a buffer before frames flow.
 
-    :param mode: ``export``, ``import``, or ``auto``: export, and import where that isn't possible;
-        the notes say why.
-    :param heap: for import: ``auto`` or a heap's name.
-    :raises ConfigError: no such heap.
+    :param mode: ``export``, ``import``, or ``auto``: import only if export isn't possible; the
+        notes say why.
+    :param heap: for import: ``auto`` or the name of a heap.
+    :raises ConfigError: there is no such heap.
     :raises CameraBusyError: another program streams.
-    :raises CameraError: neither works; the message says why for each.
+    :raises CameraError: no allowed kind works; the message gives the reason for each kind.
     """
     if mode == 'import':
         return _imported(device, heap, driver)
@@ -648,7 +651,7 @@ def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMe
     """
     Return all heaps whose buffers the driver imports.
 
-    A memfd isn't among them: no device can use it.
+    Heap ``memfd`` is never among them, because no device can use its memory.
     """
     try:
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))

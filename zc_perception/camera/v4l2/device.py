@@ -14,14 +14,15 @@
 # limitations under the License.
 
 """
-An open V4L2 capture device: one method per ioctl, errors with the next step, no policy.
+An open V4L2 capture device: one method per ioctl, and errors that name the next step.
 
 Single- and multi-planar API work alike.
 
-:class:`DeviceFile` does ioctl and poll, and knows what each error number means for the person at
-the keyboard. :class:`V4l2Device` is the device, :class:`V4l2Controls` all its controls by name,
-with the driver's ranges. :func:`identity_of` says what makes it the same device after it was
-unplugged. That is never ``/dev/videoN``, whose number goes to the first device that comes.
+:class:`DeviceFile` calls ioctl and poll, and explains error numbers to the user.
+    :class:`V4l2Device` is the device, :class:`V4l2Controls` has all its controls by name, with the
+    driver's ranges. :func:`identity_of` returns the text by which a device is found again after it
+    was unplugged. The name ``/dev/videoN`` can't be used for that, because the first device that
+    is plugged in gets the free number.
 
 Sources: for identities the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB
 ``serial``); for controls *User Controls*, *Extended Controls API* and *VIDIOC_QUERY_EXT_CTRL*.
@@ -65,7 +66,7 @@ Argument = ctypes.Structure | ctypes.c_int | ctypes.c_uint64
 
 
 class V4l2Error(CameraError):
-    """An ioctl failed with *number*; being unplugged or busy are errors of their own."""
+    """An ioctl failed with *number*; unplugged and busy devices have their own error classes."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -74,11 +75,11 @@ class V4l2Error(CameraError):
 
 class DeviceFile:
     """
-    An opened device node, by which the kernel is asked.
+    An opened device node, through which ioctls are made.
 
-    Tests put a driver of their own in its place.
+    Tests replace it by an imitated driver.
 
-    :raises OSError: it can't be opened.
+    :raises OSError: the node can't be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -92,8 +93,8 @@ class DeviceFile:
         """
         Make the system call; *argument* is filled in place.
 
-        :raises OSError: as the driver answers.
-        :raises CameraLostError: it was closed meanwhile.
+        :raises OSError: the driver's error.
+        :raises CameraLostError: the file was closed meanwhile.
         """
         try:
             number = self._fd.fileno()
@@ -107,7 +108,7 @@ class DeviceFile:
         """
         Return the POLL* bits that the device shows, after at most *timeout_ms*.
 
-        0 also when *wake*, always the same descriptor, became readable.
+        The result is 0 also when *wake* became readable; each call must pass the same *wake*.
         """
         if self._wake != wake.fileno():
             self._wake = wake.fileno()
@@ -119,7 +120,7 @@ class DeviceFile:
         self._fd.close()
 
 
-# What an error number means where the plain text of errno says too little.
+# The meaning of error numbers whose errno text says too little.
 _HINTS = {
     (
         'STREAMON',
@@ -144,8 +145,8 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
     Make one ioctl.
 
     :raises CameraLostError: the device is gone.
-    :raises CameraBusyError: another program has it.
-    :raises V4l2Error: anything else, with its number.
+    :raises CameraBusyError: another program uses the device.
+    :raises V4l2Error: any other error, with its number.
     """
     try:
         file.ioctl(request, argument)
@@ -154,7 +155,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
 
 
 def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
-    """Return what the node says that it is, and its own CAP_* bits."""
+    """Return the node's VIDIOC_QUERYCAP answer, and the CAP_* bits of this node."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
     return (
@@ -166,12 +167,13 @@ def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
 
 
 def explained(path: str, what: str, error: OSError) -> CameraError:
-    """Return the package's error for *error* of *what*."""
+    """Return this package's exception for *error*, which ioctl *what* raised."""
     text = f"'{path}': {what} failed: {error.strerror}"
     if error.errno in (errno.ENODEV, errno.ENXIO):
         return CameraLostError(f'{text}; it was unplugged: plug it in again')
     if error.errno == errno.EBUSY:
-        from zc_perception.machine.system import programs_using  # rarely needed
+        # imported here, because it is rarely needed
+        from zc_perception.machine.system import programs_using
 
         users = programs_using(path)
         return CameraBusyError(
@@ -182,9 +184,9 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
     return V4l2Error(text + (f'; {hint}' if hint else ''), error.errno or 0)
 
 
-# A driver whose enumeration never ends is cut off here.
+# The most entries of an enumeration, for drivers whose enumeration never ends.
 _MOST_ENTRIES = 256
-# Whole pictures: progressive, and both fields interleaved in one.
+# Field orders that give complete pictures: progressive, and both fields interleaved.
 _WHOLE_FIELDS = {abi.FIELD_NONE: 'progressive', 4: 'interlaced', 8: 'interlaced', 9: 'interlaced'}
 
 
@@ -194,12 +196,12 @@ class Dequeued:
     A buffer that the driver has filled.
 
     :param stamp_ns: the driver's timestamp.
-    :param monotonic: whether that is CLOCK_MONOTONIC.
-    :param error: the driver says that the data is bad.
-    :param start_of_exposure: whether the timestamp is that of the exposure's beginning; else of
-        the frame's end.
-    :param used: per memory buffer, where the data ends; counted from the buffer's start.
-    :param data_offsets: per memory buffer, where it begins.
+    :param monotonic: whether the timestamp is in CLOCK_MONOTONIC.
+    :param error: whether the driver marked the data as bad.
+    :param start_of_exposure: whether the timestamp is the time at which the exposure began; if
+        not, it is the time at which the frame ended.
+    :param used: per memory buffer, the offset at which the data ends.
+    :param data_offsets: per memory buffer, the offset at which the data begins.
     """
 
     index: int
@@ -216,8 +218,8 @@ class V4l2Device:
     """
     A streaming capture device.
 
-    :param file: owned from here on, and closed when this raises.
-    :raises CameraError: not a streaming capture device.
+    :param file: the opened node. This object owns it, and closes it if the constructor raises.
+    :raises CameraError: the node isn't a streaming capture device.
     """
 
     def __init__(self, file: DeviceFile) -> None:
@@ -225,7 +227,7 @@ class V4l2Device:
         self.path = file.path
         try:
             capability, flags = asked(file)
-            # A device may return any text here, and we print it.
+            # Make the text printable, because a device may return any text here.
             self.driver = printable(capability.driver.decode(errors='replace'))
             self.card = printable(capability.card.decode(errors='replace'))
             self.bus_info = printable(capability.bus_info.decode(errors='replace'))
@@ -255,9 +257,9 @@ class V4l2Device:
         """
         Open a device node.
 
-        :raises CameraBusyError: another program has it for itself.
-        :raises CameraError: no such device, no permission, or not a streaming capture device. The
-            message lists what is there.
+        :raises CameraBusyError: another program has opened the device exclusively.
+        :raises CameraError: the device doesn't exist, permission is missing, or it isn't a
+            streaming capture device. The message lists the devices that exist.
         """
         try:
             file = DeviceFile(path)
@@ -282,11 +284,11 @@ class V4l2Device:
         call(self.file, name, request, argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        """Wait for a frame or an event: POLL* bits, 0 for none."""
+        """Wait for a frame or an event; return POLL* bits, 0: nothing came."""
         return self.file.poll(wake, timeout_ms)
 
     def _entries(self, name: str, request: int, argument: ctypes.Structure) -> Iterator[None]:
-        """Yield once for each entry of an enumeration, which is then in *argument*."""
+        """Yield once for each entry of an enumeration; *argument* then contains the entry."""
         for index in range(_MOST_ENTRIES):
             argument.index = index
             try:
@@ -298,7 +300,7 @@ class V4l2Device:
             yield
 
     def inputs(self) -> list[str]:
-        """Return the names of its inputs with their numbers; none where there is no choice."""
+        """Return the names of the device's inputs by number; empty: it has only one input."""
         argument = abi.Input()
         entries = self._entries('ENUMINPUT', abi.VIDIOC_ENUMINPUT, argument)
         return [
@@ -317,7 +319,7 @@ class V4l2Device:
         )
 
     def frame_sizes(self, fourcc: int) -> list[SizeRange]:
-        """Return the sizes of a format; none where the driver doesn't say."""
+        """Return the sizes of a format; empty: the driver lists none."""
         argument, found = abi.FrameSizeEnum(pixel_format=fourcc), []
         for _ in self._entries('ENUM_FRAMESIZES', abi.VIDIOC_ENUM_FRAMESIZES, argument):
             if argument.type == abi.FRMSIZE_TYPE_DISCRETE:
@@ -332,11 +334,11 @@ class V4l2Device:
                     (int(steps.step_width), int(steps.step_height)),
                 )
             )
-            break  # one entry says it all
+            break  # the first entry describes all sizes
         return found
 
     def frame_rates(self, fourcc: int, width: int, height: int) -> list[RateRange]:
-        """Return a format's frames per second in a size; none where the driver doesn't say."""
+        """Return a format's frames per second in a size; empty: the driver lists none."""
         argument, found = (
             abi.FrameIntervalEnum(pixel_format=fourcc, width=width, height=height),
             [],
@@ -359,7 +361,7 @@ class V4l2Device:
     def try_format(
         self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()
     ) -> DriverFormat:
-        """Return what :meth:`set_format` would set; nothing changes."""
+        """Return the format that :meth:`set_format` would set, without setting it."""
         argument = self._format(fourcc, width, height, strides)
         self.call('TRY_FMT', abi.VIDIOC_TRY_FMT, argument)
         return self._read(argument)
@@ -368,12 +370,11 @@ class V4l2Device:
         self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()
     ) -> DriverFormat:
         """
-        Ask for a format; what the driver really set is returned.
+        Ask for a format, and return the format that the driver really set.
 
-        :param strides: per memory buffer, bytes per row that are wanted; the driver may have its
-            own mind.
+        :param strides: the wanted bytes per row for each memory buffer; the driver may set others.
         :raises CameraBusyError: another program streams from it.
-        :raises CameraError: it can't do that pixel format, or delivers single fields.
+        :raises CameraError: the device can't do this pixel format, or delivers single fields.
         """
         argument = self._format(fourcc, width, height, strides)
         self.call('S_FMT', abi.VIDIOC_S_FMT, argument)
@@ -383,7 +384,7 @@ class V4l2Device:
                 f"'{self.path}' ({self.card}) has no {fourcc_name(fourcc)}, it offers "
                 f"{fourcc_name(answer.fourcc)} instead; set parameter 'format'"
             )
-        field = int(argument.fmt.pix_mp.field)  # at the same place in both
+        field = int(argument.fmt.pix_mp.field)  # this field is at the same place in both structs
         if field not in _WHOLE_FIELDS:
             raise CameraError(
                 f"'{self.path}' ({self.card}) delivers single fields (field {field}), not "
@@ -424,7 +425,7 @@ class V4l2Device:
         """
         Ask for frames per second, and return what the driver really set.
 
-        0 if it doesn't say or has no choice to offer.
+        The result is 0 if the driver doesn't report a rate or its rate can't be set.
         """
         argument = abi.StreamParm(type=self.type)
         period = argument.parm.capture.timeperframe
@@ -444,7 +445,7 @@ class V4l2Device:
 
     def request_buffers(self, count: int, memory: int) -> tuple[int, int]:
         """
-        Make *count* buffers (0: free them); return how many there are, and BUF_CAP_* bits.
+        Make *count* buffers (0: free them); return how many were made, and the BUF_CAP_* bits.
 
         The bits are 0 before Linux 4.20.
         """
@@ -456,7 +457,8 @@ class V4l2Device:
         """
         Export a dma-buf of one memory buffer.
 
-        Call once for each: a second call makes another dma-buf with another inode.
+        Call this once for each buffer, because a second call makes another dma-buf with another
+        inode.
 
         :param access: O_RDONLY or O_RDWR.
         """
@@ -467,7 +469,7 @@ class V4l2Device:
         return OwnedFd(argument.fd)
 
     def query_offsets(self, index: int, count: int) -> tuple[int, ...]:
-        """Return where the data of a queued buffer begins, per memory buffer."""
+        """Return for each memory buffer of a queued frame the offset at which the data begins."""
         planes = (abi.Plane * abi.MAX_PLANES)()
         argument = self._buffer(index, abi.MEMORY_MMAP, planes)
         self.call('QUERYBUF', abi.VIDIOC_QUERYBUF, argument)
@@ -486,7 +488,8 @@ class V4l2Device:
         """
         Hand buffer *index* to the driver to fill.
 
-        :param buffers: its memory; with MEMORY_DMABUF the driver gets their descriptors.
+        :param buffers: the frame's memory buffers; with MEMORY_DMABUF the driver gets their
+            descriptors.
         """
         planes = (abi.Plane * len(buffers))()
         argument = self._buffer(index, memory, planes)
@@ -499,12 +502,12 @@ class V4l2Device:
 
     def dequeue(self, memory: int, count: int) -> Dequeued | None:
         """
-        Return the next filled buffer of *count* memory buffers.
+        Return the next filled frame, which has *count* memory buffers.
 
-        ``None`` when there is none yet. It never blocks.
+        ``None``: no frame is filled yet. The method never blocks.
 
         :raises CameraLostError: the device is gone.
-        :raises V4l2Error: the stream has to be started anew: EIO, EPIPE.
+        :raises V4l2Error: the stream has to be restarted: EIO, EPIPE.
         """
         planes = (abi.Plane * count)()
         argument = self._buffer(0, memory, planes)
@@ -537,7 +540,7 @@ class V4l2Device:
         """
         Start or stop streaming.
 
-        Stopping takes every queued buffer back, also where the stream never started.
+        Stopping takes every queued buffer back, also if the stream was never started.
         """
         name, request = (
             ('STREAMON', abi.VIDIOC_STREAMON) if on else ('STREAMOFF', abi.VIDIOC_STREAMOFF)
@@ -545,7 +548,7 @@ class V4l2Device:
         self.call(name, request, ctypes.c_int(self.type))
 
     def close(self) -> None:
-        """Close it; exported buffers live on."""
+        """Close the device; exported buffers stay usable."""
         self.file.close()
 
 
@@ -557,7 +560,8 @@ def capture_devices() -> list[tuple[str, str]]:
     """
     Return the path and the card's name of every capture device.
 
-    The name is empty for a device that can't be opened or is busy: it may capture or not.
+    The name is empty for a device that can't be opened or is busy, so that it isn't known whether
+    it captures.
     """
     found = []
     for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
@@ -580,7 +584,7 @@ def capture_devices() -> list[tuple[str, str]]:
 
 
 def devices_text() -> str:
-    """Return what :func:`capture_devices` finds, for messages."""
+    """Return the list of :func:`capture_devices` as a text for messages."""
     return (
         ', '.join(f'{path} ({card})' if card else path for path, card in capture_devices())
         or 'none'
@@ -596,8 +600,9 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
     For example ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``.
 
-    Where there is no serial number, the device's place in sysfs stands for it: the same socket.
-    Two cameras that claim the same serial number differ by their bus.
+    For a device without a serial number, its path in sysfs is used instead, which is the same as
+    long as the device uses the same socket. Two cameras with equal serial numbers differ by their
+    bus.
     """
     parts = [device.bus_info or 'no bus', device.card]
     try:
@@ -615,7 +620,7 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
 
 def _serial(node: Path) -> tuple[str, str]:
-    """Return the device's serial number, and its place below ``/sys/devices``."""
+    """Return the device's serial number, and its path below ``/sys/devices``."""
     try:
         place = (node / 'device').resolve(strict=True)
     except OSError:
@@ -624,8 +629,8 @@ def _serial(node: Path) -> tuple[str, str]:
         if folder.name == 'devices':
             return '', str(place.relative_to(folder))
         serial = _read(folder / 'serial')
-        # The serial number of a host controller is not the camera's; a controller has no parent on
-        # the bus.
+        # Stop at the host controller, which has no parent on the bus: its serial number is not the
+        # camera's.
         if serial and not folder.name.startswith('usb'):
             return serial, ''
     return '', str(place)
@@ -668,7 +673,7 @@ _KINDS: dict[int, ControlKind] = {
     abi.CTRL_TYPE_INTEGER_MENU: 'integer_menu',
 }
 _MOST_CONTROLS = 1024
-# No real menu has more items; a broken one would take minutes.
+# The most items of a menu. No real menu has more, and a broken driver's menu would take minutes.
 _MOST_ITEMS = 256
 
 
@@ -682,7 +687,7 @@ def control_name(title: str) -> str:
 
 
 class V4l2Controls:
-    """The controls of an opened device. Any thread may use it: the kernel serialises."""
+    """The controls of an opened device. Any thread may use them: the kernel serialises ioctls."""
 
     def __init__(self, device: V4l2Device) -> None:
         self._device = device
@@ -690,14 +695,14 @@ class V4l2Controls:
         self._menus: dict[int, Mapping[int, str]] = {}
         for query in self._enumerate():
             name = control_name(query.name.decode(errors='replace')) or f'control_{query.id:08x}'
-            if name in self._found:  # a number tells apart two items of one title
+            if name in self._found:  # a number is appended if two items have one title
                 name = f'{name}_{query.id:08x}'
             self._found[name] = query
             if _KINDS[query.type] in ('menu', 'integer_menu'):
                 self._menus[query.id] = self._menu(query)
 
     def _enumerate(self) -> Iterator[ctypes.Structure]:
-        """Yield all controls that a single number can set: no classes, arrays or compounds."""
+        """Yield all controls with a single number as value; skip classes, arrays and compounds."""
         last = 0
         for _ in range(_MOST_CONTROLS):
             query = abi.QueryExtCtrl(id=last | abi.CTRL_FLAG_NEXT_CTRL)
@@ -727,18 +732,18 @@ class V4l2Controls:
             try:
                 self._device.call('QUERYMENU', abi.VIDIOC_QUERYMENU, item)
             except V4l2Error:
-                continue  # menus have holes
+                continue  # some indices of a menu may have no item
             text = printable(bytes(item.name).split(b'\0')[0].decode(errors='replace'))
             items[index] = text if query.type == abi.CTRL_TYPE_MENU else str(item.value)
         return items
 
     def minimum_buffers(self) -> int:
-        """Return how many buffers the driver needs queued; 0 where it says nothing."""
+        """Return how many queued buffers the driver needs; 0: it doesn't say."""
         query = abi.QueryExtCtrl(id=abi.CID_MIN_BUFFERS_FOR_CAPTURE)
         return max(0, self._value(query) or 0) if self._query(query) else 0
 
     def infos(self) -> dict[str, ControlInfo]:
-        """Return every control as it is now; the driver is asked for each."""
+        """Return every control with its present state, asked from the driver."""
         return {name: self._info(name, found.id) for name, found in self._found.items()}
 
     def _info(self, name: str, number: int) -> ControlInfo:
@@ -749,7 +754,7 @@ class V4l2Controls:
             name,
             _KINDS[query.type],
             int(query.minimum),
-            # Of a bitmask this is a 32-bit mask in a signed field.
+            # For a bitmask the field is signed, but holds an unsigned 32-bit mask.
             int(query.maximum) & 0xFFFFFFFF
             if query.type == abi.CTRL_TYPE_BITMASK
             else int(query.maximum),
@@ -792,11 +797,11 @@ class V4l2Controls:
         """
         Set a control, and return the value in force afterwards.
 
-        The driver may have rounded it. ``None`` where there is none to read.
+        The driver may have rounded the value. ``None``: the control can't be read.
 
-        :raises ConfigError: no such control, or the value isn't in its range. The message names
-            both.
-        :raises CameraError: the driver refuses it now.
+        :raises ConfigError: there is no such control, or the value is outside of its range. The
+            message names the value and the range.
+        :raises CameraError: the driver refuses the value now.
         """
         camera = f"'{self._device.path}' ({self._device.card})"
         found = self._found.get(name)

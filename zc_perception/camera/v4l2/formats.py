@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-What a V4L2 driver offers and where it puts the pixels: pure values over the driver's answers.
+Values made of a V4L2 driver's answers: formats, sizes, rates, and the planes' layout.
 
 Sources: the kernel's *Image Formats* (planar formats: how strides and offsets of the chroma planes
 follow from the first plane's, one buffer for all planes or one for each) and *Single- and
@@ -40,8 +40,8 @@ from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
-# The best first: what consumers take as it is, then what takes the least work to make it so. All
-# others follow.
+# The best formats first: those that consumers use directly, then those that need the least
+# conversion. All other formats follow.
 _PREFERRED = tuple(map(fourcc_code, ('NV12', 'YUYV', 'UYVY', 'NV16', 'NV21', 'YU12', 'NV24')))
 JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 """V4L2's fourccs of buffers that hold one whole JPEG each."""
@@ -50,9 +50,9 @@ JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 @dataclass(frozen=True)
 class DriverPlane:
     """
-    One memory buffer of a frame as the driver wants it.
+    One memory buffer of a frame, as the driver describes it.
 
-    It has the bytes per row of its first plane, and the bytes in all.
+    The fields are the bytes per row of the buffer's first plane, and the buffer's size in bytes.
     """
 
     stride: int
@@ -62,10 +62,10 @@ class DriverPlane:
 @dataclass(frozen=True)
 class DriverFormat:
     """
-    A format as G_FMT, S_FMT and TRY_FMT answer, of either API.
+    The answer of G_FMT, S_FMT or TRY_FMT, for the single- and the multi-planar API.
 
-    :param fourcc: V4L2's.
-    :param planes: one for each memory buffer.
+    :param fourcc: V4L2's fourcc of the format.
+    :param planes: one entry for each memory buffer.
     :param colours: the driver's colour fields.
     """
 
@@ -83,10 +83,10 @@ class DriverFormat:
     @property
     def colorimetry(self) -> Colorimetry:
         """
-        What the driver says of its colours.
+        The colorimetry by the driver's colour fields.
 
-        BT.601 where it says nothing, or something that has no name here, with its range. A camera
-        whose colours are unknown can still be used.
+        If the driver gives no matrix, or one that this package doesn't know, it is BT.601 with the
+        driver's range, because a camera with unknown colours can still be used.
         """
         rgb = not pixel_format(from_v4l2(self.fourcc).fourcc).is_yuv
         try:
@@ -100,14 +100,14 @@ class DriverFormat:
 
 def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> ImageLayout:
     """
-    Return where the planes lie.
+    Return the layout of the planes in the buffers.
 
     Planes in one buffer follow each other without a gap, the later ones' strides in proportion to
     the first one's; planes in buffers of their own begin at *data_offsets*. A tiled format in one
-    buffer is taken only where nothing is padded: otherwise V4L2 doesn't say where its chroma
+    buffer is accepted only without padding, because otherwise V4L2 doesn't say where its chroma
     begins.
 
-    :param data_offsets: per buffer, where the driver begins; all 0 by default.
+    :param data_offsets: per buffer, the offset of the data; all 0 by default.
     :raises FormatError: the V4L2 format has no counterpart here.
     :raises LayoutError: the driver's numbers can't hold such an image. The message names the
         plane.
@@ -158,9 +158,9 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
 
 def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
     """
-    Return for each buffer where its last significant byte ends.
+    Return for each buffer the least number of bytes of a complete frame.
 
-    A frame with fewer bytes is incomplete. The last row needn't be padded.
+    A frame with fewer bytes is incomplete. The padding of the last row doesn't count.
     """
     ends = [0] * layout.num_buffers
     for index, plane in enumerate(layout.planes):
@@ -204,9 +204,9 @@ class FormatOffer:
 
 def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[str, str]]:
     """
-    Return the usable ones of a device's V4L2 fourccs, the best first.
+    Return the usable formats among a device's V4L2 fourccs, the best first.
 
-    It also returns why each of the others isn't usable, by its name.
+    The second result gives, by name, the reason why each other format isn't usable.
     """
     found: dict[Format, dict[bool, int]] = {}
     refused: dict[str, str] = {}
@@ -223,9 +223,9 @@ def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[s
 
 def _rank(offer: FormatOffer) -> tuple[bool, int]:
     """
-    Rank LINEAR first: every consumer reads it.
+    Rank LINEAR formats first, because every consumer reads them.
 
-    A tiled format is for a consumer that names it.
+    A tiled format is only for a consumer that names it.
     """
     place = _PREFERRED.index(offer.fourcc) if offer.fourcc in _PREFERRED else len(_PREFERRED)
     return offer.modifier != LINEAR, place
@@ -235,10 +235,10 @@ def one_placement(
     offers: Sequence[FormatOffer],
 ) -> tuple[Placement | None, tuple[FormatOffer, ...]]:
     """
-    Return the placement to state, and the formats that all have it.
+    Return one placement of planes, and the formats that have this placement.
 
-    Constraints have one placement for all formats, so the best format's counts. ``None`` where it
-    can do both. Formats with one plane go with either.
+    Constraints have one placement for all formats, so the best format's placement is used.
+    ``None``: the best format has both placements. Formats with one plane fit to either placement.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:
@@ -259,7 +259,7 @@ def one_placement(
 
 @dataclass(frozen=True)
 class SizeRange:
-    """Sizes that a format has: one (no steps), or all from least to most by the steps."""
+    """Sizes of a format: a single size (steps are 0), or all from least to most by the steps."""
 
     least: Size
     most: Size
@@ -274,7 +274,7 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class RateRange:
-    """Frames per second that a size has: one, or all between two."""
+    """Frames per second of a size: a single rate, or all rates between two."""
 
     least: float
     most: float
@@ -283,5 +283,5 @@ class RateRange:
         return f'{self.most:g}' if self.least == self.most else f'{self.least:g} to {self.most:g}'
 
     def holds(self, rate: float) -> bool:
-        """Tell whether *rate* is one of them, within a hundredth: 29.97 is 30."""
+        """Tell whether *rate* is in the range, within a hundredth: 29.97 counts as 30."""
         return self.least * 0.99 <= rate <= self.most * 1.01

@@ -14,20 +14,20 @@
 # limitations under the License.
 
 """
-Frames of a camera whose driver fills its buffers with JPEGs.
+Decode the frames of a camera whose driver fills its buffers with JPEGs.
 
-Each is decoded once, on a thread of its own, into the pool's NV12.
+A separate thread decodes each JPEG once, into an NV12 slot of the pool.
 
 The camera's thread hands over what the driver has filled and goes on waiting for the driver. The
 decoding thread takes the newest picture, writes the frame, and gives the driver its buffer back.
-If a newer picture comes, one that is still waiting is skipped: a machine that is too slow loses
-frames, and the others stay fresh.
+If a newer picture comes, a picture that still waits is skipped. So a machine that is too slow
+loses frames, but the decoded frames are always recent.
 
 libturbojpeg decodes straight to planes of Y, Cb and Cr, without a detour through RGB. The luma
-plane is written where it stays, the chroma planes beside it, brought to half the picture's width
-and height where the JPEG has more or less, and interleaved. The lock of the interpreter is not
-held meanwhile. Webcams leave out the Huffman tables that JPEG calls typical; libturbojpeg 2.0 and
-later fill them in.
+plane is written directly into the slot. The chroma planes are written to scratch memory, scaled to
+half the picture's width and height if needed, and interleaved into the slot. The decoding doesn't
+hold the interpreter's lock. Webcams leave out the Huffman tables that JPEG calls typical;
+libturbojpeg 2.0 and later fill them in.
 
 Sources: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole
 picture, ``bytesused`` says how long), ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too),
@@ -72,15 +72,15 @@ _NEEDED = (
     'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2',
     'tjGetErrorCode', 'tjDestroy',
 )  # fmt: skip
-# How many pixels one chroma sample stands for, horizontally and vertically, by TJSAMP_*. Grey has
-# none.
+# By TJSAMP_*: how many pixels one chroma sample covers horizontally and vertically. Grey has no
+# chroma.
 _SUBSAMPLING = {0: (1, 1), 1: (2, 1), 2: (2, 2), 3: None, 4: (1, 2), 5: (4, 1), 6: (1, 4)}
 _YCBCR, _GREY = 1, 2
 _OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
 _LIMIT_SCANS = 32768
 _WARNING = 0
-# Many webcams fill a picture up with bytes in front of its end marker. Everything was decoded by
-# then.
+# This warning is no error: many webcams add bytes before the end marker, and the picture was
+# decoded completely by then.
 _HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
 _BEGIN = b'\xff\xd8'
 _WIDEST_SUBSAMPLING = 4
@@ -89,14 +89,14 @@ _FILL = 0xFF
 _SCAN = 0xDA
 # Markers of segments that have a length: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
 _SEGMENTS = frozenset((*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE))
-# A file with more segments is no picture.
+# Data with more segments is not a picture.
 _MOST_STRAY = 4096
 _CHUNK = 1 << 16
 Pixels = NDArray[np.uint8]
 
 
 class BadJpegError(CameraError):
-    """This picture is broken, or of another kind than was expected. The next one may be good."""
+    """A picture is broken, or of another kind than expected. The next picture may be good."""
 
 
 @cache
@@ -152,11 +152,11 @@ def missing_library() -> str:
 
 def mended(data: Pixels) -> Pixels:
     """
-    Return *data* as JPEG wants it.
+    Return *data* as a valid JPEG, if the defect is one that webcams often make.
 
-    That is a copy, or *data* itself if it is fine, or if it is no picture at all.
+    The result is a mended copy, or *data* itself if it needs no mending or isn't a picture.
 
-    :param data: one picture and what may follow it, contiguous.
+    :param data: contiguous bytes: one picture, and bytes that may follow it.
     """
     kept = _header(data)
     if kept is None:
@@ -173,9 +173,9 @@ def mended(data: Pixels) -> Pixels:
 
 def _header(data: Pixels) -> list[tuple[int, int]] | None:
     """
-    Return what to keep of *data*, up to its end, so that the header has no stray bytes.
+    Return the parts of *data* to keep, so that the header has no stray bytes.
 
-    :returns: begins and ends; ``None``: no picture's data begins.
+    :returns: begin and end of each part; ``None``: *data* has no start of a picture's scan.
     """
     begin = data[: _MOST_STRAY + len(_BEGIN)].tobytes().find(_BEGIN)
     if begin < 0:
@@ -203,7 +203,7 @@ def _ends(data: Pixels, end: int) -> bool:
 
 
 def _last(data: Pixels) -> int:
-    """Return where the zeros begin that *data* ends with."""
+    """Return the offset of the zero bytes at the end of *data*."""
     for start in range((data.size - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
         found = np.flatnonzero(data[start:][:_CHUNK])
         if found.size:
@@ -213,12 +213,12 @@ def _last(data: Pixels) -> int:
 
 def _with_zeros(data: Pixels, end: int) -> int:
     """
-    Return where to end in place of *end*, with the zeros that may be the picture's.
+    Return where the picture ends behind *end*, with the zeros that may belong to it.
 
-    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture
-    may be zero: two blocks of chroma without any difference. That is one whole byte at most. All
-    other zeros are not the picture's own: with them the rest of a picture that is cut off would be
-    made up.
+    A byte 0xFF is always followed by a zero byte. Up to ten more bits at the end of a picture may
+    be zero (two blocks of chroma without any difference), hence at most one whole byte. Other
+    zeros don't belong to the picture: decoding them would invent the rest of a picture that is cut
+    off.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))
@@ -228,12 +228,12 @@ class JpegDecoder:
     """
     Decodes pictures of one size.
 
-    Its memory is allocated here, once.
+    Its memory is allocated once, in the constructor.
 
     One thread uses it at a time.
 
-    :param width: of the pictures, in pixels.
-    :param height: likewise.
+    :param width: width of the pictures in pixels.
+    :param height: height of the pictures in pixels.
     :raises ConfigError: libturbojpeg is not installed; the message says how to install it.
     """
 
@@ -242,7 +242,7 @@ class JpegDecoder:
         self._size = width, height
         # A JPEG's planes are padded to whole chroma samples.
         padded = width + _WIDEST_SUBSAMPLING - 1, height + _WIDEST_SUBSAMPLING - 1
-        # Pages that no picture needs are never touched, so they take no memory.
+        # Large enough for every subsampling; pages that no picture uses take no memory.
         self._planes = [np.empty(padded[0] * padded[1], np.uint8) for _ in range(3)]
         self._halved = [np.empty((-(-height // 2), -(-width // 2)), np.uint8) for _ in range(2)]
         self._lock = threading.Lock()
@@ -259,19 +259,20 @@ class JpegDecoder:
         """
         Write the picture *data* to the planes of an NV12 image.
 
-        :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
+        :param data: the JPEG's contiguous bytes. Bytes behind its end are ignored.
         :param luma: (height, width).
         :param chroma: (height/2, width/2, 2).
         :returns: how many bytes of *data* were copied because the picture had to be mended
-            (:func:`mended`); 0: it was as JPEG wants it.
-        :raises BadJpegError: it is broken, has another size or other colours. The planes may hold
-            a part of it then.
+            (:func:`mended`); 0: the picture needed no mending.
+        :raises BadJpegError: the picture is broken, or has another size or other colours. The
+            planes may then hold a part of it.
         :raises CameraError: the decoder is closed.
         """
         with self._lock:
             if self._handle is None:
                 raise CameraError('the JPEG decoder is closed')
-            # If a camera's pictures need mending, they are mended at once and not tried first.
+            # If a camera's last picture needed mending, the next is mended before the first
+            # attempt.
             picture = mended(data) if self._mend_first else data
             try:
                 self._try(self._handle, picture, luma, chroma)
@@ -287,15 +288,15 @@ class JpegDecoder:
         try:
             self._decode(handle, data, luma, chroma, self._examine(handle, data))
         except BadJpegError:
-            # A decoder keeps the tables of the picture before for one without tables. Those of a
-            # broken picture spoil it.
+            # A decoder uses the previous picture's tables for a picture without tables. Tables of
+            # a broken picture would spoil the next pictures, so a new decoder is made.
             self._library.tjDestroy(handle)
             self._handle = None
             self._handle = self._new_handle()
             raise
 
     def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
-        """Read the header: how many pixels a chroma sample stands for; ``None``: it is grey."""
+        """Read the header; return how many pixels a chroma sample covers; ``None``: it is grey."""
         if bytes(data[:2]) != _BEGIN:
             raise BadJpegError('a broken JPEG came: its first bytes are no picture')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
@@ -360,7 +361,7 @@ class JpegDecoder:
         if plane.shape == (
             2 * halved.shape[0],
             halved.shape[1],
-        ):  # 4:2:2, what most webcams make; resize() takes ten times as long
+        ):  # 4:2:2, which most webcams make; resize() would take ten times as long
             cv2.addWeighted(plane[::2], 0.5, plane[1::2], 0.5, 0.0, halved)
         else:
             cv2.resize(plane, halved.shape[::-1], halved, interpolation=cv2.INTER_AREA)
@@ -372,7 +373,7 @@ class JpegDecoder:
             raise BadJpegError(f'a broken JPEG came: {reason.decode(errors="replace")}')
 
     def close(self) -> None:
-        """Free the decoder. A picture that is being decoded is finished before."""
+        """Free the decoder, after the picture that is being decoded is finished."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:
@@ -391,9 +392,9 @@ _ROW = 4096
 
 def bytes_layout(size: int) -> ImageLayout:
     """
-    Return the layout of buffers that aren't images: rows of bytes.
+    Return a layout for buffers that aren't images: rows of bytes.
 
-    It serves the pool that counts the holders of the driver's buffers.
+    The pool that counts the holders of the driver's buffers needs a layout.
     """
     row = min(size, _ROW)
     return ImageLayout(
@@ -406,10 +407,10 @@ class JpegPicture:
     """
     A picture that the driver has filled in.
 
-    :param slot: the driver's buffer, being filled as far as its pool knows.
-    :param start: where the data begins.
-    :param end: where it ends.
-    :param captured_ns: CLOCK_MONOTONIC at which the camera had it.
+    :param slot: the slot of the driver's buffer; its pool still counts it as being filled.
+    :param start: offset at which the data begins.
+    :param end: offset at which the data ends.
+    :param captured_ns: CLOCK_MONOTONIC time at which the camera had the picture.
     """
 
     slot: Slot
@@ -431,14 +432,13 @@ class JpegFrames:
     """
     Decodes the newest picture into the pool.
 
-    :meth:`give` and :meth:`finished` are for the camera's thread.
+    Only the camera's thread calls :meth:`give` and :meth:`finished`.
 
     :param name: the name of the decoding thread.
-    :param pictures: the driver's buffers, whose free slots are queued again.
-    :param pool: gets the frames: slots of NV12, LINEAR.
-    :param wake: becomes readable whenever a picture is finished.
-    :param ledger: books each frame that was written, as ``decode``, and each JPEG that was mended,
-        as ``mend``.
+    :param pictures: the pool of the driver's buffers, whose free slots are queued again.
+    :param pool: the pool whose slots (NV12, LINEAR) the frames are decoded into.
+    :param wake: the eventfd that becomes readable whenever a picture is finished.
+    :param ledger: counts each decoded frame as ``decode``, and each mended JPEG as ``mend``.
     :raises ConfigError: the decoder's library is not installed.
     """
 
@@ -467,7 +467,7 @@ class JpegFrames:
         self.thread.start()
 
     def give(self, picture: JpegPicture) -> None:
-        """Hand a picture over. One that is still waiting goes back to the driver."""
+        """Hand a picture over for decoding. A picture that still waits goes back to the driver."""
         with self._changed:
             skipped, self._next = self._next, picture
             self._changed.notify()
@@ -476,7 +476,7 @@ class JpegFrames:
             self.pictures.discard(skipped.slot)
 
     def finished(self) -> Iterator[Outcome]:
-        """Yield what became of each finished picture, one after the other."""
+        """Yield the result of each finished picture: a frame, or why there is none."""
         while self._done:
             yield self._done.popleft()
 
@@ -510,7 +510,7 @@ class JpegFrames:
             if isinstance(error, BadJpegError):
                 self.bad += 1
                 self.last_bad = str(error)
-            # The traceback would keep views of the buffers alive.
+            # Drop the traceback, because it would keep views of the buffers alive.
             return error.with_traceback(None)
         finally:
             self.pictures.discard(picture.slot)
@@ -551,7 +551,7 @@ class JpegFrames:
 
     def close(self) -> None:
         """
-        End the thread, and give back what has not been taken.
+        End the thread, and release the pictures and frames that nobody has taken.
 
         Idempotent. A picture that is being decoded is finished first.
         """
