@@ -16,9 +16,9 @@
 """
 Questions that the doctor asks by :func:`~zc_perception.machine.asking.ask`.
 
-Each is a function that returns what can be written as JSON. It runs alone in its process, so that
-it may load what it likes, and it makes the same calls as the nodes do. What a question needs is
-imported by its own function: the other questions must not wait for it.
+Each question is a function that returns a JSON value. The function runs alone in a process, so
+that it may load any library, and it makes the same calls as the nodes do. It imports what it needs
+itself, so that other questions don't wait for these imports.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def try_model(text: str) -> dict[str, Any]:
 
 
 def _middlewares() -> list[str]:
-    """Return the middlewares that are installed: those in the ament index, and those of wheels."""
+    """Return the installed middlewares, from the ament index and from wheels."""
     found = set()
     for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep):
         folder = os.path.join(prefix, 'share/ament_index/resource_index/rmw_typesupport')
@@ -95,7 +95,7 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """Return the middleware that is asked for and not installed, which ends rcl; else nothing."""
+    """Return the middleware that is asked for but not installed (rcl then fails); else empty."""
     wanted = os.environ.get('RMW_IMPLEMENTATION', '')
     if not wanted or wanted in installed:
         return ''
@@ -129,7 +129,7 @@ def describe_ros() -> dict[str, Any]:
     Return rclpy's version, its middleware, and which packages of messages can be imported.
 
     ``messages`` has the error of each package, or an empty text. ``missing`` is the middleware
-    that the environment asks for and that is not installed; without it nothing can be imported.
+    that the environment asks for but that is not installed; then nothing else can be imported.
     """
     answer: dict[str, Any] = {
         'middlewares': _middlewares(),
@@ -141,7 +141,7 @@ def describe_ros() -> dict[str, Any]:
     try:
         rclpy = importlib.import_module('rclpy')
         answer['middleware'] = rclpy.get_rmw_implementation_identifier()
-    # whatever fails (an rclpy of another Python, a missing middleware) is the finding
+    # any failure (an rclpy of another Python, a missing middleware) is the answer
     except Exception as error:
         answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
         return answer
@@ -158,15 +158,16 @@ def describe_ros() -> dict[str, Any]:
 
 def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dict[str, Any]:
     """
-    Return what the nodes would say about a parameter file, without starting a node.
+    Return what the nodes would report about a parameter file, without starting a node.
 
-    These are problems that end a node, and warnings.
+    The answer has problems that would end a node, and warnings.
 
     :param cameras: ``given`` if *namespaces* are all cameras that there will be; ``named`` if they
         come from the file, so that there may be others.
-    :param namespaces: of the nodes that will get the file; an empty text is the root.
-    :returns: among others ``misses``: sections that the nodes refuse unless there are other
-        cameras than the file names.
+    :param namespaces: the namespaces of the nodes that will get the file; an empty text is the
+        root namespace.
+    :returns: a dictionary; its ``misses`` are sections that the nodes refuse unless there are
+        cameras that the file doesn't name.
     """
     from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml
 
@@ -179,7 +180,7 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
             'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed",
             'missing': missing,
         }
-    try:  # by name, as rclpy is: type checkers find no types behind these
+    try:  # imported by name, like rclpy, because type checkers find no types for these modules
         verdict = importlib.import_module('zc_perception.nodes.params.verdict')
         kinds = importlib.import_module('zc_perception.nodes.params.verdict').node_kinds()
     except ImportError as error:

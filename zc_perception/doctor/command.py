@@ -17,13 +17,14 @@
 Run the checks of ``zc_doctor``, report, and write the result.
 
 :mod:`~zc_perception.doctor.zc_doctor` reads the options. Much of the report comes from outside:
-names of processes, nodes, cards and files, and values of the parameter file. This file makes all
-text for people printable, whichever check it comes from; JSON escapes by itself. The JSON follows
-``doctor.schema.json``, version 1: ids and keys stay, new ones may come.
+    names of processes, nodes, cards and files, and values of the parameter file. So this file
+    makes all text for people printable, whichever check has written it; the JSON output escapes
+    such text itself. The JSON follows ``doctor.schema.json``, version 1: ids and keys don't
+    change, but new ones may be added.
 
-The groups of checks run side by side. The checks of one group run one after the other, each within
-its time limit. A check that hangs in the kernel can't be ended: its thread is left behind, named
-after the check, and ends with the process.
+Groups of checks run in parallel. The checks of one group run one after the other, each with a time
+limit. A check that hangs in the kernel can't be ended: its thread, named after the check, is left
+behind and ends with the process.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ _LAST = (
 
 
 def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
-    """Return the checks of these groups, or all with those of kinds, group by group."""
+    """Return the checks of these groups (or of all, with those of kinds), group by group."""
     cameras, accelerators = (
         [check for kind in kinds.declared.classes.values() for check in kind.CHECKS]
         for kinds in (CAMERAS, ACCELERATORS)
@@ -202,7 +203,7 @@ class Result:
 
 
 class _Memory:
-    """Remember the answers, each of which costs a process; ask each question once."""
+    """Remember the answers, so that each question starts a process only once."""
 
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
@@ -234,7 +235,8 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     found: list[Result] = []
     try:
         for finding in check.run(system, needs):
-            found.append(Result(check, finding))  # one by one: the findings before an error count
+            # take findings one by one, so that those before an error count
+            found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
     except Exception as error:  # a bug in a check must not hide the findings of the others
@@ -245,10 +247,10 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
-    """Run the checks, *limit_s* for each; yield findings in their order, as soon as may be."""
+    """Run the checks, each for at most *limit_s*; yield findings early, but in order."""
     system = replace(system, ask=_Memory(system.ask))
     ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
-    # The running check of each group, on a thread of its own, and the checks that wait for it.
+    # For each group, the running check on a thread of its own, and the checks that come after it.
     lanes: dict[str, deque[Check]] = {}
     deadlines: dict[str, float] = {}
     done: dict[str, list[Result]] = {}
@@ -266,7 +268,7 @@ def run_checks(
 
     def end(check: Check, results: list[Result]) -> None:
         if check.id in done:
-            return  # a check that was given up has ended after all
+            return  # a check that was given up as too slow has ended now
         done[check.id] = results
         lanes[check.group].popleft()
         del deadlines[check.group]
@@ -301,7 +303,7 @@ def heading(system: System, needs: Needs) -> str:
 
 
 def lines_of(result: Result, verbose: bool) -> Iterator[str]:
-    """Yield the lines of one finding; none for what doesn't apply, unless *verbose*."""
+    """Yield the lines of one finding; a check that doesn't apply has none, unless *verbose*."""
     finding = result.finding
     if finding.status is Status.SKIP and not verbose:
         return
@@ -328,7 +330,7 @@ def summary_line(results: Sequence[Result], verbose: bool) -> str:
 
 
 def document(results: Sequence[Result], system: System, needs: Needs) -> dict[str, Any]:
-    """Return what ``--json`` writes."""
+    """Return the document that ``--json`` writes."""
     counts = Counter(result.finding.status for result in results)
     return {
         'version': VERSION,
@@ -365,7 +367,7 @@ _LONGEST_S = 3600.0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Write the result whole or not at all; make missing folders, and name them."""
+    """Write the result completely or not at all; make missing folders and report them."""
     try:
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
@@ -379,7 +381,7 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """Write text to stdout; BrokenPipeError: the reader has gone."""
+    """Write text to stdout; BrokenPipeError: nobody reads it any more."""
     error = put(text, sys.stdout)
     if isinstance(error, BrokenPipeError):
         raise error
@@ -390,7 +392,7 @@ def _say(text: str) -> None:
 
 
 def _complain(text: str) -> None:
-    """Write to stderr, if that is possible."""
+    """Write a text to stderr, if that is possible."""
     put(printable(text), sys.stderr)
 
 
@@ -421,7 +423,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run it all: 0 nothing failed, 1 something did, 2 wrong use, 128 + n signal n."""
+    """Run the program; return 0, or 1: a check failed, 2: wrong use, 128 + n: signal n."""
     with interruptions() as interruption:
         try:
             with interruption.allowed():
@@ -436,7 +438,7 @@ def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only
             _complain(f'zc_doctor: ended by {interrupted}')
             return interrupted.exit_code
         finally:
-            # Threads that hang in the kernel stay; those that are about to end are waited for.
+            # Wait for threads that are about to end; threads that hang in the kernel are left.
             names = {f'zc_doctor {check.id}' for check in checks_of()}
             deadline = time.monotonic() + _PATIENCE_S
             for thread in threading.enumerate():

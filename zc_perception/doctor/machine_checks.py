@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Check the machine: kernel, limits of a program started like this one, heaps and real buffers.
+Check the machine: the kernel, this process's resource limits, heaps, and real buffers.
 
 Sources: ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux 6.0, dma-heaps with 5.6; getrlimit(2),
 proc(5) on ``limits`` and ``CmaTotal``; ``Documentation/userspace-api/dma-buf-heaps``.
@@ -62,7 +62,7 @@ HEAPS_SINCE, FENCES_SINCE = (5, 6), (6, 0)
 
 
 def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the kernel is new enough: old ones have no heaps."""
+    """Check that the kernel is new enough to have dma-heaps."""
     release, version = system.release, system.kernel_version()
     figures = {'release': release, 'machine': system.machine, 'tegra': system.is_tegra}
     found = f'Linux {release} on {system.machine}{" (Jetson)" if system.is_tegra else ""}'
@@ -85,7 +85,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check for the sync-file ioctls: try a real buffer if there is one, else read the version."""
+    """Check for the sync-file ioctls on a real buffer, or else by the kernel's version."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             there = system.kernel_version() >= FENCES_SINCE
@@ -109,13 +109,13 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
 _LIMITS_FILE = '/etc/security/limits.d/zc-perception.conf'
-# Python, rclpy and a middleware have about this many open.
+# About as many descriptors are open for Python, rclpy and a middleware.
 _OWN_DESCRIPTORS = 128
 _PER_SLOT = 6
 
 
 def _limit(system: System, name: str, column: int = 0) -> float | None:
-    """Return a limit in ``/proc/self/limits`` (column 0: soft); ``None``: it isn't shown."""
+    """Return a limit from ``/proc/self/limits`` (column 0: soft); ``None`` if it isn't listed."""
     for line in system.read('proc/self/limits').splitlines():
         if line.startswith(name):
             words = line.removeprefix(name).split()
@@ -193,8 +193,8 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the limit of descriptors: each shared buffer and each job in flight has some."""
-    # The hard one: the programs raise the soft one to it themselves.
+    """Check the limit of descriptors, which shared buffers and jobs in flight need."""
+    # Check the hard limit, because the programs themselves raise the soft limit to it.
     limit = _limit(system, 'Max open files', 1)
     if limit is None:
         yield skip('/proc/self/limits does not show the limit')
@@ -216,7 +216,7 @@ def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def python(system: System, needs: Needs) -> Iterator[Finding]:
-    """Say which form of the package runs: with its compiled steps or without."""
+    """Report whether the package runs with its compiled code or without."""
     if compiled is not None:
         yield ok(how_it_runs())
     else:
@@ -230,7 +230,7 @@ def python(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 _MIB = 1 << 20
-# Names that stand for no node.
+# Names of heaps that stand for no device node.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
 _OTHERWISE = (
     'frames then lie in memfds: cameras whose frames the CPU writes, such as '
@@ -259,7 +259,7 @@ def _rights(path: Path) -> dict[str, object]:
 
 
 def heaps(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report each heap that is there, each that is named but missing, and whether there is any."""
+    """Report each heap that exists, each that is named but missing, and whether any exists."""
     nodes = heap_nodes(system)
     named = [name for name in needs.heaps if name not in _NO_NODE]
     usable = 0
@@ -333,7 +333,7 @@ def read_cma(system: System) -> tuple[int, int] | None:
 
 
 def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
-    """Compare the pools in contiguous memory with what there is of it; name the others."""
+    """Compare the size of the pools in contiguous memory with what is free; name the others."""
     cma = read_cma(system)
     total, free = cma or (0, 0)
     there = (
@@ -429,7 +429,7 @@ def _heap_need(needs: Needs, name: str) -> Need:
 
 
 def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Allocate, map, SYNC, write, and read back through a new mapping."""
+    """Try a buffer of each heap: allocate, map, SYNC, write, and read through a new mapping."""
     for name in trial_heaps(system):
         try:
             with allocate(system, name, 4 * PAGE) as buffer:
@@ -477,7 +477,7 @@ def _written_and_read(buffer: DmaBuf) -> bool:
 
 
 def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Try a fence: EXPORT_SYNC_FILE, wait, IMPORT_SYNC_FILE."""
+    """Try fences on a real buffer: EXPORT_SYNC_FILE, wait, IMPORT_SYNC_FILE."""
     names = list(heap_nodes(system))
     if not names:
         yield skip('there is no heap for dma-bufs, and a memfd has no fences')

@@ -14,12 +14,13 @@
 # limitations under the License.
 
 """
-Work out, without ROS, what the parameter file asks of the machine, and what its pools take.
+Work out, without ROS, what the parameter file needs, and how large its pools are.
 
-For a pool the doctor makes the capture node's own
-:class:`~zc_perception.negotiation.session.BufferSession` of the same participants (camera,
-inference nodes of the same process, stand-ins of ``participants``), and asks it what it would
-allocate. The checks get the answer as :class:`~zc_perception.machine.checks.Needs`.
+For each pool, the doctor makes the same
+:class:`~zc_perception.negotiation.session.BufferSession` as the capture node, with the same
+    participants (camera, inference nodes of the same process, stand-ins of ``participants``), and
+    asks this session what it would allocate. The checks get the answer as
+    :class:`~zc_perception.machine.checks.Needs`.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ from zc_perception.npu.selection import candidates
 
 
 def camera_class(camera: NodeNeed) -> type[Camera]:
-    """Return the class of a node's kind of camera; the base class if that can't be imported."""
+    """Return the class of a node's kind of camera; the base class if it can't be imported."""
     try:
         return CAMERAS.load(camera.kind)
-    except ConfigError:  # check cameras.configured reports it
+    except ConfigError:  # check cameras.configured reports the failure
         return Camera
 
 
@@ -65,11 +66,11 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
     """
     Return the values with which a node would run.
 
-    These are the valid ones of *values*, and the node's defaults in place of the others. Check
-    ``parameters.file`` reports the others.
+    The result has the valid values of *values*, and the node's defaults for all others. Check
+    ``parameters.file`` reports invalid values.
 
     :param kind: ``capture`` or ``inference``.
-    :param node: its full name.
+    :param node: the node's full name.
     """
     taken: dict[str, Any] = {}
     specs = NODES[kind]
@@ -80,7 +81,8 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
                 taken[spec.name] = spec.convert(values[spec.name])
             except ConfigError:
                 if spec is specs.own[0] and isinstance(values[spec.name], str):
-                    taken[spec.name] = values[spec.name]  # an unknown kind: reported elsewhere
+                    # an unknown kind of camera, which another check reports
+                    taken[spec.name] = values[spec.name]
     return NodeNeed(node or f'/{kind}', specs.own[0].name, taken)
 
 
@@ -91,7 +93,7 @@ def needs_for(
     *,
     cameras_given: bool = False,
 ) -> Needs:
-    """Return what these nodes ask for; *path*: of the parameter file."""
+    """Return what these nodes need; *path* is that of the parameter file."""
     uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
     heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
     importing = {name for name, kind in ACCELERATORS.declared.classes.items() if kind.IMPORTS}
@@ -102,7 +104,7 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return what nodes would do with these sections; *cameras*: namespaces, or the file's."""
+    """Return what the nodes of these sections need; *cameras*: namespaces, or the file's."""
 
     def found(kind: str) -> list[NodeNeed]:
         nodes = [f'/{name}/{kind}' for name in cameras] or list(
@@ -114,7 +116,7 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
 
 
 def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return what a parameter file asks for; no *path*: there is none."""
+    """Return what a parameter file needs; without *path* there is no file."""
     check_cameras(cameras, '--cameras')
     if not path:
         if cameras:
@@ -129,7 +131,7 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """Return the inference nodes in the camera's namespace, else those in no camera's."""
+    """Return the inference nodes of the camera's namespace, or else those of no camera's."""
     own = [
         inference
         for inference in needs.inferences
@@ -143,7 +145,7 @@ def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
 
 def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
     for name in candidates(inference.kind):
-        with suppress(ConfigError):  # a broken package, which check model.load reports
+        with suppress(ConfigError):  # the package is broken, which check model.load reports
             kind: type[Accelerator] = ACCELERATORS.load(name)
             foreseen = kind.foreseen(kind.own(inference.values), system)
             if foreseen is not None:
@@ -152,7 +154,7 @@ def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
-    """Keep only slots, alignments and sizes, where formats and memory aren't known."""
+    """Return constraints with only slots, alignments and sizes, if the rest is unknown."""
     return replace(
         constraints,
         formats=None,
@@ -166,7 +168,7 @@ def counting_only(constraints: BufferConstraints) -> BufferConstraints:
 
 
 def anywhere(constraints: BufferConstraints) -> BufferConstraints:
-    """Drop the wishes for memory, for a camera whose memory isn't known yet."""
+    """Return constraints without wishes for memory, if the camera's memory is unknown."""
     return replace(constraints, heaps=None, contiguous=False, devices=())
 
 
@@ -177,17 +179,17 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 @dataclass(frozen=True)
 class PoolNeed:
     """
-    One camera's pool.
+    The memory that one camera's pool needs.
 
-    :param memory: the heap's name, or whose memory it is.
-    :param contiguous: whether that is the contiguous pool; ``None``: the driver chooses, so it
-        isn't known.
-    :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the
-        size isn't known.
-    :param problem: why the size isn't known.
-    :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
-    :param misfits: for each accelerator that can't use such buffers: why.
-    :param agreed: what the buffers are like; empty where only their number is known.
+    :param memory: the heap's name, or else a text that says whose memory it is.
+    :param contiguous: whether the memory is the kernel's contiguous pool (CMA); ``None``: unknown,
+        because the driver chooses.
+    :param buffers: the bytes of each memory buffer of a slot, rounded up to pages; empty if the
+        size is unknown.
+    :param problem: why the size is unknown.
+    :param refusal: why there can't be such a pool, in the negotiation's words; empty if there can.
+    :param misfits: the reason for each accelerator that can't use such buffers.
+    :param agreed: a description of the agreed buffers; empty if only their number is known.
     """
 
     camera: NodeNeed
@@ -203,12 +205,12 @@ class PoolNeed:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of each slot; 0 where the size isn't known."""
+        """The bytes of each slot; 0 if the size is unknown."""
         return sum(self.buffers)
 
     @property
     def total(self) -> int:
-        """Bytes of the whole pool."""
+        """The bytes of the whole pool."""
         return self.slots * self.slot_bytes
 
     def in_heap(self, name: str) -> PoolNeed:
@@ -226,9 +228,9 @@ class _Consumers:
     """
     All participants in the negotiation except the camera.
 
-    :param wanted: slots in all, if the participants don't need more.
+    :param wanted: the number of slots in all, unless the participants need more.
     :ivar known: what the camera has said about itself.
-    :ivar misfits: for each accelerator that is left out: why it can't use what is agreed on.
+    :ivar misfits: for each accelerator that is left out, why it can't use the agreed buffers.
     """
 
     def __init__(
@@ -247,11 +249,11 @@ class _Consumers:
         """
         Return what the capture node's own session will ask the camera for.
 
-        An accelerator that doesn't fit holds no slot.
+        An accelerator that can't use the agreed buffers holds no slot.
 
-        :raises NegotiationError: nothing suits the camera and all stand-ins; or an accelerator
-            holds more frames, or wants other sizes, than there can be. Other checks try for real
-            which formats and memory an accelerator takes.
+        :raises NegotiationError: nothing suits both the camera and all stand-ins, or an
+            accelerator holds more frames or wants other sizes than are possible. Other checks try
+            real buffers to find out which formats and memory an accelerator takes.
         """
         self.known = known
         session = BufferSession(
@@ -277,7 +279,7 @@ class _Consumers:
         return request.settings()
 
     def refusal(self, given: BufferSettings) -> str:
-        """Say why frames of that layout don't suit a stand-in; empty: they suit all."""
+        """Return why frames of this layout don't suit a stand-in; empty if they suit all."""
         assert self.known is not None, 'it was agreed on'
         stand_ins = [_counting(one, self.known) for one in self._stand_ins]
         broken = [
@@ -288,7 +290,7 @@ class _Consumers:
         return f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
 
     def slots(self, held: int) -> int:
-        """Return how many slots there will be; the camera itself holds *held*."""
+        """Return how many slots the pool will have, if the camera itself holds *held*."""
         return slots_of(
             [BufferConstraints('camera', slots=held), *self._accelerators, *self._stand_ins],
             self._wanted,
@@ -296,14 +298,14 @@ class _Consumers:
 
 
 def _counting(consumer: BufferConstraints, known: Known) -> BufferConstraints:
-    """Return the consumer's wishes about what is known of the camera."""
+    """Return the consumer's constraints about what is known of the camera."""
     if not known.formats:
         return counting_only(consumer)
     return consumer if known.memory else anywhere(consumer)
 
 
 def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
-    """Work out what one camera's pool takes."""
+    """Work out the memory that one camera's pool needs."""
     kind = camera_class(camera)
     declared = {spec.name for spec in kind.PARAMETERS}
     brought = camera['pipeline_buffers'] if 'pipeline_buffers' in declared else 0
@@ -314,7 +316,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         heaps = None if use is None else offered_heaps(system, camera['heap'], use)
         accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
-    except AllocationError as error:  # the check of heaps reports it
+    except AllocationError as error:  # the check of heaps reports the missing heap
         return replace(
             need, memory='a heap that is not there', contiguous=False, problem=str(error)
         )

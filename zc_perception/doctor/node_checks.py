@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Check what the nodes of the parameter file will do, and the ROS 2 that they run on.
+Check the nodes of the parameter file, and the ROS 2 that they run on.
 
-That is: their parameters, cameras, calibrations, models and agreements on buffers. The class of a
-camera declares what the camera needs. Models are loaded for real, in a process of their own. The
-nodes' frame logs tell what runs, which needs no ROS. The folder of the links is looked at, never
-made: where it isn't there, the check tries to make one of another name beside it.
+The checks look at parameters, cameras, calibrations, models and agreements on buffers. A camera's
+class declares what the camera needs. Models are loaded for real, in a process of their own. Which
+nodes run is read from their frame logs, which needs no ROS. The folder of the links is examined,
+but never made: if it is missing, the check tries to make a folder of another name beside it.
 
 Sources: REP 2000 (distributions); Fast DDS documentation on shared-memory transport and profile
 files; ``config/fastdds_images.xml``.
@@ -69,7 +69,7 @@ from zc_perception.shipped_files import shipped_file
 
 
 def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check each key and value by the nodes' own rules, which need rclpy."""
+    """Check each key and value of the file by the nodes' own rules, which need rclpy."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file)')
         return
@@ -108,7 +108,7 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
-    """Let the class of each camera of the parameter file look at that camera."""
+    """Check each camera of the parameter file, by the checks of the camera's class."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file), so no camera is configured')
     for camera in needs.cameras:
@@ -196,7 +196,7 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
 
 
 def _inferences(needs: Needs) -> tuple[NodeNeed, ...]:
-    """Return the inference nodes; without a parameter file: one with its defaults."""
+    """Return the inference nodes; without a parameter file, a single one with defaults."""
     return needs.inferences or (node_need('inference', {}),)
 
 
@@ -205,7 +205,7 @@ def _question(inference: NodeNeed) -> str:
 
 
 def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the manifest is found and valid, and that the files of its engines are there."""
+    """Check that the manifest is found and valid, and that its engines' files exist."""
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
@@ -223,7 +223,7 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def model_load(system: System, needs: Needs) -> Iterator[Finding]:
-    """Say on which accelerator the model loads, and why on no better one."""
+    """Report which accelerator the model loads on, and why no better one fits."""
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
@@ -242,13 +242,13 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
         )
         if answer[
             'reasons'
-        ]:  # a model without a variant for a card, or no card, is no fault of the machine
+        ]:  # a missing card, or a model without a variant for the card, is no fault of the machine
             found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)
 
 
 def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report what each camera of the parameter file and its consumers would agree on."""
+    """Report which buffers each camera of the parameter file and its consumers would agree on."""
     if not needs.cameras:
         yield skip('no parameter file was given (--params-file)')
     for camera in needs.cameras:
@@ -275,7 +275,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report what running capture nodes agreed on and could give, and whom they refuse."""
+    """Report what running capture nodes have agreed on, and which consumers they refuse."""
     cameras = 0
     with find_frame_logs(system.proc) as logs:
         for log in logs:
@@ -295,7 +295,7 @@ def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
 _PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
-#: What Fast DDS has without a profile.
+#: The segment size of Fast DDS without a profile.
 _DEFAULT_SEGMENT = 512 * 1024
 _USUAL_IMAGE = 1920 * 1080 * 3
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
@@ -306,7 +306,7 @@ _NO_MIDDLEWARE = (
 
 
 def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report ROS_DISTRO, or else which distributions are installed."""
+    """Report the distribution in ROS_DISTRO, or else which distributions are installed."""
     name = system.environment.get('ROS_DISTRO', '')
     installed = system.names('opt/ros')
     figures = {'name': name, 'installed': installed}
@@ -339,7 +339,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report the middleware in use, and those that are installed."""
+    """Report the middleware in use, and the installed middlewares."""
     answer = system.ask(answers.describe_ros)
     wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
     figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
@@ -390,7 +390,7 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _segment(path: Path) -> int:
-    """Return the largest ``segment_size`` of an XML profile, 0 without one."""
+    """Return the largest ``segment_size`` in an XML profile, or 0 if there is none."""
     tree = ElementTree.parse(path)
     sizes = [
         (node.text or '').strip()
@@ -401,7 +401,7 @@ def _segment(path: Path) -> int:
 
 
 def _image(system: System, needs: Needs) -> int:
-    """Return the bytes of the largest image as plain subscribers get it: rgb8."""
+    """Return the bytes of the largest image, in rgb8 as plain subscribers get images."""
     sizes = [camera_class(camera).picture_size(system, camera.values) for camera in needs.cameras]
     return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
 
@@ -480,7 +480,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
 
 
 def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the folder as a publisher would find it."""
+    """Check the folder of the links' sockets, as a publisher would use it."""
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted(
@@ -511,7 +511,7 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
         socket_path(folder, '0' * 32)
         if os.path.lexists(folder):
             if groups:
-                _owned(folder, system.user)  # making it the group's is left to the nodes
+                _owned(folder, system.user)  # the nodes themselves give the folder to the group
             else:
                 runtime_folder(None, system.environment)
     except ConfigError as error:
@@ -538,7 +538,7 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _refusal(parent: os.PathLike[str]) -> str:
-    """Say why no folder can be made there; empty: it can. Rights alone don't tell."""
+    """Return why no folder can be made there; empty if one can. Rights alone don't tell this."""
     try:
         os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
     except OSError as error:

@@ -16,8 +16,8 @@
 """
 Run ``zc_doctor``: look at a vehicle before it drives, try real buffers, change nothing.
 
-It needs neither ROS nor root. :mod:`~zc_perception.doctor.command` is what it does; that is
-imported when a signal can't hurt any more.
+The program needs neither ROS nor root. :mod:`~zc_perception.doctor.command` does the work; it is
+imported only inside ``ending_quietly``, so that a Ctrl-C during the import prints no traceback.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _parser() -> OptionParser:
 
 
 def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
-    """Run it: 0 nothing failed, 1 something did, 2 wrong use, 128 + n signal n."""
+    """Run it; return 0, or 1: a check failed, 2: wrong use, 128 + n: signal n."""
     with ending_quietly('zc_doctor'):
         from zc_perception.programs import start
 

@@ -14,16 +14,15 @@
 # limitations under the License.
 
 """
-What nodes say of themselves, and what tools of other processes see of them.
+What nodes tell about themselves, and what tools in other processes can observe.
 
 Read in this order:
 
-1. :mod:`~zc_perception.observe.frame_log`: a node writes what it did with each frame into memory,
-   and other processes read that. :mod:`~zc_perception.observe.timeline` makes a trace of several
-   logs and of the kernel's events, and says how long each stage of a frame took. ``zc_timeline``
-   is the program that shows both for the nodes that run.
-2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures are those of
-   ``metrics``: latencies, and how much of a counter is new.
-3. ``processes``: what ``/proc`` says of other processes, and the next step for a user that may not
-   look at them or at the kernel.
+1. :mod:`~zc_perception.observe.frame_log`: a node records in memory what it did with each frame,
+and other processes read these records. :mod:`~zc_perception.observe.timeline` makes one trace of
+several logs and the kernel's events, and computes how long each stage of a frame took. The program
+``zc_timeline`` shows both for the nodes that run. 2. :mod:`~zc_perception.observe.diagnostics`:
+``/diagnostics``. Its figures come from ``metrics``: latencies, and how much counters have grown
+lately. 3. ``processes``: what ``/proc`` tells about other processes, and advice for a user who may
+not examine them or the kernel.
 """

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-``/diagnostics`` in the standard form: a status per part of a node.
+Publish ``/diagnostics`` in the standard form, with a status for each part of a node.
 
-It is published once a second, and at once when a level changes.
+A message is published once a second, and at once if a level changes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ have stopped.
 
 
 class Level(Enum):
-    """Severity. STALE isn't among them: aggregators say that of a node that is silent."""
+    """The severity. STALE is missing, because aggregators give that level to silent nodes."""
 
     OK = DiagnosticStatus.OK
     WARN = DiagnosticStatus.WARN
@@ -73,7 +73,7 @@ OK, WARN, ERROR = Level.OK, Level.WARN, Level.ERROR
 
 
 class Figures(Mapping[str, Any]):
-    """Values that are made only on demand: levels are looked at more often."""
+    """Values computed only when read, because levels are checked more often than published."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = cache(make)
@@ -88,19 +88,19 @@ class Figures(Mapping[str, Any]):
         return len(self._make())
 
     def items(self) -> ItemsView[str, Any]:
-        """See Mapping."""
+        """See :class:`Mapping`."""
         return self._make().items()
 
 
 @dataclass(frozen=True)
 class Status:
     """
-    One part's state.
+    The state of one part of a node.
 
-    :param message: what is, in a sentence.
+    :param message: the state, in one sentence.
     :param values: figures by name.
-    :param advice: what to do about it; everything but OK has one.
-    :param hardware_id: which device it is about; empty for this host.
+    :param advice: what the user can do; every level but OK needs advice.
+    :param hardware_id: the device that the status is about; empty for this host.
     """
 
     part: str
@@ -111,20 +111,23 @@ class Status:
     hardware_id: str = ''
 
     def text(self) -> str:
-        """Return message and advice."""
+        """Return message and advice as one text."""
         return f'{self.message}; {self.advice}' if self.advice else self.message
 
 
 @dataclass(frozen=True)
 class Row:
     """
-    One condition of a part, and what the part says while it holds.
+    One condition of a part, and the part's status while that condition holds.
 
-    :param when: takes what was seen.
-    :param sentence: a format string, as the advice is; its fields are the names of what was seen.
-    :param shown: what docs/diagnostics.md shows for a sentence that is nothing but a field.
-    :param see: what that page adds to the advice, or shows for one that is nothing but a field.
-    :param joins: the part says it together with later rows that hold and join.
+    :param when: the condition: a function of the values that were seen.
+    :param sentence: a format string, like *advice*; its fields are names of values that were seen.
+    :param shown: the text that docs/diagnostics.md shows instead of a sentence that is only a
+        field.
+    :param see: the text that this page adds to the advice, or shows instead of an advice that is
+        only a field.
+    :param joins: whether the part joins this row's sentence with those of later joining rows that
+        also hold.
     """
 
     when: Callable[[Any], object]
@@ -138,11 +141,11 @@ class Row:
 
 class Part:
     """
-    The conditions of a part of a node, as the rows of a table: the first one that holds counts.
+    The conditions of a part of a node, in a table of rows: the first that holds counts.
 
     ``tools/diagnostics_page.py`` writes the same rows into docs/diagnostics.md.
 
-    :param well: the sentence while no condition holds.
+    :param well: the sentence if no condition holds.
     """
 
     def __init__(self, name: str, *rows: Row, well: str) -> None:
@@ -153,7 +156,7 @@ class Part:
     def status(
         self, values: Mapping[str, Any] | None = None, hardware_id: str = '', **seen: Any
     ) -> Status:
-        """Return what the part says of what was *seen*."""
+        """Return the part's status for the values in *seen*."""
         look = SimpleNamespace(**seen)
         holding = (row for row in (*self.rows, self._well) if row.when(look))
         first = next(holding)
@@ -166,25 +169,27 @@ class Part:
 
 class DiagnosticsPublisher:
     """
-    Publishes once a second and when a level has changed.
+    Publish diagnostics once a second, and at once if a level has changed.
 
-    Where nobody reads them, nothing in them has changed and no work is done, it rests: it builds
-    them every five seconds only, and looks once a second.
+    If nobody subscribes, nothing has changed and no frames come, the publisher rests: it collects
+    the statuses only every five seconds, and checks for changes once a second.
 
-    It looks five times a second at *signs*. For a while after one of them has changed, it also
-    looks at what *collect* says, which takes a hundred times as long.
+    Otherwise it calls *signs* five times a second. For a while after a sign has changed, it also
+    calls *collect*, which takes a hundred times as long.
 
-    It goes by the steady clock: a simulation's time may stand still. It works from the moment that
-    the node has an executor, but not on that executor: see :mod:`~zc_perception.lookout`. What
-    *collect* raises is published as an error, and has no other effect.
+    The publisher uses the steady clock, because a simulation's time may stand still. It starts to
+    work once the node has an executor, but runs on a thread of its own: see
+    :mod:`~zc_perception.lookout`. If *collect* raises, the exception is published as an error, and
+    has no other effect.
 
-    :param collect: called on a thread of its own, one call at a time; must be quick, and neither
-        wait nor touch pixels.
-    :param before_publishing: called once a second, before the regular message, if that says
-        something else than the last one.
-    :param signs: returns a value that changes once a level may have changed or is about to; by
-        default it never changes. It must be as quick as reading some attributes.
-    :param progress: returns a value that changes while work is done, as quickly.
+    :param collect: a function that returns the statuses. Only one thread calls it, one call at a
+        time. It must be quick, and neither wait nor touch pixels.
+    :param before_publishing: a function that is called at most once a second, before a regular
+        message that differs from the last one.
+    :param signs: a function whose value changes if a level may have changed or is about to; by
+        default the value differs at every call. The function must be as quick as reading some
+        attributes.
+    :param progress: a function, as quick as *signs*, whose value changes while the node does work.
     """
 
     def __init__(
@@ -214,11 +219,11 @@ class DiagnosticsPublisher:
         self._watch = NodeWatch(node, LOOK_S, self.look)
 
     def look(self) -> None:
-        """Publish if it is time, or if a level has changed since it was published last."""
+        """Publish if a message is due, or if a level differs from the last message."""
         now = time.monotonic()
         try:
             signs, progress = self._signs(), self._progress()
-        except Exception:  # the part's own error is reported when it is collected
+        except Exception:  # ignore the error here, because collecting the statuses reports it
             signs = progress = object()
         stirs = signs != self._signs_seen or progress != self._progress_seen
         if signs != self._signs_seen:
@@ -269,7 +274,7 @@ class DiagnosticsPublisher:
         return status.part, status.level, texts, values
 
     def stop(self) -> None:
-        """Stop publishing. Idempotent."""
+        """Stop publishing. A second call does nothing."""
         self._watch.stop()
 
 
@@ -294,7 +299,7 @@ def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
 
 
 def _as_bytes(now_ns: int, rows: Sequence[_Row]) -> bytes:
-    """Serialise the message: numbers of 4 bytes begin at multiples of 4, a level anywhere."""
+    """Serialise the message; numbers of 4 bytes are aligned to 4, a level to 1."""
     out = bytearray(ENCAPSULATION + STAMP.pack(*divmod(now_ns, 1_000_000_000)) + cdr_string(''))
     out += bytes(-len(out) % 4) + COUNT.pack(len(rows))
     for _, level, texts, values in rows:

@@ -14,29 +14,29 @@
 # limitations under the License.
 
 """
-The flight recorder of a node: what it did with each frame and when.
+The frame log, a node's flight recorder: what the node did with each frame, and when.
 
 The records lie in memory that tools of other processes can read at any time.
 
-The recorder is always on, so that ``zc_verify`` and the timeline attach to what runs already,
-without ROS and without the node's help. It is a memfd: there is nothing to clean up, it is gone
-with the process. It is little-endian, and every field has a fixed size.
+The recorder is always on, so that ``zc_verify`` and the timeline can examine nodes that already
+run, without ROS and without the nodes' help. The log is a memfd, which ends with the process and
+needs no clean-up. Its numbers are little-endian, and every field has a fixed size.
 
 In this file, in this order: the layout; :class:`FrameLog`, which the node's thread writes;
 :class:`FrameLogReader` and :func:`find_frame_logs`, with which another process finds the logs in
-``/proc`` and reads them. Only the standard library is needed to read.
+    ``/proc`` and reads them. Reading a log needs only the standard library.
 
-- Bytes 0 to 4 KiB: header: :data:`HEADER`, and words of 8 bytes that are written whole: records
-  written, time of the end.
-- From 4 KiB, 28 KiB: facts: u64 generation (odd while they are written), u32 bytes, u32 CRC-32,
-  UTF-8 JSON.
-- From 32 KiB, 768 KiB: ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes; record *n*
-  (from 1) is at (*n* - 1) mod capacity.
+- Bytes 0 to 4 KiB: the header: :data:`HEADER`, then two words of 8 bytes, each written in one
+store: the number of records written, and the time of the end. - From 4 KiB, 28 KiB: the facts: u64
+generation (odd while the node writes them), u32 bytes, u32 CRC-32, UTF-8 JSON. - From 32 KiB, 768
+KiB: the ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes each; record *n* (from 1) is
+at (*n* - 1) mod capacity.
 
-A record is written with its number first and last, then the count of records. A reader takes a
-record that has its number at both ends and that the writer, as the count says afterwards, is still
-:data:`MARGIN` records away from overwriting. There is no checksum: its code and tables would have
-left the CPU's caches by the next frame, which would make it the most expensive part of a record.
+A record begins and ends with its own number; after the record, the writer increments the count of
+records. A reader accepts a record if both numbers are right, and if the count, read afterwards,
+shows that the writer is still :data:`MARGIN` records away from overwriting that record. Records
+have no checksum, because its code and tables would leave the CPU's caches between frames, and so
+cost more than all else in a record.
 """
 
 from __future__ import annotations
@@ -84,18 +84,18 @@ VERSION = 1
 CAPACITY = 4096
 RECORD_SIZE = 192
 MAX_BUFFERS = 4
-#: A CPU may reorder reads and writes, but never across this many records.
+#: CPUs may reorder reads and writes, but not across this many records.
 MARGIN = 32
 
 #: magic, version, record size, capacity
 HEADER = struct.Struct('<4sIII')
-#  Index of the 8-byte word that counts the records written; the last thing that is written of each
-#  record.
+#: The index of the 8-byte word that counts the records written; each record is written before
+#: this word is.
 WORD_WRITTEN = 2
-#: CLOCK_MONOTONIC ns when the node closed the log; 0: it hasn't.
+#: When the node closed the log, CLOCK_MONOTONIC ns; 0: the log is open.
 WORD_ENDED = 3
-#  CLOCK_MONOTONIC ns when the log was made, pid (in its own namespace), role, node; at byte
-#  :data:`WRITER_OFFSET`.
+#: At byte :data:`WRITER_OFFSET`: when the log was made (CLOCK_MONOTONIC ns), the writer's pid in
+#: its own namespace, role, node.
 WRITER = struct.Struct('<QI4x16s256s')
 WRITER_OFFSET = 32
 
@@ -108,14 +108,14 @@ RING_OFFSET = 32 * 1024
 FACTS_ROOM = RING_OFFSET - FACTS_TEXT
 SIZE = RING_OFFSET + CAPACITY * RECORD_SIZE
 
-#  number, kind, num_buffers | sequence, generation, buffer_uid | stamp, captured, published,
-#  received, submitted, signalled, done, decoded, sent, capture cost | inodes, st_dev | device
-#  handle, detections, device seqno, thread, nothing | number again
+#: number, kind, num_buffers | sequence, generation, buffer_uid | stamp, captured, published,
+#: received, submitted, signalled, done, decoded, sent, capture cost | inodes, st_dev | device
+#: handle, detections, device seqno, thread, nothing | number again
 RECORD = struct.Struct('<QIIQQQqqqqqqqqqqQQQQQIIQI4xQ')
 
 
 class RecordKind(IntEnum):
-    """What became of the frame in this node."""
+    """What happened to the frame in this node."""
 
     PUBLISHED = 1
     PROCESSED = 2
@@ -124,30 +124,31 @@ class RecordKind(IntEnum):
 
 class FrameRecord(NamedTuple):
     """
-    One frame that one node was done with.
+    The record of one frame that one node has finished.
 
     Times are CLOCK_MONOTONIC in ns, the same in every process of the machine; 0: not applicable or
     unknown.
 
-    :ivar number: from 1, in this log.
-    :ivar generation: of the slot.
-    :ivar buffer_uid: the slot's buffers.
-    :ivar stamp_ns: the frame's header stamp, ROS clock.
-    :ivar captured_ns: the camera had it.
-    :ivar published_ns: it was given to its consumers.
-    :ivar received_ns: the consumer took it.
-    :ivar submitted_ns: the device has the job.
-    :ivar signalled_ns: the consumer's thread saw the job's fence.
-    :ivar done_ns: its turn came: decoding began; of a failed one, the moment of the failure.
-    :ivar decoded_ns: the boxes are there.
-    :ivar sent_ns: detections are sent; in the capture node, everybody has the frame.
-    :ivar capture_cost_ns: the camera's own work.
-    :ivar inodes: of its buffers, 1 to 4.
-    :ivar st_dev: of these inodes.
-    :ivar device_handle: the device's import; 0: none.
+    :ivar number: the record's number in this log, from 1.
+    :ivar generation: the slot's generation.
+    :ivar buffer_uid: the identity of the slot's buffers.
+    :ivar stamp_ns: the header stamp of the frame, by the ROS clock.
+    :ivar captured_ns: when the camera had captured the frame.
+    :ivar published_ns: when the frame was given to its consumers.
+    :ivar received_ns: when the consumer took the frame.
+    :ivar submitted_ns: when the device got the job.
+    :ivar signalled_ns: when the consumer's thread saw that the job's fence had signalled.
+    :ivar done_ns: when decoding began, in frame order; for a failed frame, when it failed.
+    :ivar decoded_ns: when the boxes were ready.
+    :ivar sent_ns: when the detections were sent; in a capture node, when all consumers had the
+        frame.
+    :ivar capture_cost_ns: how long the camera's own work took.
+    :ivar inodes: the inodes of the frame's buffers, 1 to 4.
+    :ivar st_dev: the device number that these inodes belong to.
+    :ivar device_handle: the device's handle of the import; 0: none.
     :ivar device_seqno: the device's job number; 0: unknown.
-    :ivar detections: found in it.
-    :ivar thread_id: the kernel's, of the writer (in its own namespace).
+    :ivar detections: how many objects were found in the frame.
+    :ivar thread_id: the kernel's id of the writing thread, in the node's own pid namespace.
     """
 
     number: int
@@ -183,14 +184,14 @@ class FrameLog:
     """
     One node's log.
 
-    One thread at a time writes records; :meth:`describe` may be called from any.
+    One thread at a time writes records; any thread may call :meth:`describe`.
 
-    Nothing here raises: a log that can't be made, or has a record that doesn't fit, says so once
-    by *warn* and is left out. In a forked child it does nothing.
+    No method raises. If the log can't be made or a record doesn't fit, *warn* is called once, and
+    the log or the record is left out. In a forked child all methods do nothing.
 
     :param role: ``capture`` or ``inference``.
     :param node: the node's full name.
-    :param warn: gets a sentence when something doesn't work.
+    :param warn: a function that is called with a sentence about what doesn't work.
     """
 
     def __init__(
@@ -212,18 +213,19 @@ class FrameLog:
             )
             return
         self._open = memory, memoryview(memory).cast('Q')
-        # A child's copy of the log would write into the parent's memory.
+        # A forked child must not write, because it would write into the parent's log.
         in_child(Turn.LOGS, self._disown)
 
     def _create(self) -> mmap.mmap:
         with OwnedFd(os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
             os.ftruncate(fd.fileno(), SIZE)
-            # Its size never changes, so that a reader that has mapped it gets no SIGBUS. There is
+            # Seal the size, so that a reader that has mapped the log never gets SIGBUS. There is
             # no seal against writing, because the node writes into it.
             fcntl.fcntl(
                 fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL
             )
-            memory = mmap.mmap(fd.fileno(), SIZE)  # the mapping keeps a descriptor of its own
+            # the mapping keeps a duplicate of the descriptor
+            memory = mmap.mmap(fd.fileno(), SIZE)
         names = self.role.encode()[:16], self.node.encode()[:256]
         WRITER.pack_into(memory, WRITER_OFFSET, time.monotonic_ns(), os.getpid(), *names)
         HEADER.pack_into(memory, 0, MAGIC, VERSION, RECORD_SIZE, CAPACITY)
@@ -231,21 +233,21 @@ class FrameLog:
 
     @property
     def written(self) -> int:
-        """The number of records; 0 when the log is closed."""
+        """The number of records written; 0 if the log is closed."""
         opened = self._open
         return 0 if opened is None else opened[1][WORD_WRITTEN]
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is written: closed, in a forked child, or where none was made."""
+        """Whether nothing is written: the log is closed, was never made, or is a parent's."""
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:
         """
         Record that a frame was given to its consumers.
 
-        :param began_ns: before it was published; counts where the link itself notes no time.
-        :param sent_ns: when all consumers had it.
+        :param began_ns: a time just before publishing; used if the link itself records no time.
+        :param sent_ns: when all consumers had the frame.
         """
         self._write(
             _PUBLISHED, frame.data, frame.published_ns or began_ns, 0, 0, 0, 0, 0, sent_ns, 0, 0, 0
@@ -263,7 +265,7 @@ class FrameLog:
         )  # fmt: skip
 
     def failed(self, frame: Frame, failed_ns: int, entry: InFlight | None = None) -> None:
-        """Record that a frame gave no detections; *entry*: what is known of its job, if any."""
+        """Record that a frame failed and gave no detections; *entry*: its job, if it had one."""
         if entry is None:
             self._write(_FAILED, frame.data, frame.published_ns, 0, 0, 0, failed_ns, 0, 0, 0, 0, 0)
         else:
@@ -302,17 +304,18 @@ class FrameLog:
             )  # fmt: skip
             words[WORD_WRITTEN] = number
         except (struct.error, ValueError, TypeError) as error:
-            # Closed by another thread meanwhile, or a number that no frame can have.
+            # The log was closed by another thread meanwhile, or a number doesn't fit its field.
             if self._open is opened:
                 self._complain(f'frame {data.sequence} is missing in the frame log: {error}')
 
     def describe(self, facts: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """
-        Replace the facts: what doesn't change with each frame, or is counted.
+        Replace the facts: the node's settings and counters, which don't belong to one frame.
 
-        More than 28 KiB of JSON are no facts: the earlier ones stay.
+        Facts of more than 28 KiB of JSON are refused, and the earlier facts stay.
 
-        :param facts: or what gathers them, which isn't called when there is no log.
+        :param facts: the facts, or a function that returns them; it isn't called if there is no
+            log.
         """
         with self._describing:
             opened = self._open
@@ -333,12 +336,12 @@ class FrameLog:
                 end = FACTS_TEXT + len(text)
                 memory[FACTS_TEXT:end] = text
                 words[FACTS_WORD] = generation + 1
-            except Exception as error:  # no error here may end a node
+            except Exception as error:  # an error here must not end the node
                 if self._open is opened:
                     self._complain(f'the frame log could not be updated: {one_line(error)}')
 
     def close(self) -> None:
-        """End the log, which others that have it open may still read; idempotent."""
+        """Close the log; processes that have it open can still read it."""
         with self._describing:
             if self._open is not None:
                 self._open[1][WORD_ENDED] = time.monotonic_ns()
@@ -347,7 +350,8 @@ class FrameLog:
     def _disown(self) -> None:
         opened, self._open = self._open, None
         if opened is not None:
-            # Another thread may be in the middle of a record: the memory goes with that, then.
+            # Another thread may be writing a record: then the memory is released after that
+            # record.
             with contextlib.suppress(BufferError):
                 opened[1].release()
                 opened[0].close()
@@ -369,7 +373,7 @@ _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
 
 @dataclass(frozen=True)
 class UnreadableProcess:
-    """A process that may have a frame log, which this one can't see."""
+    """A process that may have a frame log, but can't be examined by this process."""
 
     pid: int
     name: str
@@ -379,12 +383,12 @@ class UnreadableProcess:
 
 class FrameLogReader:
     """
-    One log of one process, mapped read-only; stays readable after the process has ended.
+    A process's log, mapped read-only; it stays readable after the process has ended.
 
-    :param fd: the log; not owned, it isn't needed afterwards.
-    :param pid: the process, as this one sees it; ``None``: as the log says.
-    :raises ValueError: it is something else; the message says what.
-    :raises OSError: it can't be mapped.
+    :param fd: the log's descriptor; the caller keeps it, and may close it after this call.
+    :param pid: the writer's pid in this process's namespace; ``None``: the pid that the log has.
+    :raises ValueError: the file is no frame log; the message says what it is.
+    :raises OSError: the log can't be mapped.
     """
 
     def __init__(self, fd: OwnedFd, pid: int | None = None, proc: Path = PROC) -> None:
@@ -397,11 +401,11 @@ class FrameLogReader:
             )
             self.role = _text(role)
             self.node = _text(node)
-            #  As this process sees it. :attr:`own_pid` is what the process itself thinks: another
-            #  number in a container.
+            #: The writer's pid in this process's namespace. :attr:`own_pid` is the pid in the
+            #: writer's own namespace, which differs in a container.
             self.pid: int = self.own_pid if pid is None else pid
-            #  Records that were overwritten before they were read, or of a kind that isn't known,
-            #  since this object was made.
+            #: The number of records, since this object was made, that were overwritten before
+            #: they were read, or whose kind is unknown.
             self.lost = 0
             self._process = process_state(self.pid, proc)
             self._proc = proc
@@ -417,44 +421,44 @@ class FrameLogReader:
 
     @property
     def written(self) -> int:
-        """Records since the log began."""
+        """The number of records since the log began."""
         return self._words[WORD_WRITTEN]
 
     @property
     def ended(self) -> bool:
-        """Whether the node has closed it."""
+        """Whether the node has closed the log."""
         return bool(self._words[WORD_ENDED])
 
     @property
     def alive(self) -> bool:
-        """Whether its process is still there and has not closed it."""
+        """Whether the node's process still runs and has not closed the log."""
         if self.ended or self._process is None:
             return False
         now = process_state(self.pid, self._proc)
         return now is not None and not now.ended and now.start == self._process.start
 
     def _oldest(self) -> int:
-        """Return the first record that isn't about to be overwritten."""
+        """Return the number of the first record that isn't about to be overwritten."""
         return max(1, self.written - CAPACITY + MARGIN)
 
     def skip(self) -> None:
-        """Skip the records that exist; they don't count as lost."""
+        """Skip all records written until now; they don't count as lost."""
         self._next = self.written + 1
 
     def read(self) -> list[FrameRecord]:
-        """Return whole records since the last call, at first all; :attr:`lost` counts others."""
+        """Return the complete records since the last call; :attr:`lost` counts the others."""
         records: list[FrameRecord] = []
         written = self.written
         if _WEAKLY_ORDERED and written >= self._next:
-            time.sleep(_A_MOMENT_S)  # the count may show before the earlier record
+            time.sleep(_A_MOMENT_S)  # on some CPUs the new count may be visible before the record
         while self._next <= written:
             values = self._whole(self._next)
             if values is None:
-                # Half of a ring further on, so that the writer needs a while to catch up with us
-                # again.
+                # Skip half of the ring, so that the writer doesn't overtake this reader again at
+                # once.
                 oldest = self._oldest()
                 if oldest <= self._next:
-                    break  # the record is counted already, but not visible here yet
+                    break  # the record is counted, but not yet visible to this CPU
                 skipped = min(oldest + CAPACITY // 2, written + 1)
                 self.lost += skipped - self._next
                 self._next = skipped
@@ -467,7 +471,7 @@ class FrameLogReader:
         return records
 
     def _whole(self, number: int) -> tuple[int, ...] | None:
-        """Return a record's fields; ``None``: it isn't whole, even after a moment."""
+        """Return a record's fields, or ``None`` if it is incomplete, even after a moment."""
         offset = RING_OFFSET + (number - 1) % CAPACITY * RECORD_SIZE
         end = offset + RECORD_SIZE
         for attempt in range(_RECORD_ATTEMPTS):
@@ -482,7 +486,7 @@ class FrameLogReader:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Return what the node says of itself, or said before if it is just writing."""
+        """Return the node's facts; while the node writes them, the facts before."""
         for _ in range(_FACTS_ATTEMPTS):
             facts = self._read_facts()
             if facts is not None:
@@ -492,7 +496,7 @@ class FrameLogReader:
         return dict(self._facts)
 
     def _read_facts(self) -> dict[str, Any] | None:
-        """Empty: there were none yet; ``None``: they are being written."""
+        """Return the facts; empty: none were written yet; ``None``: the node is writing them."""
         generation = self._words[FACTS_WORD]
         if not generation:
             return self._facts
@@ -510,7 +514,7 @@ class FrameLogReader:
         return facts if isinstance(facts, dict) else None
 
     def close(self) -> None:
-        """Unmap it. A second call does nothing."""
+        """Unmap the log. A second call does nothing."""
         self._words.release()
         with contextlib.suppress(BufferError):
             self._memory.close()
@@ -526,7 +530,7 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """The logs that were found, which a context manager closes, and who may have more."""
+    """The found logs, and unreadable processes; as a context manager, it closes the logs."""
 
     def __init__(
         self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()
@@ -547,7 +551,7 @@ def _as_whom() -> str:
 
 
 def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> FoundFrameLogs:
-    """Open the logs of all processes, or of *pids*; a log counts as its writer's."""
+    """Open the logs of all processes, or of *pids*; a log belongs to the process that wrote it."""
     logs: dict[tuple[int, int], FrameLogReader] = {}
     unreadable = []
 
@@ -594,8 +598,8 @@ def _links(pid: int, proc: Path) -> Iterator[Path]:
 
 
 def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameLogReader] | None:
-    """Open a log, with its identity; ``None``: another process's. ValueError: it is no log."""
-    # The number may belong to another file by now, so never wait for it.
+    """Open a log, and return it with its identity; ``None``: another process wrote it."""
+    # The descriptor's number may mean another file by now, so open without waiting.
     with OwnedFd.open(str(link), os.O_RDONLY | os.O_NONBLOCK) as fd:
         status = os.fstat(fd.fileno())
         log = FrameLogReader(fd, pid, proc)
@@ -606,7 +610,7 @@ def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameL
 
 
 def _check(fd: OwnedFd) -> None:
-    """Check the header."""
+    """Check the log's header."""
     status = os.fstat(fd.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != SIZE:
         raise ValueError(
@@ -640,7 +644,7 @@ def _text(field: bytes) -> str:
 
 
 def _namespace_pids(process: Path) -> set[int]:
-    """Return the process's numbers in its pid namespaces."""
+    """Return the process's pids in all of its pid namespaces."""
     try:
         lines = (process / 'status').read_text(errors='replace').splitlines()
     except OSError:

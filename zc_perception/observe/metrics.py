@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Latency windows of constant memory, O(1) per sample, and what a counter did lately."""
+"""Latency windows of constant memory, and the recent growth of counters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FRAME = struct.Struct('=5q')
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Milliseconds; NaN without samples."""
+    """Percentiles in milliseconds; NaN if there are no samples."""
 
     p50: float
     p99: float
@@ -45,7 +45,8 @@ class LatencyWindow:
     """The last :data:`WINDOW` durations of one stage. Any thread may record."""
 
     def __init__(self) -> None:
-        # Not NumPy's: to store one number in that takes several times as long.
+        # This is no NumPy array, because storing a single number there takes several times as
+        # long.
         self._samples = array('q', bytes(8 * WINDOW))
         self._count = 0
         self._lock = threading.Lock()
@@ -58,7 +59,7 @@ class LatencyWindow:
 
     @property
     def count(self) -> int:
-        """Samples since start, those that left the window too."""
+        """The number of samples since the start, including those no longer in the window."""
         return self._count
 
     def percentiles(self) -> Percentiles:
@@ -67,13 +68,13 @@ class LatencyWindow:
             samples = np.array(self._samples[: min(self._count, WINDOW)], np.int64)
         if not len(samples):
             return Percentiles(float('nan'), float('nan'))
-        # Sorted once: np.percentile takes several times as long for few numbers.
+        # Sort once, because np.percentile takes several times as long for few numbers.
         samples.sort()
         return Percentiles(_quantile(samples, 0.50), _quantile(samples, 0.99))
 
 
 def _quantile(ordered: NDArray[np.int64], share: float) -> float:
-    """Return a quantile in ms, between the two nearest samples."""
+    """Return a quantile in ms, interpolated between the two nearest samples."""
     place = share * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
@@ -84,8 +85,8 @@ class StageLatencies:
     """
     A window for each stage of a frame's way.
 
-    Stages: ``capture`` (the camera writes or fetches it), ``link`` (publish → the consumer has
-    it), ``infer`` (submitted → result), ``decode`` (raw outputs → boxes), ``publish`` (boxes →
+    Stages: ``capture`` (the camera writes or fetches the frame), ``link`` (publish → the consumer
+    has it), ``infer`` (submitted → result), ``decode`` (raw outputs → boxes), ``publish`` (boxes →
     message sent), ``end_to_end`` (frame captured → detections sent).
     """
 
@@ -105,7 +106,7 @@ class StageLatencies:
     def record_frame(
         self, link_ns: int, infer_ns: int, decode_ns: int, publish_ns: int, end_to_end_ns: int
     ) -> None:
-        """Add a frame's stages in inference at once: cheaper than one by one. One thread."""
+        """Add all inference stages of a frame in one call, for speed. One thread calls this."""
         count = self._frame_count
         place = count % WINDOW * _FRAME.size
         _FRAME.pack_into(
@@ -120,8 +121,8 @@ class StageLatencies:
         }
         count = min(self._frame_count, WINDOW)
         if count:
-            # Not of Python's numbers: to collect those would keep the interpreter's lock from
-            # frames for a millisecond.
+            # Copy the numbers without making Python objects, because that would hold the
+            # interpreter's lock for a millisecond and delay frames.
             frames = np.frombuffer(self._frames, np.int64).reshape(WINDOW, -1)[:count].T.copy()
             frames.sort(axis=1)
             columns = zip(self.INFERENCE, frames, strict=True)
@@ -138,14 +139,14 @@ RATE_S = 1.0
 """A rate is taken over at least this many seconds: one frame more or less must not matter."""
 _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
-# Than the longest pause of late: it is not just a little late.
+# A pause is unusual if it is this many times as long as the longest recent one.
 _LONGER = 3
-# Until a usual pause is known, it is taken to be this long.
+# Until a usual pause is known, it is assumed to be this long.
 _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """How much a counter has grown within the last :data:`RECENT_S`; one thread looks."""
+    """How much a counter has grown within the last :data:`RECENT_S`; one thread uses it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -153,7 +154,7 @@ class RecentCount:
         self._growths: deque[tuple[float, int]] = deque()
 
     def see(self, count: int) -> int:
-        """Look at the counter: what was there at the first look is old; it may begin anew."""
+        """Note the counter's value; the first value doesn't count as growth. It may be reset."""
         now = self._monotonic()
         last, self._last = self._last, count
         growth = 0 if last is None else count - last if count >= last else count
@@ -165,7 +166,7 @@ class RecentCount:
 
 
 class RecentRates:
-    """How fast some counters grow, over :data:`RATE_S` or a little more; one thread looks."""
+    """How fast counters grow, over at least :data:`RATE_S`; one thread uses it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -177,11 +178,11 @@ class RecentRates:
         """
         Look at the counters, always the same ones, and return the growth of each per second.
 
-        ``None`` until there is a look that is old enough.
+        Return ``None`` until an earlier look is old enough.
 
-        :param over_s: take them over this many seconds, where that is more.
-        :param at_least: and until the first counter has grown by this number: a rate of few events
-            says little.
+        :param over_s: take the rates over at least this many seconds.
+        :param at_least: go back until the first counter has grown by this number, because a rate
+            of few events says little.
         """
         now, looks, span = self._monotonic(), self._looks, max(RATE_S, over_s)
         if looks and any(
@@ -194,7 +195,7 @@ class RecentRates:
             looks.popleft()
         then, before = looks[0] if looks else (now, counts)
         if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
-            looks[-1] = (now, counts)  # of a time without events keep only the two ends
+            looks[-1] = (now, counts)  # keep only both ends of a time without events
         elif not looks or now - looks[-1][0] >= span / _LOOKS_KEPT:
             looks.append((now, counts))
         if now - then < span or counts[0] - before[0] < at_least:
@@ -209,7 +210,7 @@ class RecentRates:
 
 
 class Silence:
-    """Whether what used to come still does, by the pauses it used to make; one thread looks."""
+    """Detects that regular events have stopped, by their usual pauses; one thread uses it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -219,7 +220,7 @@ class Silence:
         self._unusual: float | None = None
 
     def see(self, count: int) -> float:
-        """Return for how long nothing has come; 0: that is usual, or nothing ever came."""
+        """Return the seconds since the last event; 0 if that is usual, or no event ever came."""
         now = self._monotonic()
         if self._last is not None and count != self._last:
             if self._since is not None:
@@ -232,7 +233,7 @@ class Silence:
         return pause if pause >= self._patience() else 0.0
 
     def _learn(self, pause: float) -> None:
-        """Learn what pause is usual: an unusual one is an outage, two in a row a slower pace."""
+        """Learn the usual pause: one long pause is an outage, two in a row are a slower pace."""
         patience = self._patience()
         before, self._unusual = self._unusual, pause if pause >= patience else None
         if self._unusual is None:

@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-Processes and their threads, by ``/proc``, and the rights to look at them.
+Read ``/proc`` about processes and threads, and advise users without the rights.
 
-For a user that may not look at them or at the kernel, it says what is missing and how to get it.
+If a user may not examine processes or the kernel, this module says which right is missing and how
+to get it.
 
 Sources: proc_pid_status(5), capabilities(7); sudoers(5) on ``env_reset`` and ``secure_path``.
 """
@@ -31,10 +32,11 @@ import shutil
 from typing import NamedTuple
 
 _STATUS = Path('/proc/self/status')
-# Bits of the kernel's <linux/capability.h>.
+# The bits of capabilities in the kernel's <linux/capability.h>.
 _BITS = {'CAP_SYS_PTRACE': 19, 'CAP_SYS_ADMIN': 21}
-# A shell that has sourced ROS has these. A program finds its modules by them, and a command that
-# it starts, such as ``ros2 launch``, finds its nodes and the other ones of the domain.
+# The environment variables of a shell that has sourced ROS. With them a program finds its modules,
+# and a command that it starts, such as ``ros2 launch``, finds its nodes and those of the same
+# domain.
 _OF_ROS = (
     'PATH',
     'PYTHONPATH',
@@ -58,9 +60,11 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
     """
     Return the next step for a user that was refused.
 
-    That is to be root, or as root to get the capabilities that a container took away.
+    The step is to become root; or, for root in a container, to get the capabilities that the
+    container removed.
 
-    :param needed: of ``CAP_SYS_PTRACE`` and ``CAP_SYS_ADMIN``; none: both.
+    :param needed: which of ``CAP_SYS_PTRACE`` and ``CAP_SYS_ADMIN`` are needed; if none is given,
+        both.
     :param user: effective user id; ``None``: this process's.
     """
     if (os.geteuid() if user is None else user) != 0:
@@ -80,10 +84,11 @@ def sudo_command(program: str, environment: Mapping[str, str] = os.environ) -> s
     """
     Return the command that runs a program of this package as root, from the same shell.
 
-    sudo removes the environment, which is the only way to find a workspace. A virtual environment
-    needs none: its programs name it.
+    sudo removes the environment variables, without which a program doesn't find its workspace, so
+    the command sets them again. A program of a virtual environment needs none, because the program
+    itself names the environment.
 
-    :param program: its path, as in ``sys.argv[0]``, or its name.
+    :param program: the program's path, as in ``sys.argv[0]``, or its name.
     """
     path = shutil.which(program, path=environment.get('PATH'))
     words = shlex.quote(program if path is None else os.path.abspath(path))
@@ -97,7 +102,7 @@ PROC = Path('/proc')
 
 
 def all_pids(proc: Path = PROC) -> list[int]:
-    """Return the ids of all processes that may be seen here."""
+    """Return the ids of all processes that this user can see."""
     try:
         return sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit())
     except OSError:
@@ -105,7 +110,7 @@ def all_pids(proc: Path = PROC) -> list[int]:
 
 
 def threads_of(pid: int, proc: Path = PROC) -> list[int]:
-    """Return a process's threads; none where it has ended."""
+    """Return the ids of a process's threads; empty if the process has ended."""
     try:
         return sorted(
             int(entry) for entry in os.listdir(proc / str(pid) / 'task') if entry.isdigit()
@@ -118,8 +123,9 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
     """
     Return the folders where a process's memory and open files may be shown.
 
-    Its own folder comes first, then those of its other threads. If a process's main thread has
-    ended and others go on, the process's own folder shows neither memory nor files.
+    The process's own folder comes first, then the folders of its other threads. Those are needed
+    because, if the main thread has ended and others go on, the process's own folder shows neither
+    memory nor files.
     """
     yield proc / str(pid)
     for tid in threads_of(pid, proc):
@@ -128,7 +134,7 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
 
 
 def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
-    """Return the folder of a process's open files, and their numbers; none: it has ended."""
+    """Return the folder with a process's open files, and their numbers; empty if it has ended."""
     for folder in folders_of(pid, proc):
         try:
             if entries := os.listdir(folder / 'fd'):
@@ -139,7 +145,7 @@ def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
 
 
 def command_name(pid: int, proc: Path = PROC) -> str:
-    """Return the kernel's short name of a process; empty where it has ended."""
+    """Return the kernel's short name of a process; empty if the process has ended."""
     try:
         return (proc / str(pid) / 'comm').read_text(errors='replace').strip()
     except OSError:
@@ -147,16 +153,16 @@ def command_name(pid: int, proc: Path = PROC) -> str:
 
 
 def who(pid: int, proc: Path = PROC) -> str:
-    """Describe a process, for a message."""
+    """Return a description of a process, for a message."""
     return f'process {pid} ({command_name(pid, proc)})'
 
 
 class ProcessState(NamedTuple):
     """
-    Of ``/proc/PID/stat``.
+    A process's state, from ``/proc/PID/stat``.
 
-    :ivar start: in clock ticks since the machine began: tells two processes with the same pid
-        apart.
+    :ivar start: when the process started, in clock ticks since the machine started; it
+        distinguishes two processes that had the same pid.
     """
 
     state: str
@@ -165,12 +171,12 @@ class ProcessState(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether only its zombie is left."""
+        """Whether the process has ended and only its zombie is left."""
         return self.state in 'ZX'
 
 
 def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
-    """Return a process's state; ``None``: there is no such process."""
+    """Return a process's state, or ``None`` if there is no such process."""
     try:
         words = (proc / str(pid) / 'stat').read_text(errors='replace').rpartition(')')[2].split()
         return ProcessState(words[0], int(words[1]), int(words[19]))

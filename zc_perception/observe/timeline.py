@@ -14,19 +14,20 @@
 # limitations under the License.
 
 """
-Where a frame's time goes, as one Chrome/Perfetto trace.
+Make a Chrome/Perfetto trace that shows where a frame's time goes.
 
 The trace has the nodes' own stages and the kernel's events of the same frames.
 
-:func:`build_timeline` makes it, from the bottom of this file: :func:`join_frames` finds which
-    records of several nodes are of one frame, :class:`FrameFinder` finds which frame a kernel's
-    event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
+:func:`build_timeline`, at the end of this file, makes the trace. :func:`join_frames` finds the
+    records of several nodes that belong to one frame, :class:`FrameFinder` finds the frame that a
+    kernel event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
 
-Tracks of a capture node: ``capture`` (the camera's work, until the frame is published) and its
-thread (``deliver``: all consumers get it). Of an inference node: ``link`` (published → taken),
-``infer`` (submitted → its fence seen; ``queue``: until its turn came) and its thread (``import``,
-``decode``, ``publish``). Of the kernel: device jobs (submit → complete), imports, fences, waits,
-attachments. Every time is CLOCK_MONOTONIC, which all processes of a machine share.
+A capture node has the tracks ``capture`` (the camera's work, until the frame is published) and one
+for its thread (``deliver``: until all consumers have the frame). An inference node has ``link``
+(published → taken), ``infer`` (submitted → fence seen; ``queue``: until the frame's turn comes)
+and one for its thread (``import``, ``decode``, ``publish``). The kernel's tracks are device jobs
+(submit → complete), imports, fences, waits and attachments. Every time is CLOCK_MONOTONIC, which
+all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from typing import Any, NamedTuple
 from zc_perception.npu.kinds import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
-#  With what lies between. All times are CLOCK_MONOTONIC: captured, published, received, submitted,
-#  signalled, done, decoded, sent.
+#: The stages, each between two of a frame's CLOCK_MONOTONIC times: captured, published, received,
+#: submitted, signalled, done, decoded, sent.
 STAGES = (
     ('capture', "the camera has it (a driver's stamp) → published"),
     ('link', 'published → taken by the inference node'),
@@ -52,22 +53,22 @@ STAGES = (
     ('decode', 'its turn comes → the boxes are there'),
     ('publish', 'the boxes are there → detections are sent'),
 )
-# Weight of a frame in time in the usual time of a stage; all earlier frames have the rest.
+# The weight of one punctual frame in the running mean of a stage's usual time.
 _NEWEST = 1 / 16
 
 
 def spans_ns(times_ns: Sequence[int]) -> list[int]:
     """
-    Return how long each stage took.
+    Return how long each stage took, in nanoseconds.
 
-    If a time isn't known (0), its stage took nothing and the next one longer. The thread that
-    notes the submission may be late, after the fence is seen: no stage takes less than nothing.
+    If a time is unknown (0), its stage counts as 0, and the next stage gets the time. The
+    submission may be noted only after the fence was seen, so negative durations become 0.
     """
     return [end - begin for begin, end in itertools.pairwise(itertools.accumulate(times_ns, max))]
 
 
 class Late(NamedTuple):
-    """A frame that was late, and the stage that most exceeded what it usually takes."""
+    """A late frame, and the stage that most exceeded its own usual time."""
 
     whole_ms: float
     stage: str
@@ -92,7 +93,7 @@ class FrameBudget:
         self._worst: Late | None = None
 
     def judge(self, *times_ns: int) -> None:
-        """Look at one frame's times, as :data:`STAGES` says."""
+        """Judge one frame by its times, which :data:`STAGES` describes."""
         spans = spans_ns(times_ns)
         usual = self._usual
         if sum(spans) <= self.deadline_ns:
@@ -118,7 +119,7 @@ class FrameBudget:
         return worst
 
 
-#: Tracks of the kernel.
+#: The names of the kernel's tracks.
 JOBS = 'device jobs'
 IMPORTS = 'imports and releases'
 SIGNALS = 'fences'
@@ -127,15 +128,15 @@ BUFFERS = 'buffers'
 OTHER = 'other events'
 _KERNEL = 'kernel'
 
-# The kernel may do its last work for a frame, a release or a detach, a little after the last node
-# has finished with it.
+# The kernel may do its last work for a frame (a release or a detach) a little after the last node
+# has finished the frame.
 _AFTER_NS = 20_000_000
-# Clocks are the same, but a record's time is taken before or after the system call, the event's
-# within.
+# Both use the same clock, but a record's time is taken before or after a system call, and the
+# event's time during the call.
 _SLACK_NS = 1_000_000
-# Above what Linux gives to processes and threads (PID_MAX_LIMIT).
+# The first of our own ids, above all ids of processes and threads in Linux (PID_MAX_LIMIT).
 FIRST_OWN_ID = 1 << 22
-_FAILED = 0xFFFFFFFFFFFFF001  # the first of the kernel's error pointers
+_FAILED = 0xFFFFFFFFFFFFF001  # the lowest of the kernel's error pointers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,8 @@ class KernelEvent:
     One line of a kernel trace (``trace_clock`` mono).
 
     :ivar time_ns: CLOCK_MONOTONIC, to the microsecond.
-    :ivar tid: the thread that ran; in an interrupt, the one that was interrupted.
-    :ivar fields: by name, as text without quotes.
+    :ivar tid: the thread that ran; in an interrupt, the thread that was interrupted.
+    :ivar fields: the event's fields by name, as text without quotes.
     """
 
     time_ns: int
@@ -156,7 +157,7 @@ class KernelEvent:
     fields: Mapping[str, str]
 
     def number(self, field_name: str) -> int:
-        """Return a field as a number, decimal or with 0x; -1 where it isn't one."""
+        """Return a field as a number (decimal or with 0x); -1 if it is no number."""
         try:
             return int(self.fields.get(field_name, ''), 0)
         except ValueError:
@@ -164,18 +165,18 @@ class KernelEvent:
 
     @property
     def inode(self) -> int:
-        """Inode of the event's buffer; -1: it names none."""
+        """The inode of the event's buffer; -1 if the event names none."""
         return self.number('ino' if 'ino' in self.fields else 'inode')
 
     @property
     def failed(self) -> bool:
-        """Whether the function that it was recorded at the end of returned an error pointer."""
+        """Whether the event is from a function's end and has an error pointer as result."""
         return self.number('result') >= _FAILED
 
 
 @dataclass
 class NodeTrack:
-    """The records of one node's log; its deadline 0: it has none."""
+    """The records of one node's log, and the node's deadline (0: none)."""
 
     node: str
     role: str
@@ -186,7 +187,7 @@ class NodeTrack:
 
 @dataclass
 class JoinedFrame:
-    """One frame, numbered from 1 in the order of time, and all that is known of it."""
+    """One frame, numbered from 1 in the order of time, with all nodes' records of it."""
 
     first: FrameRecord
     number: int = 0
@@ -205,13 +206,13 @@ class JoinedFrame:
 
     @property
     def whole(self) -> bool:
-        """Whether it is known from the camera to its detections."""
+        """Whether the frame's way is known from the camera to the detections."""
         kinds = {record.kind for _, record in self.records}
         return RecordKind.PUBLISHED in kinds and RecordKind.PROCESSED in kinds
 
 
 def began_ns(record: FrameRecord) -> int:
-    """Return the first time that is known of the frame in this node."""
+    """Return the first known time of the frame in a node."""
     if record.kind == RecordKind.PUBLISHED:
         return (
             record.captured_ns - record.capture_cost_ns
@@ -222,7 +223,7 @@ def began_ns(record: FrameRecord) -> int:
 
 
 def ended_ns(record: FrameRecord) -> int:
-    """Return the last time that is known of it."""
+    """Return the last known time of the frame in a node."""
     return max(
         record.published_ns,
         record.received_ns,
@@ -234,7 +235,7 @@ def ended_ns(record: FrameRecord) -> int:
 
 
 def ran_at(record: FrameRecord, time_ns: int) -> bool:
-    """Tell whether a frame's job may have been in the device at that time."""
+    """Return whether a frame's job may have been in the device at that time."""
     return record.submitted_ns - _SLACK_NS <= time_ns <= ended_ns(record) + _SLACK_NS
 
 
@@ -242,9 +243,9 @@ def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
     """
     Return the frames that these nodes saw, in the order of their beginning.
 
-    A frame is known by its buffers, their generation and its sequence number in every process that
-    has the buffers themselves. Where a node got a copy (a plain ``sensor_msgs/Image``) only the
-    stamp is left: it counts where exactly one frame has it.
+    Processes that have the buffers themselves identify a frame by its buffers, their generation
+    and its sequence number. If a node got a copy (a plain ``sensor_msgs/Image``), only the stamp
+    is left, which identifies the frame if exactly one frame has that stamp.
     """
     frames: dict[tuple[int, int, int], JoinedFrame] = {}
     of_stamp: dict[int, list[JoinedFrame]] = {}
@@ -273,11 +274,12 @@ def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
 
 class FrameFinder:
     """
-    Finds the frame of a kernel event.
+    Find the frame that a kernel event belongs to.
 
-    It goes by the device's import and job number, by a job's fence, else by inode and time.
+    The frame is found by the device's import handle and job number, or by a job's fence, or else
+    by inode and time.
 
-    :ivar of_fence: the frame of a job's fence, by its context and number; see :meth:`of_job`.
+    :ivar of_fence: the frames by their job's fence (its context and number); see :meth:`of_job`.
     """
 
     def __init__(self, frames: Sequence[JoinedFrame]) -> None:
@@ -297,11 +299,11 @@ class FrameFinder:
         self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int
     ) -> JoinedFrame | None:
         """
-        Return the frame of a submit; its fence belongs to the frame from then on.
+        Return the frame of a submit event, and note that the job's fence belongs to it.
 
-        Handles and numbers are an open file's own: of two nodes that have the same numbers, it is
-        the one that submitted at that time. A driver that tells no numbers gives 0, and only the
-        time is left.
+        Handles and job numbers are valid only for one open file, so two nodes may have the same
+        ones: then the frame submitted at that time is meant. A driver without job numbers gives 0,
+        so that only the time identifies the frame.
         """
         for key in ((handle, seqno), (handle, 0)):
             running = [
@@ -315,7 +317,7 @@ class FrameFinder:
         return None
 
     def of_inode(self, inode: int, time_ns: int) -> JoinedFrame | None:
-        """Return the frame that was in this buffer at that time."""
+        """Return the frame that this buffer held at that time."""
         frames = self._of_inode.get(inode, [])
         index = (
             bisect_right(frames, time_ns + _SLACK_NS // 10, key=lambda frame: frame.begin_ns) - 1
@@ -327,7 +329,7 @@ class FrameFinder:
 
 @dataclass
 class Span:
-    """What lasted, on one track; ``frame`` is the number of its flow, 0: none."""
+    """An event with a duration, on one track; ``frame`` is its flow's number, 0: none."""
 
     name: str
     category: str
@@ -340,7 +342,7 @@ class Span:
 
 @dataclass
 class Track:
-    """A row of a process; *tid* is the kernel's number of the thread, or one of our own."""
+    """A row of a process; *tid* is the kernel's thread id, or an id of our own."""
 
     pid: int
     name: str
@@ -358,7 +360,7 @@ class Track:
         frame: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """Add an event that lasted. Nothing lasts less than 1 ns."""
+        """Add an event with a duration, which is at least 1 ns."""
         self.spans.append(
             Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments)
         )
@@ -379,7 +381,7 @@ class Track:
 
 
 class Trace:
-    """Collects processes and tracks; :meth:`to_json` gives what ``json.dump`` writes."""
+    """Collect processes and tracks; :meth:`to_json` returns what ``json.dump`` writes."""
 
     def __init__(self) -> None:
         self._processes: dict[int, list[str]] = {}
@@ -387,18 +389,18 @@ class Trace:
         self._next_id = FIRST_OWN_ID
 
     def own_id(self) -> int:
-        """Return a number that no process and no thread has."""
+        """Return an id that no process and no thread has."""
         self._next_id += 1
         return self._next_id
 
     def process(self, pid: int, name: str) -> None:
-        """Name a process; names of several nodes in one are joined."""
+        """Name a process; the names of several nodes in one process are joined."""
         names = self._processes.setdefault(pid, [])
         if name not in names:
             names.append(name)
 
     def track(self, pid: int, name: str, tid: int = 0) -> Track:
-        """Return the row *name* of a process, of thread *tid*, in the order of first calls."""
+        """Return the row *name* of thread *tid* of a process; rows are in order of first calls."""
         for track in self._tracks:
             if (track.pid, track.name) == (pid, name):
                 return track
@@ -439,7 +441,7 @@ class Trace:
         return {'traceEvents': named + events, 'displayTimeUnit': 'ms', 'otherData': dict(other)}
 
     def _lanes(self, track: Track) -> list[int]:
-        """Give each span the first lane that is free then; the lanes' numbers."""
+        """Assign each span to the first lane that is free then; return the lanes' numbers."""
         lanes = [track.tid]
         free_at = [0]
         for span in sorted(track.spans, key=lambda span: (span.start_ns, -span.end_ns)):
@@ -455,7 +457,7 @@ class Trace:
         return lanes
 
     def _flows(self) -> list[dict[str, Any]]:
-        """Return one flow per frame, through all of its spans in the order in which they began."""
+        """Return one flow per frame, through all its spans in the order of their beginning."""
         steps: dict[int, list[tuple[Span, Track]]] = {}
         for track in self._tracks:
             for span in track.spans:
@@ -464,7 +466,7 @@ class Trace:
         flows = []
         for frame, way in steps.items():
             if len(way) < 2:
-                continue  # it leads nowhere
+                continue  # a flow with one span connects nothing
             way.sort(key=lambda step: (step[0].start_ns, step[0].end_ns))
             for (span, track), phase in zip(way, ['s', *['t'] * (len(way) - 2), 'f'], strict=True):
                 flow: dict[str, Any] = {
@@ -553,12 +555,12 @@ def _inference_stages(
 
 
 def _fence_of(event: KernelEvent) -> tuple[int, int]:
-    """Return context and number of a fence."""
+    """Return the context and the number of a fence event's fence."""
     return event.number('ctx' if 'ctx' in event.fields else 'context'), event.number('seqno')
 
 
 class _Kernel:
-    """Puts the kernel's events on tracks of their own, in the order of time."""
+    """Put the kernel's events on tracks of their own, in the order of time."""
 
     def __init__(self, trace: Trace, finder: FrameFinder) -> None:
         self._trace = trace
@@ -580,12 +582,12 @@ class _Kernel:
         return self._trace.track(self._pid, name)
 
     def submitted(self, event: KernelEvent) -> JoinedFrame | None:
-        """Note the frame of a submit; its fence is known from then on."""
+        """Note the frame of a submit event, so that its fence is known afterwards."""
         fence = _fence_of(event)
         return self._finder.of_job(event.number('handle'), fence[1], fence, event.time_ns)
 
     def add(self, event: KernelEvent) -> None:
-        """Add one event; its predecessors were added before."""
+        """Add one event; events must be added in the order of time."""
         self._last_ns = event.time_ns
         self.seen[event.name] += 1
         fence = _fence_of(event)
@@ -626,7 +628,7 @@ class _Kernel:
             self._instant(SIGNALS, event, frame)
 
     def finish(self) -> None:
-        """End what began and didn't end: it lasts until the last event."""
+        """End the spans that began and didn't end: they last until the last event."""
         for submit, frame in self._submits.values():
             self._span(
                 JOBS,
@@ -682,13 +684,13 @@ def build_timeline(
     nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = ()
 ) -> dict[str, Any]:
     """
-    Return a trace that ``json.dump`` writes.
+    Return the trace, for ``json.dump``.
 
-    A flow leads each frame from the camera through all nodes and the device. ``otherData`` says
-    how many frames there were, how many of them whole, and of each kind of event how many found
-    their frame.
+    A flow connects each frame's spans, from the camera through all nodes and the device.
+    ``otherData`` has the number of frames, how many of these are whole, and for each kind of event
+    the number of events whose frame was found.
 
-    :param events: the kernel's, if they could be recorded; those that belong to no known frame are
+    :param events: the kernel's events, if they could be recorded; events of no known frame are
         shown, too.
     """
     trace = Trace()
@@ -701,7 +703,8 @@ def build_timeline(
             stages(trace, node, record, frame)
     kernel = _Kernel(trace, FrameFinder(frames))
     in_order = sorted(events, key=lambda event: event.time_ns)
-    for event in in_order:  # a fence is made before its job is submitted
+    # note all submits first, because a fence's first events come before the job's submit
+    for event in in_order:
         if event.name in kernel.traced.submitted:
             kernel.submitted(event)
     for event in in_order:
@@ -722,12 +725,12 @@ WHOLE = 'whole'
 
 
 def is_whole(record: FrameRecord) -> bool:
-    """Tell whether its way is known from the camera to the sent detections."""
+    """Return whether a frame's way is known from the camera to the sent detections."""
     return bool(record.captured_ns and record.sent_ns)
 
 
 def stages_us(record: FrameRecord) -> dict[str, float]:
-    """Return the time of each stage of one processed frame, and of the whole way."""
+    """Return the microseconds of each stage of one processed frame, and of the whole way."""
     spans = spans_ns(times_ns(record))
     return {
         **{name: span / 1e3 for (name, _), span in zip(STAGES, spans, strict=True)},
@@ -736,7 +739,7 @@ def stages_us(record: FrameRecord) -> dict[str, float]:
 
 
 def times_ns(record: FrameRecord) -> tuple[int, ...]:
-    """Return the times between which the stages lie."""
+    """Return the times that begin and end the stages."""
     return (
         record.captured_ns, record.published_ns, record.received_ns, record.submitted_ns,
         record.signalled_ns, record.done_ns, record.decoded_ns, record.sent_ns,

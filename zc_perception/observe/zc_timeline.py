@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-``zc_timeline``: where a frame's time goes in the nodes that run right now.
+``zc_timeline``: show where a frame's time goes in the nodes that run right now.
 
-It reads the nodes' own frame logs. It needs neither root nor ROS.
+The program reads the nodes' own frame logs, and needs neither root nor ROS.
 
-Each row is a stage: its median, its 99th percentile, and the median's share of the whole way's.
-The trace holds every frame, for ui.perfetto.dev.
+Each row shows a stage's median, its 99th percentile, and the median's share of the whole way's
+median. The trace, for ui.perfetto.dev, has every frame.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _budget_line(budget: dict[str, Any]) -> str:
 
 
 def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
-    """Return what the nodes note of their frames in that time."""
+    """Return the records that the nodes write in the given time."""
     import time
 
     from zc_perception.errors import printable, ZcError
@@ -180,7 +180,7 @@ def _run(options: argparse.Namespace) -> int:
     from zc_perception.observe.timeline import build_timeline
     from zc_perception.whole_file import output_file, write_output
 
-    # Of a camera of 30 Hz a frame log has the last 136 s.
+    # For a camera of 30 Hz, a frame log has the last 136 s.
     longest_s = 120.0
     if not 0 < options.seconds <= longest_s:
         raise ConfigError(
@@ -211,7 +211,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the console script: 0, 1 nothing to see, 2 wrong use, 128 + n signal n."""
+    """Run it; return 0, or 1: no frames to show, 2: wrong use, 128 + n: signal n."""
     with ending_quietly('zc_timeline'):
         from zc_perception.programs import exit_code_of, start
 

@@ -16,18 +16,19 @@
 """
 Measure from outside whether the running nodes keep the four invariants of zero copy.
 
-This is ``zc_verify``; ``docs/verify.md`` states the invariants.
+The command is ``zc_verify``; ``docs/verify.md`` states the invariants.
 
 Read in this order:
 
-1. :mod:`~zc_perception.verify.observation`: what was seen in one window of time, as plain data.
-2. :mod:`~zc_perception.verify.invariants`: each invariant is a function of an observation, and
-   answers with a :class:`~zc_perception.verify.invariants.Check`.
-   :mod:`~zc_perception.verify.imports` follows the driver's imports for one of them.
-3. :mod:`~zc_perception.verify.measurement`: how the observation is made. It uses the readers of
-   :mod:`~zc_perception.verify.evidence`; of the nodes it uses nothing but their frame logs.
-4. :mod:`~zc_perception.verify.verification`: the whole command: which nodes are measured, and what
-   is written, with the same four by the letter of the zero-copy document.
+1. :mod:`~zc_perception.verify.observation`: what was seen in one window of time, as plain data. 2.
+:mod:`~zc_perception.verify.invariants`: each invariant is a function that takes an observation and
+returns a :class:`~zc_perception.verify.invariants.Check`.
+   :mod:`~zc_perception.verify.imports` follows the driver's imports through a trace, for the third
+       invariant. 3. :mod:`~zc_perception.verify.measurement`: makes the observation, with the
+       readers of :mod:`~zc_perception.verify.evidence`. All that it takes from the nodes
+       themselves is their frame logs. 4. :mod:`~zc_perception.verify.verification`: the whole
+       command: it chooses the nodes to measure and writes the result, which also has the four keys
+       of the zero-copy document in their literal meaning.
 
-One thread does all this.
+One thread does all of this.
 """

@@ -16,19 +16,18 @@
 """
 Follow the driver's imports, releases and submits through a trace, and compare with the frames.
 
-Read :class:`ImportFollowing` first, at the end. It goes through the trace once, event by event:
+Read :class:`ImportFollowing` first, at the end. That class reads the trace once, event by event:
 
 1. :class:`JobOwners` says which node and which frame an event belongs to. A process may have
-   several nodes, and each opens the card itself, so handles and job numbers repeat. But a node
-   submits on a thread of its own.
-2. :class:`ImportTable`, one for each node, knows what the node has imported at that moment. A
-   handle belongs to the open file of the card that it was made by.
-3. At the end it compares how often a node had to import with how often it did: each new image once
-   with a cache, each frame without one. And :func:`find_fences` says which buffers the jobs read.
-   A driver adds a job's fence to the reservation object of each buffer that the job reads, and
-   ``bufinfo`` shows the fence of each buffer's last job. So a job's fence lies in the buffers of
-   its frame. If it lies in another buffer instead, the job read that one, whatever its handle was
-   imported for.
+several nodes, and each opens the card itself, so handles and job numbers repeat; but each node
+submits on its own thread, which tells the nodes apart. 2. :class:`ImportTable`, one for each node,
+knows the node's imports at the moment of each event. A handle is valid only for the open file of
+the card that made it. 3. At the end the class compares how often a node had to import with how
+often it did. With a cache, a node must import each new image once; without a cache, each frame.
+And :func:`find_fences` finds the buffers that the jobs really read. A driver adds a job's fence to
+the reservation object of each buffer that the job reads, and ``bufinfo`` shows the fence of each
+buffer's last job. So a job's fence must be in the buffers of its frame. If the fence is in another
+buffer instead, the job read that other buffer, whatever its handle was imported for.
 """
 
 from __future__ import annotations
@@ -45,14 +44,15 @@ from zc_perception.verify.evidence.buffers import History, Snapshot
 from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.observation import NodeView, Observation
 
-# A record's time is taken before or after the system call, the event's within.
+# A frame record's time is taken before or after the system call, and the event's time during the
+# call.
 _SLACK_NS = 1_000_000
-# A driver may give an import back a little later than the node does.
+# A driver may release an import a little later than the node asks for this.
 _GRACE_FRAMES = 4
 
 
 class _Frames:
-    """The submitted frames of a node."""
+    """One node's submitted frames."""
 
     def __init__(self, node: NodeView) -> None:
         self.pid = node.pid
@@ -64,7 +64,7 @@ class _Frames:
             self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
-        """Return frames in flight then: files count jobs anew, old drivers' numbers are 0."""
+        """Return the frames in flight at that time that may have this job number (0: unknown)."""
         return [
             record
             for number in (event.number('seqno'), 0)
@@ -73,7 +73,7 @@ class _Frames:
         ]
 
     def until_use(self, event: KernelEvent) -> float:
-        """Return the time from an import to the nearest frame that was submitted by its handle."""
+        """Return the time from an import to the nearest frame submitted with its handle."""
         uses = (
             one
             for one in self.records
@@ -86,9 +86,9 @@ class JobOwners:
     """
     Find the node and the frame of each job, and the node of each import.
 
-    A node is given by its place in *nodes*.
+    A node is identified by its index in *nodes*.
 
-    :ivar unmatched: by node, the frames that are no job of the driver.
+    :ivar unmatched: by node, the frames for which no job was traced.
     """
 
     def __init__(self, nodes: Sequence[NodeView], seen: Observation) -> None:
@@ -96,8 +96,8 @@ class JobOwners:
         self._of_pid: dict[int, list[int]] = {}
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
-        # The threads of a log are those of its own namespace of process ids, the trace's those of
-        # the first.
+        # A log has thread ids of the node's own pid namespace, and the trace has those of the
+        # initial one.
         self._tell_threads = all(
             seen.process_of.get(thread) == frames.pid
             for frames in self._frames
@@ -115,7 +115,7 @@ class JobOwners:
         self._of_thread = self._choose(
             {tid: (self._of_pid[seen.process_of[tid]], jobs[tid]) for tid in jobs}, imported
         )
-        self._record_of: dict[int, FrameRecord] = {}  # by id of the event
+        self._record_of: dict[int, FrameRecord] = {}  # by the id() of the event
         self.unmatched = [
             self._match(
                 frames,
@@ -131,19 +131,19 @@ class JobOwners:
 
     @property
     def pids(self) -> Collection[int]:
-        """Return the nodes' processes."""
+        """Return the process ids of the nodes."""
         return self._of_pid
 
     def of_job(self, event: KernelEvent) -> tuple[int | None, FrameRecord | None]:
-        """Return the node and the frame of a submit."""
+        """Return the node and the frame that a submit event belongs to."""
         return self._of_thread.get(event.tid), self._record_of.get(id(event))
 
     def uses(self, node: int, inode: int) -> bool:
-        """Say whether a frame of this node lies in this buffer."""
+        """Return whether a frame of this node lies in this buffer."""
         return inode in self._frames[node].inodes
 
     def of_thread(self, pid: int, tid: int) -> Sequence[int]:
-        """Return the nodes that may have done what this thread did."""
+        """Return the nodes that this thread may belong to."""
         if tid in self._of_thread:
             return [self._of_thread[tid]]
         nodes = self._of_pid.get(pid, [])
@@ -155,8 +155,8 @@ class JobOwners:
         """
         Return the nodes that may have made an import, the most likely one first.
 
-        They are found by the import's thread, and by the frames that lie in the buffer. The most
-        likely node is the one that uses the handle soonest.
+        The candidates follow from the import's thread and from the frames in the imported buffer.
+        The most likely node is the one that uses the handle soonest.
         """
         nodes = self.of_thread(pid, event.tid)
         nodes = [index for index in nodes if self.uses(index, event.inode)] or nodes
@@ -168,9 +168,9 @@ class JobOwners:
         imported: Mapping[int, Counter[int]],
     ) -> dict[int, int]:
         """
-        Assign to each thread the node whose jobs it submitted, the surest first.
+        Assign to each thread the node whose jobs it submitted, beginning with the best match.
 
-        Threads that were busy at the same time do not belong to one node.
+        Threads that were busy at the same time can't belong to the same node.
 
         :param threads: for each thread the nodes of its process, and its jobs.
         """
@@ -195,7 +195,7 @@ class JobOwners:
     def _score(
         self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]
     ) -> tuple[bool, int, int] | None:
-        """Rate how well a node's frames fit what a thread did; ``None``: not at all."""
+        """Rate how well a node's frames match a thread's jobs; ``None``: not at all."""
         frames = self._frames[index]
         away = [
             min(abs(job.time_ns - one.submitted_ns) for one in found)
@@ -209,7 +209,7 @@ class JobOwners:
         return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
     def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
-        """Assign each job of a node its frame, the nearest first; return the frames left over."""
+        """Assign a frame to each job of a node, nearest first; return the frames left over."""
         left = {id(record): record for record in frames.records}
         pairs = [
             (abs(job.time_ns - record.submitted_ns), id(job), id(record))
@@ -224,7 +224,7 @@ class JobOwners:
 
 @dataclass(frozen=True)
 class FrameJob:
-    """A job of the driver, and the buffers of its frame."""
+    """A job of the driver, with the buffers of the job's frame."""
 
     time_ns: int
     seqno: int
@@ -234,11 +234,11 @@ class FrameJob:
 @dataclass
 class FencePlaces:
     """
-    Where fences were seen; a job is given by its place in the list.
+    The places where jobs' fences were seen; a job is identified by its index in the list.
 
-    :ivar own: jobs whose fence was in the buffers of their frame.
-    :ivar elsewhere: jobs whose fence was not there, but in a buffer of no frame with this job's
-        number.
+    :ivar own: the jobs whose fence was in the buffers of their own frame.
+    :ivar elsewhere: the jobs whose fence was not there, but in a buffer that belongs to no frame
+        with the job's number.
     """
 
     own: set[int] = field(default_factory=set)
@@ -246,7 +246,7 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """Return the drivers, by events of fences, that fences (context, seqno) belong to."""
+    """Return the drivers of fences (context, seqno), as the fences' events name them."""
     return {
         event.fields.get('driver', '')
         for event in events
@@ -262,13 +262,14 @@ def find_fences(
     drivers: Collection[str],
 ) -> FencePlaces:
     """
-    Compare the last job of each buffer with the fences that lay there at each look.
+    Compare, at each look, the last job of each buffer with the fences in the buffer.
 
-    Several open files of the card may have a job of the same number, so a fence's number alone
-    says nothing about a buffer that a job of another file with the same number read.
+    Several open files of the card may each have a job with the same number. So a fence in a buffer
+    is not counted against a job if another file's job with that number read the buffer.
 
     :param users: by job number, the buffers of all frames with this number.
-    :param strangers: numbers of jobs that belong to no frame of a node; these are not judged.
+    :param strangers: the numbers of jobs that belong to no node's frame; fences with these numbers
+        are not judged.
     :param drivers: the drivers whose fences count.
     """
     found = FencePlaces()
@@ -298,16 +299,16 @@ class Import:
     """
     One import of one image, which may lie in several buffers.
 
-    :ivar begin_ns: time of its event.
-    :ivar image: its buffers' inodes; for an import from before the recording, those of the first
-        frame that was submitted by it.
-    :ivar earlier: whether it was made before the recording began.
-    :ivar left: buffers that were not given back.
-    :ivar released_ns: when the last buffer was given back; 0: never.
+    :ivar begin_ns: the time of the import's event.
+    :ivar image: the inodes of its buffers; for an import made before the recording, those of the
+        first frame submitted with its handle.
+    :ivar earlier: whether the import was made before the recording began.
+    :ivar left: the buffers that were not released.
+    :ivar released_ns: when the last buffer was released; 0: never.
     :ivar submits: jobs that read it.
-    :ivar done_ns: when the node was done with the last frame that was submitted by it; 0: not yet,
-        or it gave the frame up.
-    :ivar frames: by image, frames of the window that were submitted by it.
+    :ivar done_ns: when the node was done with the last frame submitted with this import; 0: not
+        yet, or the node gave that frame up.
+    :ivar frames: by image, the window's frames that were submitted with this import.
     """
 
     begin_ns: int
@@ -320,7 +321,7 @@ class Import:
     frames: Counter[frozenset[int]] = field(default_factory=Counter)
 
     def alive_at(self, time_ns: int) -> bool:
-        """Say whether it existed at that time."""
+        """Return whether the import existed at that time."""
         return (self.earlier or self.begin_ns < time_ns) and (
             not self.released_ns or self.released_ns >= time_ns
         )
@@ -331,11 +332,11 @@ class ImportTable:
     A node's imports, in the order of the trace.
 
     :ivar imports: the imports that were recorded.
-    :ivar earlier: imports that are known by their submits alone.
-    :ivar clearings: each time when the node had several images and gave back all of them: the
-        time, these images, and all images that it had used until then.
-    :ivar last: the newest import, as long as its thread has done nothing else since: its job may
-        still come.
+    :ivar earlier: imports from before the recording, which only their submits show.
+    :ivar clearings: each time that the node released all of its imports, if there were several:
+        the time, their images, and all images that the node had used until then.
+    :ivar last: the newest import, while its thread has done nothing else since, so that the job
+        for the import may still come.
     """
 
     def __init__(self) -> None:
@@ -351,7 +352,7 @@ class ImportTable:
         self._given_back: set[frozenset[int]] = set()  # since the last import or submit
 
     def begin(self, event: KernelEvent) -> None:
-        """Note an import, or another buffer of the image that the same thread imports."""
+        """Note an import event: a new import, or a further buffer of the same thread's image."""
         handle = event.number('handle')
         known, growing = self._growing.get(event.tid, (-1, None))
         if growing is None or known != handle or event.inode in growing.image:
@@ -384,16 +385,17 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """Say whether a release can be one of this node's; *recorded*: of imports seen."""
+        """Return whether a release can be this node's; *recorded*: of an import in the trace."""
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
     def release(self, event: KernelEvent) -> None:
         """
-        Note that the driver has given back one buffer, which this node :meth:`holds`.
+        Note that the driver has released one buffer, which this node :meth:`holds`.
 
-        Of several imports by the same handle the oldest one ends: the driver works on several
-        threads, so the next import by a handle may be traced before the release of the last one.
+        If several imports have the same handle, the release ends the oldest: the driver works on
+        several threads, so the next import with a handle may be traced before the release of the
+        last one.
         """
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:
@@ -414,11 +416,11 @@ class ImportTable:
 
     def cleared_ns(self, since_ns: int) -> int:
         """
-        Return the first time after *since_ns* when the node gave everything back.
+        Return the first time after *since_ns* when the node released all imports.
 
-        It imported everything again later. 0: there is no such time. This happens when the card is
-        opened anew, or when the same frames come by a new link. A cache that gives back only what
-        it no longer needs never gives back everything at once.
+        Only a time counts after which the node imported everything again; 0: there is none. Such a
+        time comes when the card is opened anew, or when the same frames come through a new link. A
+        cache that releases only what it no longer needs never releases everything at once.
         """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:
@@ -432,7 +434,7 @@ class ImportTable:
 def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
-    """Return the imports that a cache needs: each image's first, and after a clearing."""
+    """Return the imports that a cache needs: the first of each image, anew after a clearing."""
     cleared_ns = table.cleared_ns(since_ns)
     made = {
         (frozenset(one.image), False)
@@ -449,7 +451,7 @@ def _needed(
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """Return *unread* without imports whose frames failed: the card refused their jobs."""
+    """Return *unread* without the imports of failed frames, whose jobs the card refused."""
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
@@ -461,7 +463,7 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
 
 
 def _kept(node: NodeView, table: ImportTable) -> int:
-    """Count the imports that a node without a cache kept while later frames were done."""
+    """Count the imports that a node without a cache kept although later frames were done."""
     done = sorted(record.done_ns for record in node.records if record.submitted_ns)
     if len(done) <= _GRACE_FRAMES:
         return 0
@@ -487,31 +489,31 @@ _SUBMITS_DIFFER = (
 
 class ImportFollowing:
     """
-    What the imports, releases and submits of a trace amount to.
+    The results from all imports, releases and submits of a trace.
 
     It owns one :class:`ImportTable` for each node that imports frames, and one for the imports of
     all other programs.
 
-    :param found: by inode, the attachments of the frames' buffers.
-    :ivar unreadable: why nothing could be followed; empty: everything was.
-    :ivar submitted: frames of the nodes' logs in the window.
-    :ivar kernel_submits: the nodes' jobs in the window, as the driver counts them.
-    :ivar unknown_jobs: jobs that belong to no frame, of processes whose nodes lasted;
+    :param found: by inode, the history of the attachments of each frame's buffer.
+    :ivar unreadable: why the trace could not be followed; empty if it was.
+    :ivar submitted: the number of frames in the nodes' logs in the window.
+    :ivar kernel_submits: the number of the nodes' jobs in the window, by the driver's events.
+    :ivar unknown_jobs: jobs without a frame, in processes whose nodes ran until the window's end;
         *missing_jobs*: frames without a job.
     :ivar foreign: frames whose buffer was not imported, or whose handle is another buffer's.
-    :ivar own_imports: frames that were submitted by an import of their own.
-    :ivar earlier_imports: frames that were submitted by an import from before the recording: it is
-        not known which buffer its handle stands for.
+    :ivar own_imports: frames that were submitted with an import of their own.
+    :ivar earlier_imports: frames that were submitted with an import from before the recording, so
+        that nobody knows which buffer its handle stands for.
     :ivar shared_imports: frames of nodes without a cache that had no import of their own.
     :ivar imports: imports of frame buffers in the window; an image in several buffers counts once.
-    :ivar new_buffers: of nodes with a cache: buffers that these imported for the first time.
+    :ivar new_buffers: buffers that nodes with a cache imported for the first time.
     :ivar surplus: imports of nodes with a cache that were not needed.
-    :ivar unused: imports of nodes without a cache that no job read; *kept*: those that were not
-        given back.
+    :ivar unused: imports of nodes without a cache that no job read; *kept*: imports of such nodes
+        that were not released in time.
     :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: frames
         whose fence was in another buffer instead.
-    :ivar unsure_handles: handles from before the recording of which no frame was confirmed.
-    :ivar unknown: (what is not known, what to do).
+    :ivar unsure_handles: handles from before the recording for which no frame was confirmed.
+    :ivar unknown: pairs of what is not known and what to do about it.
     """
 
     def __init__(self, seen: Observation, found: Mapping[int, History]) -> None:
@@ -584,7 +586,7 @@ class ImportFollowing:
 
     def _import(self, pid: int, event: KernelEvent) -> None:
         owners = self._owners.of_import(pid, event)
-        # An open file gives no number twice.
+        # An open file never gives a job number twice.
         new = [owner for owner in owners if not self._tables[owner].holds(event)]
         for owner in (new or owners)[:1]:
             self._tables[owner].begin(event)
@@ -613,7 +615,7 @@ class ImportFollowing:
         self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
-        """Judge one frame, at the moment of its submit."""
+        """Judge one frame when its submit event is reached."""
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:
@@ -632,7 +634,7 @@ class ImportFollowing:
             self._shared[owner] += 1
 
     def _release(self, pid: int, event: KernelEvent) -> None:
-        """Note that a buffer is given back, often on a thread of the driver's own."""
+        """Note that a buffer is released; the event often comes from a thread of the driver."""
         self.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
         last = self._completed.get(event.tid, -1)
         if pid in self._owners.pids:
@@ -642,7 +644,7 @@ class ImportFollowing:
                 if self._tables[owner].holds(event)
             ]
         else:
-            # Another program may have the same buffer by the same number.
+            # Another program may have imported the same buffer with the same handle number.
             holding = [
                 owner
                 for owner, table in enumerate(self._tables)
@@ -660,7 +662,7 @@ class ImportFollowing:
             self._tables[owner].release(event)
 
     def _look_at_fences(self) -> None:
-        """Find out which buffers the jobs read."""
+        """Find out from the fences which buffers the jobs read."""
         users: defaultdict[int, set[int]] = defaultdict(set)
         for node in self._nodes:
             for record in node.records:
@@ -718,8 +720,8 @@ class ImportFollowing:
             if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)
         ]
         self.imports += len(of_window)
-        # What was imported before the recording began is not known, but each of these handles
-        # stands for one image only.
+        # Nobody knows what was imported before the recording, but each of these handles stands for
+        # only one image.
         self.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
         if node.before.get('import_cache', node.cached) != node.cached:
             self.unknown.append(
@@ -737,7 +739,7 @@ class ImportFollowing:
                 if one.image in self._images
             ]
             self.new_buffers += sum(len(one.image) for one in needed)
-            # A cache that finds itself too small imports again what it threw out, once each.
+            # A cache that finds itself too small imports again each image that it removed, once.
             own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
             again = max(0, len(own) - traced().drivers[node.accelerator].kept)
             surplus = max(0, len(of_window) - len(needed) - again - trials)
@@ -823,7 +825,7 @@ class ImportFollowing:
         }
 
     def _not_seen(self) -> list[str]:
-        """List what no source tells, so that it cannot be judged."""
+        """List what could not be judged because no source tells it."""
         told = [
             (
                 "where the planes begin in an import, and their strides: the driver's events do "

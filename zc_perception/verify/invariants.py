@@ -16,9 +16,9 @@
 """
 The four invariants, as ``docs/verify.md`` states them.
 
-Each is a pure function of what was observed.
-A check is false when something speaks against it, unknown when a source that it needs could not be
-read or nothing flowed, and true only when everything was measured.
+Each check is a pure function of an observation. A check is false if any evidence shows a
+violation. It is unknown if a source that it needs could not be read, or if no frames flowed. It is
+true only if everything was measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION
 from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.observation import CAPTURE, NodeView, Observation
 
-#: Memory that devices are known to share: Jetson's, the dma-heaps', V4L2's, and udmabuf.
+#: Exporters whose memory devices can share: Jetson's, the dma-heaps, V4L2's, and udmabuf.
 KNOWN_EXPORTERS = (
     'nvmap',
     'tegra-buf',
@@ -70,13 +70,15 @@ _LOST_EVENTS = 'measure for a shorter time, or stop what else makes fences on th
 @dataclass(frozen=True)
 class Check:
     """
-    Whether an invariant holds.
+    The result of checking one invariant.
 
-    :ivar holds: ``None``: not known. Never true for what could not be read.
-    :ivar source: what was asked.
-    :ivar figures: numbers, lists and texts that JSON can carry.
-    :ivar reason: why it does not hold, or is not known: one sentence; empty where it holds.
-    :ivar next_step: what to do then.
+    :ivar holds: whether the invariant holds; ``None``: not known. It is never true if a source
+        could not be read.
+    :ivar source: the sources that were read.
+    :ivar figures: the measured values: numbers, lists and texts that JSON can hold.
+    :ivar reason: one sentence that says why the invariant does not hold or is not known; empty if
+        it holds.
+    :ivar next_step: what to do about the reason.
     """
 
     name: str
@@ -89,11 +91,11 @@ class Check:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a verdict."""
+        """Whether the check has a verdict, true or false."""
         return self.holds is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Return this invariant as ``result.json`` has it."""
+        """Return this check as a dictionary for ``result.json``."""
         own = {
             'holds': self.holds,
             'measured': self.measured,
@@ -107,23 +109,24 @@ class Check:
 @dataclass
 class Findings:
     """
-    Violations of an invariant, and what is not known about it.
+    The violations of an invariant, and the things not known about it.
 
-    A check is made of both.
+    A check is concluded from both.
 
-    :ivar broken: (reason, what to do then); a single one makes the check false.
-    :ivar unknown: the same; if nothing is broken, a single one makes the check "not known".
+    :ivar broken: pairs of a reason and what to do about it; a single pair makes the check false.
+    :ivar unknown: such pairs, too; if nothing is broken, a single pair makes the check "not
+        known".
     """
 
     broken: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
 
     def breaks(self, reason: str, next_step: str) -> None:
-        """Note that something speaks against the invariant."""
+        """Note a violation of the invariant."""
         self.broken.append((reason, next_step))
 
     def unsure(self, reason: str, next_step: str) -> None:
-        """Note that something is not known."""
+        """Note something that is not known about the invariant."""
         self.unknown.append((reason, next_step))
 
     def conclude(self, name: str, title: str, source: str, figures: Mapping[str, Any]) -> Check:
@@ -146,7 +149,7 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """Return each frame buffer's attachments, by looks alone where there are no events."""
+    """Return each frame buffer's history of attachments; without events, by looks alone."""
     return {
         inode: event_history(inode, seen.snapshots, seen.trace.events)
         if seen.trace is not None and attachments_are_recorded(seen)
@@ -156,7 +159,7 @@ def histories(seen: Observation) -> dict[int, History]:
 
 
 def attachments_are_recorded(seen: Observation) -> bool:
-    """Say whether each attachment of the window is known, with its buffer and device."""
+    """Return whether every attachment in the window is known, with its buffer and device."""
     known = all(seen.event_sources.get(event, FUNCTION) != FUNCTION for event in (ATTACH, DETACH))
     return known and seen.trace is not None and not seen.trace.gap
 
@@ -201,7 +204,7 @@ def _counters(seen: Observation, findings: Findings) -> None:
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
-    """Report nodes whose accelerator reads frames by the CPU: nothing is imported there."""
+    """Report nodes whose accelerator reads frames by the CPU and so imports nothing."""
     for node in seen.inference_nodes():
         if node.accelerator and not node.imports:
             reason = (
@@ -244,7 +247,8 @@ def check_attached(seen: Observation) -> Check:
             ]
             attached += not absent
             for inode in absent:
-                # Really missing: the history is exact, or there is no such dma-buf.
+                # The device is certainly not attached: the history is exact, or no such dma-buf
+                # exists.
                 sure = found[inode].exact or inode not in seen.dmabufs
                 (missing if sure else unsure)[inode] += 1
         memory = {inode for device, inode in seen.memfds}
@@ -331,7 +335,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
 
 
 def check_imports(seen: Observation) -> Check:
-    """Check I3: each submitted buffer was imported before, and jobs are the nodes' frames."""
+    """Check I3: each submitted buffer was imported before, and each job is a node's frame."""
     findings = Findings()
     _frames(seen, findings)
     following = None
@@ -419,7 +423,7 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """Note what was not looked at: makers of frames, memory below udmabuf, unmapped pages."""
+    """Note what was not examined: frames' producers, memory under udmabuf, unmapped pages."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
@@ -449,7 +453,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Judge the events of frames' mappings in the window."""
+    """Judge the traced mappings of frames in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('mappings that come and go were not recorded', as_root())
@@ -469,8 +473,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
     ):
-        # They began after the first look at all maps. If one of them ended before the last look,
-        # no other source shows it.
+        # These mappings began after the first look at all maps. If a mapping ended before the last
+        # look, only its event shows it.
         told = (
             f'frames were mapped {early} times just before the window, and whether they '
             'stayed mapped in it is not known'
@@ -531,7 +535,7 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
 
 
 def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, int]:
-    """Sum the booked copies by reason; nodes of one process share one ledger."""
+    """Sum the ledgers' copies by reason; the nodes of one process share one ledger."""
     booked: dict[tuple[int, str], int] = {}
     for node in nodes:
         for reason, count in node.copies().items():

@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-Watch running nodes for a while from outside: set up, look again and again, take down.
+Watch running nodes from outside for a while.
 
-Read :class:`Measurement` first, at the end of the file. Above it are: one node while it is
-measured (:class:`WatchedNode`: its frames, what it says about itself at both ends of the window,
-whether it lasted), the nodes' threads (:class:`NodeThreads`), and where the frames of the watched
-nodes lie (:class:`Cameras`, :func:`memory_of`). What a node says about itself must have a certain
-form (:func:`check_facts`), because any user can leave a frame log with anything in it.
+Read :class:`Measurement` first, at the end of the file. Above it are its parts.
+:class:`WatchedNode` is one node while it is measured: its frames, its facts at both ends of the
+window, and whether it ran until the end. :class:`NodeThreads` finds the nodes' threads.
+:class:`Cameras` and :func:`memory_of` find the memory of the watched nodes' frames.
+:func:`check_facts` checks the form of the facts that a node writes about itself, because any user
+can make a frame log with any content.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ from zc_perception.verify.observation import (
 
 
 def _is_text(value: object) -> bool:
-    """Say whether a value is a text that can be a path and be written."""
+    """Return whether a value is a text that can be a path and can be encoded."""
     return (
         isinstance(value, str)
         and '\0' not in value
@@ -96,7 +97,7 @@ def _is_count(value: object) -> bool:
 _Form = tuple[Callable[[object], bool], str]
 _TEXT: _Form = (_is_text, 'a text')
 _COUNT: _Form = (_is_count, 'a number of 0..18446744073709551615')
-#: The keys that are read here; other keys of a node are ignored.
+#: The keys of a node's facts that are read here, with a check of each; others are ignored.
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(
         ('accelerator', 'pci_address', 'rung', 'camera', 'device', 'heap', 'fourcc'), _TEXT
@@ -124,7 +125,7 @@ _FORMS: dict[str, _Form] = {
 
 
 def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the facts that have the right form, and a sentence for each that has not."""
+    """Return the facts of the right form, and a sentence for each of a wrong form."""
     good = dict(facts)
     wrong = []
     for name, (fits, form) in _FORMS.items():
@@ -140,8 +141,8 @@ class WatchedNode(NodeView):
     """
     One node whose frame log is read.
 
-    A node rewrites its facts about once a second. Its facts at a certain time are therefore the
-    next ones that it writes: call :meth:`expect_facts`, and wait until :attr:`renewed`.
+    A node rewrites its facts about once a second. So the next facts that the node writes show its
+    state at a given time: call :meth:`expect_facts`, and wait until :attr:`renewed`.
     :class:`Measurement` does so at both ends of the window, with :meth:`begin` after the first
     wait and :meth:`keep_facts` after the last.
     """
@@ -157,18 +158,18 @@ class WatchedNode(NodeView):
         self._wrong: dict[str, None] = {}
 
     def read(self) -> None:
-        """Read new records, and whether the node is still there."""
+        """Read new records, and note whether the node still runs."""
         self.records += self.log.read()
         self.lost = self.log.lost
         if not self.ended_ns and not self._kept and not self.log.alive:
             self.ended_ns = time.monotonic_ns()
 
     def begin(self) -> None:
-        """Begin the window: the node's facts of now become :attr:`before`."""
+        """Begin the window: the node's current facts become :attr:`before`."""
         self.before = self.facts()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the window's latest facts; :attr:`unreadable` has those in a wrong form."""
+        """Return the window's latest facts; :attr:`unreadable` has those of a wrong form."""
         return self.after if self._kept else self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -177,36 +178,36 @@ class WatchedNode(NodeView):
         return good
 
     def expect_facts(self) -> None:
-        """Let the next facts that the node writes be the ones that count."""
+        """From now on, wait for the next facts that the node writes."""
         self._old, self._new, self._written = self.log.facts(), None, self.log.written
 
     @property
     def renewed(self) -> bool:
-        """Whether it has written facts since :meth:`expect_facts`; the first ones are kept."""
+        """Whether the node has written facts since :meth:`expect_facts`; the first are kept."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None
 
     @property
     def idle(self) -> bool:
-        """Whether it finished no frame since :meth:`expect_facts`, so has nothing to write."""
+        """Whether the node finished no frame since :meth:`expect_facts`, so it has no news."""
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
-        """Say whether all frames before *time_ns* are known: a later one is done."""
+        """Return whether all frames before *time_ns* are known, because a later one is done."""
         if self.role != INFERENCE or not time_ns:
             return True
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """Take the first facts since :meth:`expect_facts` as those of the window's end."""
+        """Keep the first facts since :meth:`expect_facts` as those of the window's end."""
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
         self._kept = True
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """Return what the node said in a wrong form until now."""
+        """Return sentences about facts of a wrong form that the node has written until now."""
         source = f'frame log of {self.node} (process {self.pid})'
         step = (
             'end that program, or use its version of the package; or name the nodes to be '
@@ -216,7 +217,7 @@ class WatchedNode(NodeView):
 
 
 class NodeThreads:
-    """Find the threads that belong to the nodes, with those that these or children start."""
+    """The threads of the nodes, and the threads and child processes that these start."""
 
     def __init__(self, pids: Iterable[int], proc: Path = PROC) -> None:
         self._proc = proc
@@ -225,25 +226,25 @@ class NodeThreads:
             self.add(pid)
 
     def add(self, pid: int) -> None:
-        """Add a process with the threads that it has now."""
+        """Add a process with its current threads."""
         self._process_of[pid] = pid
         for tid in threads_of(pid, self._proc):
             self._process_of[tid] = pid
 
     def look(self) -> None:
-        """Look at all processes again, for threads started since."""
+        """Look again at all processes, to find threads started since the last look."""
         for pid in set(self._process_of.values()):
             for tid in threads_of(pid, self._proc):
                 self._process_of[tid] = pid
 
     def follow(self, events: Iterable[KernelEvent]) -> None:
-        """Take in ``sched_process_fork``: of threads and children that may have ended."""
+        """Add threads and children from ``sched_process_fork`` events; they may have ended."""
         for event in events:
             if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
                 self._process_of.setdefault(event.number('child_pid'), parent)
 
     def processes(self) -> dict[int, int]:
-        """Return the node's process of each thread."""
+        """Return, for each thread, the process of its node."""
         return dict(self._process_of)
 
     @property
@@ -253,7 +254,7 @@ class NodeThreads:
 
 
 def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
-    """Return (st_dev, inode) of the buffers in the nodes' pools and records."""
+    """Return (st_dev, inode) of all buffers in the nodes' pools and records."""
     found = set()
     for node in nodes:
         found |= {(record.st_dev, inode) for record in node.records for inode in record.inodes}
@@ -267,12 +268,11 @@ class Cameras:
     """
     The video devices of the watched capture nodes.
 
-    A node names a path. In a container the same path may be another device, so it is looked up
-    below the node's own root.
+    A node's facts name a path. In a container the same path may be a different device, so the path
+    is looked up below the root folder of the node's process.
 
-    :ivar paths: names that their mappings have.
-    :ivar numbers: device numbers, as the kernel has them within itself (12 bits major, 20 bits
-        minor).
+    :ivar paths: the names that mappings of these devices have.
+    :ivar numbers: the device numbers in the kernel's internal form (12 bits major, 20 bits minor).
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -283,11 +283,11 @@ class Cameras:
 
     @property
     def lost(self) -> frozenset[str]:
-        """Return paths whose device was never found."""
+        """Return the paths whose device was never found."""
         return frozenset(path for (_, path), found in self._found.items() if not found)
 
     def look(self, nodes: Iterable[WatchedNode]) -> None:
-        """Look for the devices again: a camera may come and go."""
+        """Look for the devices again, because a camera may come and go."""
         for node in nodes:
             if node.role != CAPTURE or not names_device(facts := node.facts()):
                 continue
@@ -314,11 +314,11 @@ def memory_of(
     exporters: Mapping[int, str],
 ) -> FrameMemory:
     """
-    Return the memory to look for in maps.
+    Return the memory to look for in the processes' maps.
 
-    :param kinds: of buffers, as far as known. A buffer that no process holds any more may have
-        been of either kind: it is looked for as both.
-    :param exporters: by inode.
+    :param kinds: the kinds of buffers (dma-buf or memfd), as far as known. A buffer that no
+        process holds any more is looked for as both kinds.
+    :param exporters: the buffers' exporters, by inode.
     """
     nodes = list(nodes)
     unnamed = [node for node in nodes if node.role == CAPTURE and not names_device(node.facts())]
@@ -333,18 +333,18 @@ def memory_of(
 
 
 _TICK_S = 0.25
-#  Share of the time that looks at buffers and maps may take; on a slow machine they are looked at
-#  less often.
+#: The share of the time that looks at buffers and maps may take; on a slow machine these looks
+#: are made less often.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
-#: Interval between two looks at facts that we wait for.
+#: The interval between two looks while waiting for nodes' facts.
 _FACTS_TICK_S = 0.05
-#  A node that has finished no frame for this time has nothing new to report; a node with frames
-# gets more time on a slow machine.
+# A node that has finished no frame for _GRACE_S has nothing new to report. A node with frames gets
+# _PATIENCE_S, because the machine may be slow.
 _GRACE_S = 2.0
 _PATIENCE_S = 5.0
-#  Sampling lasts at most this time, and as long as the window, or until each node has this many
-# samples, a few times what one per cent needs.
+# Sampling lasts as long as the window but at most _SAMPLING_S, or until each node has this many
+# samples, which is a few times what judging one per cent needs.
 _SAMPLING_S = 5.0
 _ENOUGH_SAMPLES = 500
 Wait = Callable[[float], bool]
@@ -360,7 +360,7 @@ class Roots:
 
 
 class Ending(Enum):
-    """Why a window ended."""
+    """The reason why a window ended."""
 
     TIME = 'time'
     FRAMES = 'frames'
@@ -370,20 +370,19 @@ class Ending(Enum):
 
 class Measurement:
     """
-    A measurement, as a context manager: at its end nothing of it is left in the system.
+    A measurement, as a context manager; leaving it removes all traces from the system.
 
-    Everything runs on the caller's thread. The order is this:
+    Everything runs on the caller's thread, in this order:
 
-    1. Entering removes what killed runs left behind, and starts the record of the kernel's events,
-       before anything else is looked at.
-    2. :meth:`watch` installs the probe on ``memmove``, looks at everything once, and waits until
-       each node has rewritten its facts: the window begins. It then reads the frame logs and the
-       trace several times a second, and buffers and maps about once a second. The window ends as
-       soon as the first node has rewritten its facts again. After it :meth:`watch` removes the
-       probe, waits for the frames that are still in flight, samples the processors, and stops the
-       record.
-    3. :meth:`observation` turns what was collected into plain data.
-    4. :meth:`close` takes everything down.
+    1. Entering the context removes what killed runs left behind. Then it starts recording the
+    kernel's events, before it looks at anything else. 2. :meth:`watch` installs the probe on
+    ``memmove``, looks at everything once, and waits until each node has rewritten its facts. Then
+    the window begins. During the window it reads the frame logs and the trace several times a
+    second, and buffers and maps about once a second. When the time is over, the window ends as
+    soon as the first node has rewritten its facts again. Then :meth:`watch` removes the probe,
+    waits for the frames that are still in flight, samples the processors, and stops the record. 3.
+    :meth:`observation` turns what was collected into plain data. 4. :meth:`close` takes everything
+    down.
 
     :param memmove_probe: whether the C library's copies are counted; this slows down each process
         that calls ``memmove``.
@@ -394,10 +393,9 @@ class Measurement:
         self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True
     ) -> None:
         self.roots = roots or Roots()
-        #  Instances of earlier runs that were killed, which the constructor's caller may want to
-        #  tell of.
+        #: Instances left by killed runs and removed here; the caller may want to report them.
         self.leftovers: list[str] = []
-        #: What could not be taken down.
+        #: What could not be removed at the end.
         self.teardown: list[Unreadable] = []
         self._with_probe = memmove_probe
         self._with_sampling = sampling
@@ -437,7 +435,7 @@ class Measurement:
         self.close()
 
     def close(self) -> None:
-        """Take everything down. A second call does nothing."""
+        """Remove everything from the system. A second call does nothing."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None
@@ -455,17 +453,19 @@ class Measurement:
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Ending:
         """
-        Measure, and return why it ended.
+        Measure, and return why the window ended.
 
-        The window goes on a moment longer, until the first node has rewritten its facts, so that
-        counters and what is seen from outside end together.
+        After the given time the window goes on until the first node has rewritten its facts, so
+        that the nodes' counters and the outside observation end together.
 
-        :param logs: of all nodes of the pipeline.
-        :param seconds: how long to measure; it may take a second more.
-        :param frames: measure until this many frames were processed; 0: no matter.
-        :param wait: waits this many seconds; true: somebody wants it to end.
-        :param more: whether the nodes are still there.
-        :param meanwhile: called about once a second, and at both ends of the window.
+        :param logs: the frame logs of all nodes of the pipeline.
+        :param seconds: how long to measure; the window may be up to a second longer.
+        :param frames: measure only until this many frames were processed; 0: for the whole time.
+        :param wait: a function that waits this many seconds; it returns true if the measurement
+            shall end.
+        :param more: a function that returns whether the nodes still run.
+        :param meanwhile: a function that is called about once a second, and at both ends of the
+            window.
         """
         self._meanwhile = meanwhile
         self._nodes = [WatchedNode(log) for log in logs]
@@ -500,7 +500,8 @@ class Measurement:
             self._probe.begin(self._pids, self.roots.proc)
         self._seen.looked_ns = time.monotonic_ns()
         self._look(everything=True)
-        # What was mapped before the record began and is not mapped any more may be held by now.
+        # Pages that were mapped only before the recording began may be held in a pipe or ring by
+        # now.
         self._look_at_pins()
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
@@ -509,9 +510,9 @@ class Measurement:
         self._seen.start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
-        # The facts are the nodes' counters, and they count until they are written. The window must
-        # end before the first node writes them: if it ended later, a copy that a node makes in
-        # between would be missing in the counters.
+        # The facts have the nodes' counters at the time of writing. The window must end before the
+        # first node writes its facts, because a copy that this node makes afterwards would be
+        # missing in the counters.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._seen.own_cpu_s = time.process_time() - self._cpu_from_s
@@ -539,10 +540,10 @@ class Measurement:
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
         """
-        Sample the processors after the window, without the probe.
+        Sample the processors, after the window.
 
-        While the kernel handles a probe no sample can be taken; the timer then fires when
-        ``memmove`` goes on, which would count as time in ``memmove``.
+        This is done without the probe, because the kernel can't take a sample while it handles a
+        probe. The delayed sample would then hit ``memmove`` and count as time spent there.
         """
         if not self._with_sampling:
             self._seen.tell(
@@ -569,7 +570,7 @@ class Measurement:
         self._samples = sampler.stop()
 
     def _expect_facts(self) -> int:
-        """Ask all nodes for new facts; return a time before any of these can be written."""
+        """Wait from now on for new facts of all nodes; return a time before any is written."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             node.expect_facts()
@@ -587,11 +588,10 @@ class Measurement:
 
         A signal doesn't shorten the wait, because the jobs in flight go on, too.
 
-        :param enough: ``any`` or ``all``, of the nodes.
-        :param before_ns: a time at which no node had new facts yet.
-        :param past_ns: wait as well until all frames are done that were submitted before this
-            time; 0: don't.
-        :returns: the last time at which too few nodes had new facts.
+        :param enough: ``any`` or ``all``: how many of the nodes must have rewritten them.
+        :param before_ns: a time at which no node had written new facts yet.
+        :param past_ns: also wait until all frames submitted before this time are done; 0: don't.
+        :returns: the time of the last look at which too few nodes had new facts.
         """
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _PATIENCE_S:
@@ -688,7 +688,7 @@ class Measurement:
             )
 
     def _look_at_pins(self) -> None:
-        """Look for pages held without a mapping; a slow pipe's reader gets a moment."""
+        """Look for pages held without a mapping; give a slow pipe's reader a moment to read."""
         if find_pins(proc=self.roots.proc):
             time.sleep(_TICK_S)
             self._pins |= dict.fromkeys(find_pins(proc=self.roots.proc))
@@ -698,7 +698,7 @@ class Measurement:
         return self._recording.text() if self._recording is not None else ''
 
     def observation(self) -> Observation:
-        """Return what was seen."""
+        """Return everything observed, as plain data."""
         seen = self._seen
         memory = memory_of(self._nodes, self._identities, self._cameras, seen.exporters)
         seen.dmabufs, seen.memfds, seen.any_camera = (

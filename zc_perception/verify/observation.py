@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-What was seen of a running system in one window of time.
+The observation of a running system in one window of time.
 
-This is plain data and the input of the invariants.
-:class:`~zc_perception.verify.measurement.Measurement` fills it in; nothing else changes it.
+An :class:`Observation` is plain data, which the invariants are checked on. Only
+:class:`~zc_perception.verify.measurement.Measurement` writes to it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ VIDEO_EXPORTER = 'videobuf2'
 
 
 def names_device(facts: Mapping[str, Any]) -> bool:
-    """Say whether a capture node names its camera's device: a pipeline or libcamera does not."""
+    """Return whether a capture node's facts name its camera's device."""
     return str(facts.get('device', '')).startswith('/dev/')
 
 
 def time_of(record: FrameRecord) -> int:
-    """Return the moment that decides whether a frame belongs to a window."""
+    """Return the frame's time that decides whether the frame belongs to a window."""
     return record.submitted_ns or record.published_ns or record.done_ns
 
 
@@ -54,13 +54,13 @@ class NodeView:
     """
     One node.
 
-    :ivar before: its facts at the window's begin.
-    :ivar after: the first facts that it wrote when the window had ended.
+    :ivar before: the node's facts at the beginning of the window.
+    :ivar after: the first facts that the node wrote after the window had ended.
     :ivar records: all records that were read, also from before and after the window.
-    :ivar lost: records that were overwritten before they were read.
-    :ivar ended_ns: when it was seen to have ended, before it had told what it did in the window;
-        CLOCK_MONOTONIC, 0: it lasted.
-    :ivar described: whether the node wrote *after* when the window had ended.
+    :ivar lost: the number of records that were overwritten before they were read.
+    :ivar ended_ns: when the node was seen to have ended before it had written its facts about the
+        window (CLOCK_MONOTONIC); 0: the node lasted.
+    :ivar described: whether the node wrote the facts in *after* after the window had ended.
     """
 
     pid: int
@@ -78,7 +78,7 @@ class NodeView:
 
     @property
     def counted(self) -> bool:
-        """Whether its counters cover the whole window."""
+        """Whether the node's counters cover the whole window."""
         return self.described and not self.ended_ns
 
     @property
@@ -88,20 +88,20 @@ class NodeView:
 
     @property
     def imports(self) -> bool:
-        """Whether its accelerator's driver imports frames, and the kernel's trace shows it."""
+        """Whether the accelerator's driver imports frames, with tracepoints that show this."""
         return self.accelerator in traced().drivers
 
     @property
     def cached(self) -> bool:
-        """Whether it imports each buffer only once."""
+        """Whether the node caches imports, so that it imports each buffer only once."""
         return bool(self.after.get('import_cache', True))
 
     def grown(self, name: str) -> int:
-        """Return by how much a counter among the facts grew during the window."""
+        """Return how much a counter in the facts grew during the window."""
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
     def copies(self) -> dict[str, int]:
-        """Return copies that the ledger counted between *before* and *after*, by reason."""
+        """Return the copies that the ledger counted during the window, by reason."""
         before, after = self.before.get('copies', {}), self.after.get('copies', {})
         grown = {
             reason: entry['count'] - before.get(reason, {}).get('count', 0)
@@ -115,32 +115,32 @@ class Observation:
     """
     All evidence of one window.
 
-    :ivar start_ns: the window, CLOCK_MONOTONIC.
-    :ivar snapshots: looks at ``bufinfo``; empty: unreadable.
-    :ivar trace: kernel events since before the window; ``None``: unreadable.
+    :ivar start_ns: the beginning of the window, CLOCK_MONOTONIC; *end_ns*: its end.
+    :ivar snapshots: the looks at ``bufinfo``; empty if it was unreadable.
+    :ivar trace: the kernel's events, from before the window on; ``None`` if they were unreadable.
     :ivar event_sources: by event, how it was recorded.
-    :ivar process_of: by thread, the node's process.
-    :ivar exporters: by inode, from whatever could be read.
-    :ivar dmabufs: inodes of frames that are dma-bufs; *memfds*: (st_dev, inode) of frames that are
-        not.
+    :ivar process_of: by thread, the process of the node that the thread belongs to.
+    :ivar exporters: the buffers' exporters by inode, from all sources that could be read.
+    :ivar dmabufs: inodes of the frames' buffers that are dma-bufs; *memfds*: (st_dev, inode) of
+        those that are memfds.
     :ivar camera_rdevs: device numbers of the cameras.
-    :ivar mappings: mappings of frames that were found, each once.
-    :ivar scans: complete looks at the maps of all processes.
-    :ivar copies: large copies; ``None``: not watched.
-    :ivar shares: samples; ``None``: not sampled.
+    :ivar mappings: the mappings of frames that were found, each once.
+    :ivar scans: the number of complete looks at the maps of all processes.
+    :ivar copies: the large copies; ``None`` if copies were not watched.
+    :ivar shares: the processes' samples; ``None`` if the processors were not sampled.
     :ivar unreadable: by topic (``bufinfo``, ``maps``, ``trace``, ``memmove``, ``sampling``,
         ``exporters``, ``frame log``), what could not be read.
-    :ivar copy_calls: calls of memmove and memcpy that the probes met, of any size and process.
-    :ivar own_cpu_s: CPU time that watching took.
+    :ivar copy_calls: the number of calls of memmove and memcpy that the probes met, of any size
+        and process.
+    :ivar own_cpu_s: the CPU time that ``zc_verify`` itself used, in seconds.
     :ivar lost_cameras: paths of cameras whose number could not be found.
-    :ivar backing: memfds of which udmabuf's frames may be made, and the processes that have them:
-        lines.
+    :ivar backing: lines of text about memfds that udmabuf may have made frames of, and the
+        processes that have them.
     :ivar looked_ns: when the first look at the maps of all processes began; 0: there was none
         before the window.
-    :ivar pins: pipes and rings that may hold pages of frames without a mapping, at either end of
-        the window: lines.
-    :ivar any_camera: whether frames lie in a video device's buffers of which no node says which
-        device that is.
+    :ivar pins: lines of text about pipes and rings that may hold pages of frames without a
+        mapping, at either end of the window.
+    :ivar any_camera: whether frames lie in buffers of a video device that no node names.
     """
 
     start_ns: int = 0
@@ -168,12 +168,12 @@ class Observation:
     any_camera: bool = False
 
     def tell(self, topic: str, *unreadable: Unreadable) -> None:
-        """Note what could not be read, each once."""
+        """Note a source that could not be read, each only once."""
         told = self.unreadable.setdefault(topic, []) if unreadable else []
         told += [one for one in unreadable if one not in told]
 
     def within(self, time_ns: int) -> bool:
-        """Say whether a moment lies in the window."""
+        """Return whether a moment lies in the window."""
         return self.start_ns <= time_ns <= self.end_ns
 
     def inference_nodes(self) -> list[NodeView]:
@@ -198,11 +198,11 @@ class Observation:
 
     def unseen_frames(self) -> dict[str, int]:
         """
-        Return how many frames each inference node has from cameras that are not watched.
+        Return how many frames each inference node got from cameras that are not watched.
 
-        The counts are by the node's name. Such a frame's buffers are in no pool of a watched
-        capture node, and in none of its records. Frames that were published before the window
-        don't count: their pool may be gone.
+        The result is by the inference node's name. The buffers of such a frame are in no pool and
+        in no record of a watched capture node. Frames published before the window don't count,
+        because their pool may be gone.
         """
         captures = [node for node in self.nodes if node.role == CAPTURE]
         known = {
@@ -231,7 +231,7 @@ class Observation:
         return found
 
     def frame_inodes(self) -> set[int]:
-        """Return the inodes of the frames that any node was done with in the window."""
+        """Return the inodes of the frames that some node finished in the window."""
         return {
             inode
             for node in self.nodes
@@ -242,9 +242,9 @@ class Observation:
 
     @property
     def lost_records(self) -> int:
-        """Return the number of frames of which nothing is known."""
+        """Return the number of frames whose records were lost."""
         return sum(node.lost for node in self.nodes)
 
     def why(self, *topics: str) -> list[Unreadable]:
-        """Say what could not be read about these topics."""
+        """Return what could not be read about these topics, as a text."""
         return [one for topic in topics for one in self.unreadable.get(topic, ())]

@@ -14,17 +14,19 @@
 # limitations under the License.
 
 """
-Check whether nodes that run, or those that a command starts, keep the four invariants.
+Check whether running nodes, or nodes that a command starts, keep the four invariants.
 
-This is the command ``zc_verify``. It begins in :mod:`~zc_perception.verify.zc_verify`; :func:`run`
-is the whole command. A :class:`Command` finds what it has started with :class:`Descendants`.
-:class:`Newcomers` are nodes that begin while others are measured: nothing is known of them.
+This module implements the command ``zc_verify``, whose entry point is
+:mod:`~zc_perception.verify.zc_verify`. :func:`run` runs the whole command. A :class:`Command`
+finds the processes that it has started with :class:`Descendants`. :class:`Newcomers` finds nodes
+that start while others are measured, because they are not measured.
 
 :func:`document_keys` gives the zero-copy document's own four keys, with their literal meaning, and
-its ``detail``. They are kept word for word, although two of them are too narrow: the first holds
-only where the camera's driver attaches to the buffer as well, the third only without an import
-cache. What the package promises is in :mod:`~zc_perception.verify.invariants`.
-The form of ``result.json`` is fixed by ``result.schema.json``.
+    its ``detail``. The keys are kept word for word, although two of them are too narrow: the first
+    can hold only if the camera's driver also attaches to the buffer, the third only without an
+    import cache. The package's own promises are checked in
+    :mod:`~zc_perception.verify.invariants`. The form of ``result.json`` is fixed by
+    ``result.schema.json``.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ from zc_perception.whole_file import write_whole
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
 HOT_PERCENT = 1.0
-#: With fewer samples of a process one per cent of its time can't be judged.
+#: With fewer samples of a process, one per cent of the process's time can't be judged.
 MIN_SAMPLES = 100
 KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
 
@@ -95,7 +97,7 @@ class DocumentKeys:
 
 
 def document_keys(seen: Observation) -> DocumentKeys:
-    """Judge an observation by the letter of the document."""
+    """Judge an observation by the literal text of the zero-copy document."""
     found = histories(seen) if seen.snapshots else {}
     counts = {
         inode: max(
@@ -142,7 +144,7 @@ def document_keys(seen: Observation) -> DocumentKeys:
         'fence_wait_lines': sum(
             counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')
         ),
-        # Programs wait for a sync_file with poll(2), which has no kernel event.
+        # Programs wait for a sync_file with poll(2), for which there is no kernel event.
         'fence_waits_by_poll': sum(record.signalled_ns > 0 for _, record in seen.all_submitted()),
         'fence_lines': {name: counted[name] for name in FENCES},
         'multi_attach_inodes': [str(inode) for inode in several],
@@ -160,7 +162,7 @@ def document_keys(seen: Observation) -> DocumentKeys:
 
 
 def _hot(seen: Observation) -> bool | None:
-    """Say whether no node spends more than one per cent of its own time in memcpy or memmove."""
+    """Return whether no node spends more than 1 % of its own time in memcpy or memmove."""
     shares = {share.pid: share for share in seen.shares or ()}
     if any(
         share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()
@@ -174,14 +176,14 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: A wait for a fence above it is told, though it breaks no invariant.
+#: A wait for a fence that is longer is reported, although it breaks no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Result:
-    """The whole outcome, and the files beside ``result.json`` by purpose."""
+    """The whole result, and the files beside ``result.json`` by purpose."""
 
     seen: Observation
     checks: Sequence[Check]
@@ -197,13 +199,13 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0: all hold; 3: not all were measured; 1: all were measured, and one does not hold."""
+        """0: all hold; 1: all were measured, one fails; 3: not all could be measured."""
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for ``result.json``."""
+        """Return this result as a dictionary for ``result.json``."""
         seen = self.seen
         return {
             'version': VERSION,
@@ -259,7 +261,7 @@ def _node(node: NodeView, seen: Observation) -> dict[str, Any]:
 
 
 def describe_environment(command: Sequence[str]) -> dict[str, Any]:
-    """Say when and on what machine it was measured, without the names of host and user."""
+    """Return when and on what machine was measured, without the names of host and user."""
     return {
         'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
         'kernel': platform.release(),
@@ -273,14 +275,14 @@ def describe_environment(command: Sequence[str]) -> dict[str, Any]:
 
 
 def write_result(result: Result, folder: Path) -> Path:
-    """Write ``result.json``, whole or not at all."""
+    """Write ``result.json``, either completely or not at all."""
     path = folder / RESULT
     write_whole(path, json.dumps(result.as_json(), indent=1, allow_nan=False) + '\n')
     return path
 
 
 def verdict(result: Result) -> list[str]:
-    """Return lines for a person: one per check, and the next step under those that do not hold."""
+    """Return lines to print: one per check, and the next step for each that does not hold."""
     words = {True: 'holds', False: 'DOES NOT HOLD', None: 'not measured'}
     lines = [
         (
@@ -314,7 +316,7 @@ def verdict(result: Result) -> list[str]:
 
 
 def notes(seen: Observation) -> list[str]:
-    """Return what breaks no invariant: nodes that ended, and long waits for fences."""
+    """Return remarks that are no violations: nodes that ended, and long waits for fences."""
     started: dict[tuple[int, str, str], int] = {}
     slow = []
     for event in seen.trace.events if seen.trace is not None else ():
@@ -361,9 +363,9 @@ class Descendants:
     """
     The descendants of this process that began after this object was made.
 
-    It finds them whatever sessions and environments they made for themselves. Until :meth:`close`
-    this process is the "subreaper": if a descendant's parent ends, the descendant becomes a child
-    of this process, and so is still known as a descendant.
+    The descendants are found even if they changed their session or environment. Until
+    :meth:`close` this process is the kernel's "subreaper": if a descendant's parent ends, the
+        descendant becomes a child of this process, so that it is still known as a descendant.
     """
 
     def __init__(self) -> None:
@@ -380,8 +382,8 @@ class Descendants:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def has(self, pid: int) -> bool:
-        """Say whether a process is a descendant."""
-        for _ in range(_WALKS):  # the child of a parent that has ended has another one now
+        """Return whether a process is a descendant."""
+        for _ in range(_WALKS):  # a child of an ended parent has another parent now
             found = self._walk(pid)
             if found is not None:
                 return found
@@ -403,7 +405,7 @@ class Descendants:
         return False
 
     def reap(self, but: int) -> None:
-        """Take the exit status of each ended orphan, *but* of one that others wait for."""
+        """Take the exit status of each ended orphan except *but*, which others wait for."""
         own = os.getpid()
         for pid in all_pids():
             state = process_state(pid)
@@ -418,20 +420,20 @@ class Descendants:
                     os.waitpid(pid, os.WNOHANG)
 
     def close(self) -> None:
-        """Let orphans go to the same parent as before."""
+        """Stop being the subreaper, so that orphans go to the same parent as before."""
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, self._was, 0, 0, 0)
 
 
 _POLL_S = 0.25
-#: Frames of each inference node before a command counts as running.
+#: The number of frames that each inference node must have before a command counts as running.
 _FLOWING = 5
-#: A command's nodes are complete when no further one has begun for this time; those of a launch
-#: file don't begin all at once.
+#: A command's nodes count as complete when no further node has started for this time, because the
+#: nodes of a launch file don't start all at once.
 _SETTLED_S = 2.0
 _PATIENCE_S = (15.0, 5.0, 5.0)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _LOOK_S = 0.05
-#: More processes that can't be read for the same reason are counted, not named.
+#: If more processes than this can't be read for the same reason, only their number is shown.
 _NAMED = 4
 
 
@@ -439,9 +441,9 @@ class Command:
     """
     A command that runs while its nodes are measured.
 
-    :meth:`stop` ends it, and everything that it has started. It runs in a session of its own, so
-        that
-    a Ctrl-C in the terminal reaches only this program, which measures first.
+    :meth:`stop` ends the command and all processes that it has started. The command runs in a
+        session of its own, so that a Ctrl-C in the terminal reaches only this program, which can
+        finish its measurement first.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
@@ -465,7 +467,7 @@ class Command:
             ) from error
 
     def started(self, pid: int) -> bool:
-        """Say whether a process is the command or was started by it, and has not ended."""
+        """Return whether a process is the command or was started by it, and still runs."""
         state = process_state(pid)
         return state is not None and not state.ended and self._descendants.has(pid)
 
@@ -476,11 +478,11 @@ class Command:
 
     @property
     def status(self) -> int | None:
-        """Its exit status; after a signal minus the signal's number; ``None``: it runs."""
+        """The exit status; after a signal, minus the signal's number; ``None``: it still runs."""
         return self._process.poll()
 
     def stop(self) -> None:
-        """End the command as Ctrl-C would, then harder, then all processes that it left."""
+        """End the command as Ctrl-C would, then by force; then end all processes that it left."""
         self._end(lambda: [] if self.ended else [self._process.pid])
         self._end(lambda: [pid for pid in all_pids() if self.started(pid)])
         self._descendants.reap(self._process.pid)
@@ -488,7 +490,7 @@ class Command:
         self._output.close()
 
     def _end(self, those: Callable[[], list[int]]) -> None:
-        """End these processes, until none is left."""
+        """Signal these processes until none is left."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -499,7 +501,7 @@ class Command:
 
 
 def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
-    """Return the logs of running nodes; of these processes, or of all."""
+    """Return the frame logs of running nodes, of these processes or of all."""
     found = find_frame_logs(pids=pids)
     return FoundFrameLogs([log for log in found if log.alive], found.unreadable)
 
@@ -507,7 +509,7 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """Wait until frames flow through each node of a command; at most *seconds*."""
+    """Wait at most *seconds* until frames flow through each node of a command."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
@@ -535,12 +537,12 @@ def wait_for_frames(
 
 
 def identity_of(log: FrameLogReader) -> tuple[int, str, int]:
-    """Return what tells the logs of a machine apart, also successive logs of one node."""
+    """Return a key that differs between all logs of a machine, also successive ones of a node."""
     return log.pid, log.node, log.started_ns
 
 
 def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
-    """Return a line for each of *pids* that is no process with a node: what to do about it."""
+    """Return a line, with advice, for each of *pids* that is no process with a node."""
     told = []
     seen = {log.pid for log in found}
     hidden = {one.pid: one for one in found.unreadable}
@@ -556,7 +558,7 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
 
 
 def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
-    """List node logs that this user may not read; many with the same reason are one line."""
+    """Return lines about logs that this user may not read; one line if many share a reason."""
     by_step: dict[str, list[UnreadableProcess]] = {}
     for one in unreadable:
         by_step.setdefault(one.next_step, []).append(one)
@@ -583,13 +585,14 @@ _REASON, _STEP = 'it began while others were measured, and was not looked at', '
 
 class Newcomers:
     """
-    Nodes that begin while others are measured.
+    Nodes that start while others are measured.
 
-    Each :meth:`look` finds those that run at that moment, and remembers them.
+    Each :meth:`look` finds new nodes that run at that moment, and remembers them.
 
-    :param found: the nodes that are measured, and the processes that can't be read: those are
-        reported already.
-    :param pids: of these processes; ``None``: of all, or of those that the command started.
+    :param found: the nodes that are measured, and the processes that can't be read, which are
+        already reported.
+    :param pids: look only at these processes; ``None``: at all, or at those that the command
+        started.
     """
 
     def __init__(
@@ -602,7 +605,7 @@ class Newcomers:
         self._began: dict[tuple[int, str, int], tuple[int, str]] = {}
 
     def look(self) -> None:
-        """Look at all processes that count."""
+        """Look at all of these processes, and remember new nodes."""
         now_ns = time.monotonic_ns()
         with find_frame_logs(pids=self._pids) as logs:
             for log in logs:
@@ -623,7 +626,7 @@ class Newcomers:
         return self._command is None or self._command.started(pid)
 
     def unreadable(self, until_ns: int) -> list[Unreadable]:
-        """Return newcomers that began before *until_ns* (CLOCK_MONOTONIC), and unreadable logs."""
+        """Return nodes that started before *until_ns* (CLOCK_MONOTONIC), and unreadable logs."""
         hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
         lines = dict.fromkeys(
             line for began_ns, line in self._began.values() if began_ns <= until_ns
@@ -632,18 +635,18 @@ class Newcomers:
 
 
 class Say:
-    """Print each text as one printable line; if the reader goes away, go on."""
+    """Print each text as one printable line; continue if nobody reads the output any more."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
 
     def __call__(self, text: str) -> None:
-        """Print a line that ``--quiet`` leaves out."""
+        """Print a line, unless ``--quiet`` is given."""
         if not self._quiet:
             self.verdict(text)
 
     def verdict(self, text: str) -> None:
-        """Print a line in any case."""
+        """Print a line, even if ``--quiet`` is given."""
         put(printable(text), sys.stdout)
 
     def error(self, text: str) -> None:
@@ -671,7 +674,7 @@ def _as_root() -> str:
 
 
 def parser() -> OptionParser:
-    """Return the parser of the options."""
+    """Return the parser of the command line."""
     made = OptionParser(
         'zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG
     )
@@ -746,13 +749,13 @@ def _workload(
 
 
 class _NotMeasured(ConfigError):
-    """This user may not look into some processes."""
+    """Nothing was measured, because this user may not examine some processes."""
 
 
 def _unreadable(
     found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None
 ) -> list[Unreadable]:
-    """List node logs that this user may not read; ConfigError: there is nothing to measure."""
+    """Return logs that this user may not read; ConfigError: there is nothing to measure."""
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
@@ -792,7 +795,8 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             for one in hidden:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
-                os.nice(10)  # set only after starting the command, which would inherit it
+                # set this only after starting the command, because the command would inherit it
+                os.nice(10)
             newcomers = Newcomers(found, arguments.pid, command)
             ending = measurement.watch(
                 found,
@@ -848,7 +852,7 @@ def _cut_short(
     stop: Interruption,
     command: Command | None,
 ) -> Iterator[str]:
-    """Say why the measurement was cut short, if it was."""
+    """Yield a sentence that says why the measurement was cut short, if it was."""
     after = f'after {(seen.end_ns - seen.start_ns) / 1e9:.1f} of {arguments.seconds:g} s'
     if ending is Ending.WANTED:
         yield (

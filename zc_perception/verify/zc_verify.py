@@ -16,8 +16,9 @@
 """
 Start ``zc_verify``: check whether running nodes keep the four invariants.
 
-The nodes run already, or a command starts them. See
-:mod:`~zc_perception.verify.verification`, which is imported when a signal can't hurt any more.
+The nodes already run, or a command starts them. See :mod:`~zc_perception.verify.verification`,
+which is imported only inside ``ending_quietly``, so that a Ctrl-C during the import prints no
+traceback.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ Read what the kernel and ``/proc`` say about a running system, from outside.
 
 No file in this folder knows the nodes' frame logs.
 
-Each reader returns its figures, or an :class:`Unreadable`. All take the roots of their trees
-(``/proc``, debugfs, tracefs) as parameters, so that tests give them folders.
+Each reader returns its figures, or an :class:`Unreadable`. All readers take the roots of the trees
+(``/proc``, debugfs, tracefs) as parameters, so that tests can pass folders of their own.
 
 Read :mod:`~zc_perception.verify.evidence.kernel_events` for events,
 :mod:`~zc_perception.verify.evidence.buffers` for dma-bufs and for who can touch a frame,
@@ -41,11 +41,11 @@ class Unreadable:
     """
     A source that could not be read.
 
-    The checks never take it for a good sign.
+    A check with an unreadable source never passes.
 
     :param source: what could not be read: a file, an event, a tool.
-    :param reason: why not.
-    :param next_step: what the user can do.
+    :param reason: why it could not be read.
+    :param next_step: what the user can do about it.
     """
 
     source: str
@@ -56,12 +56,12 @@ class Unreadable:
         return f'{self.source}: {self.reason}; {self.next_step}'
 
     def as_json(self) -> dict[str, str]:
-        """Return it for ``result.json``."""
+        """Return this object as a dictionary for ``result.json``."""
         return {'source': self.source, 'reason': self.reason, 'next_step': self.next_step}
 
 
 def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
-    """Describe a file that could not be opened or read; *absent*: the step where there is none."""
+    """Describe a file that could not be opened or read; *absent*: the step if it is missing."""
     number = error.errno or 0
     source = source or str(path)
     if number in (errno.EACCES, errno.EPERM):

@@ -18,38 +18,39 @@ Find the system's dma-bufs and memfds, what is attached to them, and which proce
 
 There are two sources.
 
-- debugfs ``dma_buf/bufinfo``: every dma-buf, and the only file that names the devices attached to
-  it, and the fences in its reservation object. The fence of a job that has ended stays there until
-  the next job replaces it. Sizes and inodes are decimal, padded with zeros. Sources:
-  drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
-- ``/proc/PID/fd`` and ``fdinfo``: who holds which buffer. Source:
-  Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``, ``count``, ``ino``,
-  ``exp_name``, and ``name`` if it has one.
+- debugfs ``dma_buf/bufinfo``: lists every dma-buf. No other file names the devices attached to a
+dma-buf, and the fences in its reservation object. The fence of a job that has ended stays there
+until the next job replaces it. Sizes and inodes are decimal, padded with zeros. Sources:
+drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``. -
+``/proc/PID/fd`` and ``fdinfo`` show which process holds which buffer. Source:
+Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``, ``count``, ``ino``, ``exp_name``,
+and ``name`` if the buffer has one.
 
-``bufinfo`` alone misses what is attached and detached again between two looks. So one look is
-taken in which nothing was attached or detached at the same time, and all attach and detach events
-before and after it are applied: :func:`event_history`. The result is the exact list at each
-moment, if all other looks agree with it.
+``bufinfo`` alone misses a device that is attached and detached between two readings (looks). So
+:func:`event_history` starts from a look during which nothing was attached or detached, and applies
+all attach and detach events before and after that look. The result is the exact list of attached
+devices at each moment, provided that all other looks agree with it.
 
-The rest finds what can touch a frame with the CPU: :func:`scan_maps` finds mappings,
-:func:`find_memfds` memfds of which udmabuf may make frames, :func:`find_pins` pages held without a
-mapping.
+The other functions find ways by which the CPU could read or write a frame: :func:`scan_maps` finds
+mappings, :func:`find_memfds` finds memfds that udmabuf may make frames of, and :func:`find_pins`
+finds pages held without a mapping.
 
 A dma-buf has no ``read()``: a process that has not mapped it can't copy from it in user space. A
-buffer of udmabuf is made of a memfd's pages, which any holder of that memfd can map. Nothing in
-the kernel tells which memfd it is, so :func:`find_memfds` only finds those that may be: at least
-as large as a frame, and sealed against shrinking, which udmabuf insists on. No event tells of a
-mapping of a memfd that comes and goes between two looks.
+buffer of udmabuf is made of a memfd's pages, which any holder of that memfd can map. The kernel
+doesn't tell which memfd that is, so :func:`find_memfds` finds all that could be: memfds at least
+as large as a frame and sealed against shrinking, as udmabuf demands. If a memfd is mapped and
+unmapped between two looks, no event shows this.
 
-A camera's device may have nodes of any name, in any folder: a user who may make nodes can make
-one. So what counts is the number of the device that is behind a mapping, which
-``/proc/PID/map_files`` leads to. Only shared mappings are looked at: V4L2 has no others.
+A camera's device may have nodes of any name, in any folder: a user with the right to do so can
+create more nodes. So a mapping is identified by the number of the mapped device, which
+``/proc/PID/map_files`` gives. Only shared mappings are examined, because V4L2 allows no others.
 
 vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered
-buffers. Both hold the pages themselves, not a copy of them. They stay readable after the mapping
-is gone, and show what a device writes later. No event and no file tells which pages these are. So
-each pipe with at least a page's bytes in it, and each ring with registered buffers, may be such a
-way. Not found are pages that wait in a socket's queue, and pages that another driver keeps.
+buffers. Both hold the pages themselves, not a copy of them. The pages stay readable after the
+mapping is gone, and show what a device writes later. No event and no file tells which pages a pipe
+or ring holds. So each pipe that contains at least one page of bytes, and each ring with registered
+buffers, counts as a possible way. Pages in a socket's queue, and pages that another driver keeps,
+are not found.
 
 Sources: proc_pid_maps(5): a dma-buf's lines are called ``/dmabuf:NAME`` and have its inode, in
 decimal; vmsplice(2); ioctl FIONREAD of pipe(7); io_uring_register(2), ``io_uring_show_fdinfo``.
@@ -82,7 +83,7 @@ _NO_BUFINFO = (
     'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
 )
 _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
-# Linux 5.15 shows neither the purpose of a fence nor its number.
+# Linux 5.15 shows neither a fence's purpose nor its number, so both are optional here.
 _READ_FENCE = re.compile(r'^\t[Rr]ead fence:(\S+) .*\bseq (\d+) ')
 
 
@@ -92,7 +93,7 @@ class BufferObject:
     One dma-buf.
 
     :ivar attached: names of the devices attached to it, one for each attachment.
-    :ivar reads: fences of jobs that read it: the driver's name, and the fence's number.
+    :ivar reads: the fences of jobs that read the buffer: the driver's name and the fence's number.
     """
 
     inode: int
@@ -103,7 +104,7 @@ class BufferObject:
 
 
 def parse_bufinfo(text: str) -> dict[int, BufferObject] | None:
-    """Return the dma-bufs by inode; ``None``: this is not a ``bufinfo``."""
+    """Return the dma-bufs by inode; ``None``: *text* is not the content of ``bufinfo``."""
     found: dict[int, BufferObject] = {}
     current: BufferObject | None = None
     listing = False
@@ -150,7 +151,7 @@ _PRECISION_NS = 1000
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One look at ``bufinfo``, which lasted from *start_ns* to *end_ns* (CLOCK_MONOTONIC)."""
+    """One look at ``bufinfo``, taken between *start_ns* and *end_ns* (CLOCK_MONOTONIC)."""
 
     start_ns: int
     end_ns: int
@@ -165,11 +166,11 @@ class Snapshot:
 @dataclass
 class History:
     """
-    The attachments of one buffer.
+    The devices attached to one buffer over time.
 
-    :ivar times: when each state begins; the first state also holds for all time before.
-    :ivar exact: whether events and looks agree; else the states are only what was seen, and there
-        may have been more.
+    :ivar times: when each state begins; the first state also counts for all time before.
+    :ivar exact: whether events and looks agree; if not, the states are only those that looks have
+        seen, and there may have been others.
     """
 
     times: list[int] = field(default_factory=list)
@@ -177,11 +178,11 @@ class History:
     exact: bool = True
 
     def at(self, time_ns: int) -> Counter[str]:
-        """Return the devices at a moment. Two moments within one microsecond are the same."""
+        """Return the attached devices at a moment (moments of one microsecond are the same)."""
         return self.states[max(0, bisect_right(self.times, time_ns + _PRECISION_NS) - 1)]
 
     def during(self, start_ns: int, end_ns: int) -> list[Counter[str]]:
-        """Return all states of a span of time."""
+        """Return all states during a span of time."""
         first = max(0, bisect_right(self.times, start_ns) - 1)
         end = max(first + 1, bisect_right(self.times, end_ns))
         return self.states[first:end]
@@ -190,7 +191,7 @@ class History:
 def event_history(
     inode: int, snapshots: Sequence[Snapshot], events: Iterable[KernelEvent]
 ) -> History:
-    """Make a history from looks and from all events since the recording began."""
+    """Return a buffer's history, from looks and from all events since the recording began."""
     own = sorted(
         (
             event
@@ -223,7 +224,7 @@ def _is_quiet(look: Snapshot, own: Sequence[KernelEvent]) -> bool:
 
 
 def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
-    """Apply one event, and say whether it was possible."""
+    """Apply one event to a state; return whether the event was possible."""
     device = event.fields.get('dev_name', '')
     if (event.name == ATTACH) != backwards:
         state[device] += 1
@@ -238,7 +239,7 @@ def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
 
 
 def polled_history(inode: int, snapshots: Sequence[Snapshot]) -> History:
-    """Make a history from looks alone: what was attached at each of them. It is never exact."""
+    """Return a history made of looks alone; such a history is never exact."""
     history = History([0], [snapshots[0].attached(inode) if snapshots else Counter()], False)
     for look in snapshots:
         history.times.append(look.start_ns)
@@ -253,12 +254,12 @@ DMABUF, MEMFD = 'dma-buf', 'memfd'
 @dataclass(frozen=True)
 class HeldBuffer:
     """
-    A descriptor of a buffer in a process.
+    A process's file descriptor of a buffer.
 
     :ivar kind: :data:`DMABUF` or :data:`MEMFD`.
     :ivar device: ``st_dev``.
-    :ivar exporter: the dma-buf's exporter; empty where the process's fdinfo names none.
-    :ivar name: what the descriptor's link in ``/proc/PID/fd`` says.
+    :ivar exporter: the dma-buf's exporter; empty if the process's fdinfo names none.
+    :ivar name: the target of the descriptor's link in ``/proc/PID/fd``.
     """
 
     pid: int
@@ -273,7 +274,7 @@ class HeldBuffer:
 
 @dataclass(frozen=True)
 class Holders:
-    """Descriptors of buffers in processes, and the processes that this user may not look into."""
+    """The processes' descriptors of buffers, and the processes that this user may not examine."""
 
     held: tuple[HeldBuffer, ...]
     unreadable: tuple[Unreadable, ...]
@@ -338,8 +339,8 @@ def read_holders(pids: Iterable[int], proc: Path = PROC) -> Holders:
     return Holders(tuple(held), tuple(unreadable))
 
 
-# The whole text at once, as bytes: hundreds of lines of hundreds of processes are looked through
-# again and again.
+# Search the whole text at once, as bytes, because hundreds of lines of hundreds of processes are
+# searched again and again.
 _WORTH = (b' /dmabuf:', b' /memfd:', b' /dev/')
 _LINE = rb'^([0-9a-f]+)-([0-9a-f]+) (%s) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]+(%s[^\n]*)$'
 _NAMED = re.compile(_LINE % (rb'\S{4}', rb'(?:/dmabuf:|/memfd:|/dev/)'), re.MULTILINE)
@@ -373,12 +374,12 @@ class FrameMemory:
     """
     The memory to look for.
 
-    :param dmabufs: inodes.
-    :param memfds: (st_dev, inode).
+    :param dmabufs: the inodes of dma-bufs.
+    :param memfds: (st_dev, inode) of memfds.
     :param cameras: paths of video devices, such as ``/dev/video0``.
-    :param camera_numbers: device numbers of these, as ``st_rdev``.
-    :param any_camera: whether frames lie in a video device's buffers of which no node says which
-        device that is.
+    :param camera_numbers: the cameras' device numbers, as ``st_rdev``.
+    :param any_camera: whether frames lie in buffers of a video device that no node names, so that
+        every video device counts.
     """
 
     dmabufs: frozenset[int] = frozenset()
@@ -388,7 +389,7 @@ class FrameMemory:
     any_camera: bool = False
 
     def matches(self, mapping: MemoryMapping) -> bool:
-        """Say whether a mapping shows frames."""
+        """Return whether a mapping shows frames."""
         if mapping.name.startswith('/dev/'):
             return mapping.name.removesuffix(' (deleted)') in self.cameras
         if mapping.name.startswith('/memfd:'):
@@ -398,14 +399,14 @@ class FrameMemory:
 
 @dataclass(frozen=True)
 class MapsScan:
-    """One look at the maps of processes."""
+    """The result of one look at the maps of processes."""
 
     mappings: tuple[MemoryMapping, ...]
     unreadable: tuple[Unreadable, ...]
 
 
 def parse_maps(pid: int, text: bytes) -> list[MemoryMapping]:
-    """Return the lines that may show a frame's memory by name: dma-bufs, memfds, devices."""
+    """Return the mappings whose names may be those of frames: dma-bufs, memfds, devices."""
     return _parsed(pid, _NAMED, text) if any(word in text for word in _WORTH) else []
 
 
@@ -429,7 +430,7 @@ def _parsed(pid: int, pattern: re.Pattern[bytes], text: bytes) -> list[MemoryMap
 
 
 def read_maps(pid: int, proc: Path = PROC) -> bytes:
-    """Read a process's maps; empty: it has ended. OSError: this user may not read them."""
+    """Return a process's maps; empty if it has ended. OSError: this user may not read them."""
     for folder in folders_of(pid, proc):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if text := (folder / 'maps').read_bytes():
@@ -443,7 +444,7 @@ def scan_maps(
     proc: Path = PROC,
     skip: Collection[int] = (),
 ) -> MapsScan:
-    """Look for mappings of frames in these processes, or in all but *skip*."""
+    """Find mappings of frames in these processes, or in all processes but *skip*."""
     found: list[MemoryMapping] = []
     unreadable = []
     for pid in all_pids(proc) if pids is None else pids:
@@ -480,14 +481,14 @@ def scan_maps(
 
 
 def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
-    """Return the number of the mapped device; 0: it is no device, or the mapping is gone."""
+    """Return the mapped device's number; 0: it is no device, or the mapping is gone."""
     file = _map_file(mapping, proc)
     try:
         return _number_of(os.stat(file))
     except OSError as error:
         if isinstance(error, FileNotFoundError) and _has_entries(file.parent):
             return 0
-    # Without its main thread a process has no map_files; and not everybody may look into them.
+    # A process whose main thread has ended has no map_files, and some users may not read them.
     paths = [
         Path(mapping.name),
         *(Path(f'{folder}/root{mapping.name}') for folder in folders_of(mapping.pid, proc)),
@@ -533,12 +534,12 @@ def find_memfds(
     but: Collection[tuple[int, int]] = (),
 ) -> list[str]:
     """
-    Find memfds of processes of which udmabuf may have made a frame.
+    Find the processes' memfds that udmabuf may have made frames of.
 
-    :returns: a line for each process and memfd that it holds or maps.
+    :returns: a line of text for each process and each memfd that this process holds or maps.
 
     :param least: the smallest frame's size in bytes. A memfd may have several frames in it.
-    :param pids: look at these only.
+    :param pids: look only at these processes.
     :param skip: processes not to look at.
     :param but: (st_dev, inode) of memfds that are known to be something else.
     """
@@ -563,7 +564,7 @@ def find_memfds(
         try:
             text = read_maps(pid, proc)
         except OSError:
-            continue  # the reader of mappings reports it
+            continue  # the reader of mappings reports this process
         for mapping in parse_maps(pid, text):
             if not mapping.name.startswith('/memfd:'):
                 continue
@@ -584,7 +585,7 @@ def _is_log(name: str, size: int) -> bool:
 
 
 def _may_be_sealed(link: Path) -> bool:
-    """Say whether a memfd is sealed against shrinking; also true if that can't be seen."""
+    """Return whether a memfd is sealed against shrinking, or may be (true if unknown)."""
     try:
         fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -602,7 +603,7 @@ def _map_file(mapping: MemoryMapping, proc: Path) -> Path:
 
 
 def _size(mapping: MemoryMapping, proc: Path) -> int:
-    """Return the size of the whole file, where this user may see it."""
+    """Return the size of the whole file, if this user may see it."""
     try:
         return os.stat(_map_file(mapping, proc)).st_size
     except OSError:
@@ -614,14 +615,15 @@ _RING = 'anon_inode:[io_uring]'
 
 
 def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
-    """Find pipes and rings that may hold pages: a line for each, with one that has it."""
+    """Find pipes and rings that may hold pages; return a line for each, with a holder."""
     pipes: dict[tuple[int, int], int] = {}
     found = []
     for pid in all_pids(proc) if pids is None else pids:
         try:
             folder, entries = open_files(pid, proc)
         except OSError:
-            continue  # hidden like its mappings, which the reader of mappings reports
+            # the process is hidden, as its mappings are; the reader of mappings reports that
+            continue
         for entry in entries:
             link = folder / 'fd' / entry
             try:
@@ -645,7 +647,7 @@ def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]
                                 f'{who(pid, proc)} has a pipe with {pipes[identity]} bytes in it'
                             )
             except OSError:
-                continue  # closed meanwhile, or hidden as well
+                continue  # the descriptor was closed meanwhile, or is hidden as well
     return found
 
 

@@ -14,28 +14,30 @@
 # limitations under the License.
 
 """
-Count what the CPU copies: large copies of the nodes' C library, and the time of all copies.
+Measure what the CPU copies: large copies by the C library, and the time of all copies.
 
-In this file, in this order: :class:`Sampler` takes samples with ``perf_event_open``. Then: where
-``memmove`` and ``memcpy`` of each process's C library are. :class:`MemmoveProbe` lets the kernel
-record their calls, and :func:`copies_of` sorts these. Then: where the kernel's own copy functions
-are. :func:`shares_of` sorts the samples of a :class:`Sampler`.
+This file has four parts. :class:`Sampler` takes samples with ``perf_event_open``.
+:func:`find_copy_functions` finds ``memmove`` and ``memcpy`` in each process's C library;
+:class:`MemmoveProbe` lets the kernel record their calls, and :func:`copies_of` evaluates these
+calls. :func:`read_kernel_copies` finds the kernel's own copy functions. :func:`shares_of`
+evaluates the samples of a :class:`Sampler`.
 
 The dynamic linker chooses among variants of ``memmove`` for the CPU that it runs on. This process
-asks its own linker for the choice, so only processes with the same library file can be watched. If
-a library has no symbols, its unwind table tells where a function ends; the table lists functions
-in assembler too. The kernel's functions are in ``/proc/kallsyms``.
+asks its own linker which variant it chose, so only processes with the same library file can be
+watched. If a library has no symbols, its unwind table tells where a function ends, even for
+functions in assembler. ``/proc/kallsyms`` lists the kernel's functions.
 
-A probe on a library hits in every process of the machine that has it, and costs each call about a
-microsecond (twenty under emulation). The kernel keeps only the calls that copy :data:`LARGE` bytes
-or more, and those whose source lies in a frame. Copies by inlined instructions, and in loops of
-other libraries, are not seen. The check that no process has a frame mapped covers these.
+A probe on a library hits in every process that uses the library, and makes each call about a
+microsecond slower (twenty under emulation). The kernel keeps only the calls that copy
+:data:`LARGE` bytes or more, and those whose source lies in a frame. The probe doesn't see copies
+by inlined instructions or by loops of other libraries. For these, another check ensures that no
+process has a frame mapped.
 
 The processors are sampled without the ``perf`` program and without debug symbols: if the C library
-has no symbols, ``perf`` prints bare addresses, so a search for "memcpy" never finds anything. Each
-CPU's clock is sampled with whatever runs there, and the samples are sorted by process. Events for
-single threads would rewrite the scheduler's code to follow the threads, and need one descriptor
-for each thread and CPU.
+has no symbols, ``perf`` prints bare addresses, so a search for "memcpy" never finds anything. One
+event per CPU samples whatever runs there, and the samples are sorted by process afterwards. Events
+for single threads are not used, because the kernel would rewrite the scheduler's code to follow
+the threads, and each thread would need one descriptor per CPU.
 
 Sources: unwind.h of GCC; Documentation/trace/uprobetracer.rst; perf_event_open(2).
 """
@@ -64,7 +66,7 @@ from zc_perception.verify.evidence.kernel_events import Trace, TraceInstance
 
 _SYSCALL = {'x86_64': 298, 'aarch64': 241, 'arm64': 241}
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
-# A prime, so that sampling doesn't keep step with events at a round rate.
+# A prime number of samples per second, so that sampling doesn't keep step with periodic work.
 _FREQUENCY_HZ = 499
 _SAMPLE_IP, _SAMPLE_TID = 1, 2
 _EXCLUDE_IDLE, _DISABLED, _FREQUENCY = 1 << 7, 1 << 0, 1 << 10
@@ -126,7 +128,7 @@ class _Ring:
 
 
 class Sampler:
-    """Samples all CPUs between start and stop. :func:`open_sampler` makes it."""
+    """Sample all CPUs between start and stop; :func:`open_sampler` makes an object."""
 
     def __init__(self, rings: Sequence[_Ring], pids: Collection[int]) -> None:
         self._rings = list(rings)
@@ -145,18 +147,18 @@ class Sampler:
                     self._met[pid][address] += 1
 
     def kept(self, pid: int) -> int:
-        """Return the number of samples of a process until now."""
+        """Return how many samples of a process were kept until now."""
         return self._met[pid].total()
 
     def stop(self) -> dict[int, Counter[int]]:
-        """Stop sampling; return for each process how often each address was met."""
+        """Stop sampling; return for each process the number of samples at each address."""
         for ring in self._rings:
             ring.control(_DISABLE)
         self.drain()
         return self._met
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close all events and release their rings."""
         for ring in self._rings:
             ring.close()
         self._rings = []
@@ -172,7 +174,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
-    """Open an event on each CPU, not started yet, that keeps the samples of *pids*."""
+    """Return a sampler, not started yet, that keeps the samples of the processes *pids*."""
     number = _SYSCALL.get(platform.machine())
     if number is None:
         return Unreadable(
@@ -226,7 +228,7 @@ _LIBC = re.compile(r'^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*\.so\.1|libc\.so)$'
 
 
 class CodeMapping(NamedTuple):
-    """An executable mapping of a file; *offset* in the file."""
+    """An executable mapping of a file, which begins at *offset* in the file."""
 
     start: int
     end: int
@@ -239,10 +241,10 @@ class CopyFunction:
     """
     A function of one library file.
 
-    :ivar names: its names; one function often has both.
+    :ivar names: its names; often one function has both names, memmove and memcpy.
     :ivar file: a path by which this process can open the file.
-    :ivar offset: of its first instruction in the file; *size*: its bytes.
-    :ivar pids: the processes that have this file.
+    :ivar offset: the offset of its first instruction in the file; *size*: its length in bytes.
+    :ivar pids: the processes that have this library mapped.
     """
 
     names: tuple[str, ...]
@@ -252,7 +254,7 @@ class CopyFunction:
     pids: tuple[int, ...]
 
     def ranges(self, code: Iterable[CodeMapping]) -> list[tuple[int, int]]:
-        """Return its ranges of addresses in a process."""
+        """Return the function's ranges of addresses in a process."""
         code = list(code)
         path = libc_path(code)
         starts = [
@@ -265,7 +267,7 @@ class CopyFunction:
 
 
 def parse_code(text: str) -> list[CodeMapping]:
-    """Return the executable mappings of files that a ``maps`` lists."""
+    """Return the executable mappings of files in the text of a ``maps``."""
     matches = (_CODE.match(line) for line in text.splitlines())
     return [CodeMapping(int(m[1], 16), int(m[2], 16), int(m[4], 16), m[5]) for m in matches if m]
 
@@ -276,18 +278,18 @@ def code_of(pid: int | str, proc: Path = PROC) -> list[CodeMapping]:
 
 
 def libc_path(code: Iterable[CodeMapping]) -> str:
-    """Return the path of the C library; empty: there is none, or it is linked in."""
+    """Return the path of the C library; empty: none is mapped, as in a static program."""
     return next((part.path for part in code if _LIBC.match(os.path.basename(part.path))), '')
 
 
 def function_size(address: int) -> int:
-    """Return a function's size by its library's unwind table; 2048: it doesn't know it."""
+    """Return a function's size from its library's unwind table; 2048 if that has no entry."""
     try:
         enclosing = ctypes.CDLL('libgcc_s.so.1')._Unwind_FindEnclosingFunction
     except (OSError, AttributeError):
         return _UNKNOWN_SIZE
     enclosing.restype, enclosing.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    # It takes the address behind an instruction.
+    # The lookup expects a return address, which is behind an instruction.
     return (
         next(
             (size for size in range(_LARGEST) if enclosing(address + size + 1) != address),
@@ -322,7 +324,7 @@ def _identity(path: Path) -> tuple[int, int]:
 def find_copy_functions(
     pids: Iterable[int], proc: Path = PROC
 ) -> tuple[list[CopyFunction], list[Unreadable]]:
-    """Find these processes' copy functions; return them, and those that aren't known."""
+    """Return the copy functions of these processes, and what could not be found."""
     unreadable: list[Unreadable] = []
     users: list[int] = []
     file = None
@@ -373,7 +375,7 @@ def find_copy_functions(
 
 
 def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
-    """Return the registers of a function's first three arguments, spelled as probes need it."""
+    """Return the registers of a function's first three arguments, in the syntax of probes."""
     machine = machine or platform.machine()
     if machine in ('x86_64', 'AMD64'):
         return '%di', '%si', '%dx'
@@ -393,12 +395,12 @@ _MAX_RANGES = 24
 
 class MemmoveProbe:
     """
-    Probes on the C libraries of the nodes.
+    Probes on the copy functions of the nodes' C libraries.
 
     :ivar functions: the functions that are watched.
     :ivar unreadable: what can't be watched.
-    :ivar calls: how often any process called these functions while they were watched, with any
-        size.
+    :ivar calls: how often any process called these functions, with any size, while they were
+        watched.
     """
 
     def __init__(self, instance: TraceInstance) -> None:
@@ -411,7 +413,7 @@ class MemmoveProbe:
         self._ranges: frozenset[tuple[int, int]] = frozenset()
 
     def begin(self, pids: Iterable[int], proc: Path = PROC) -> None:
-        """Install and enable the probes, each once."""
+        """Install and enable each probe once."""
         registers = argument_registers()
         if isinstance(registers, Unreadable):
             self.unreadable.append(registers)
@@ -452,7 +454,7 @@ class MemmoveProbe:
         self.functions.append(function)
 
     def watch_sources(self, mappings: Iterable[MemoryMapping]) -> None:
-        """Keep also copies of any size out of these mappings from now on; rewrites no code."""
+        """From now on also keep copies of any size from these mappings; this rewrites no code."""
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
         if ranges == self._ranges or len(ranges) > _MAX_RANGES:
             return
@@ -475,7 +477,7 @@ class MemmoveProbe:
                 return
 
     def end(self) -> None:
-        """Stop watching; do this first, because the probes slow the processes down."""
+        """Stop watching; call this first at the end, because the probes slow processes down."""
         self.calls = self._instance.probe_hits()
         for event in self._events:
             try:
@@ -493,7 +495,7 @@ class MemmoveProbe:
 
 @dataclass(frozen=True)
 class LargeCopy:
-    """Copies of one size, out of a frame or at least of :data:`LARGE` bytes, in one process."""
+    """Copies of one size in one process, from a frame or of at least :data:`LARGE` bytes."""
 
     pid: int
     size: int
@@ -508,7 +510,7 @@ def copies_of(
     start_ns: int,
     end_ns: int,
 ) -> list[LargeCopy]:
-    """Return a window's copies by nodes that are large or out of frames; most frequent first."""
+    """Return the nodes' copies in a window that are large or from frames, most frequent first."""
     found: Counter[tuple[int, int, bool]] = Counter()
     for event in trace.events:
         pid = process_of.get(event.tid)
@@ -538,12 +540,12 @@ _OTHERWISE = 4096
 
 
 def parse_kernel_copies(text: bytes) -> list[tuple[int, int, str]]:
-    """Return ``(start, end, name)`` of each function that copies."""
+    """Return ``(start, end, name)`` of each copy function of the kernel."""
     symbols = [
         (int(match[1], 16), int(match[3] or b'0', 16), match[2].decode())
         for match in _SYMBOL.finditer(text)
     ]
-    # Several names may stand for one place.
+    # One address may have several names.
     ends = sorted({place for start, following, _ in symbols for place in (start, following)})
     found = []
     for start, _, name in symbols:
@@ -570,7 +572,7 @@ def read_kernel_copies(proc: Path = PROC) -> list[tuple[int, int, str]] | Unread
 
 
 def name_at(symbols: Iterable[tuple[int, int, str]], address: int) -> str:
-    """Return the name of the copy function at an address; empty: none."""
+    """Return the name of the copy function at an address; empty if there is none."""
     return next((name for start, end, name in symbols if start <= address < end), '')
 
 
@@ -580,10 +582,10 @@ _USER_END = 1 << 63
 @dataclass(frozen=True)
 class CopyShare:
     """
-    A process's samples, taken just after the window.
+    A process's samples, taken directly after the measured window.
 
     :ivar copying: samples in the C library's memcpy and memmove.
-    :ivar kernel: samples in the kernel's copy functions, by function.
+    :ivar kernel: samples in the kernel's copy functions, by the function's name.
     """
 
     pid: int
@@ -593,7 +595,7 @@ class CopyShare:
 
     @property
     def percent(self) -> float:
-        """Return the share of time in the function it copied in most, a profiler's "self" time."""
+        """Return the share of time, in per cent, of the copy function with the most samples."""
         kernel = (
             count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name
         )
@@ -603,7 +605,7 @@ class CopyShare:
 def shares_of(
     samples: Mapping[int, Counter[int]], pids: Sequence[int], proc: Path = PROC
 ) -> tuple[list[CopyShare] | None, list[Unreadable]]:
-    """Return how much of each process's time went into copying; ``None``: it isn't known."""
+    """Return how much of each process's time went into copying; ``None`` if unknown."""
     functions, unreadable = find_copy_functions(pids, proc)
     kernel: list[tuple[int, int, str]] = []
     if any(address >= _USER_END for pid in pids for address in samples.get(pid, ())):

@@ -16,18 +16,18 @@
 """
 Record the kernel's events by the best means that this kernel has, and read the trace.
 
-Tracepoints show what dma-buf does (from about 7.0). Without them, probes that know the arguments'
-types do (BTF, from about 6.5). Without these, the function tracer counts calls but tells no
-buffer. All events get the names of the tracepoints. :class:`KernelRecording` owns the record;
-:func:`parse_trace` reads its text. The record is made in an instance of tracefs of our own
-(:class:`TraceInstance`), so that it disturbs no other tracing. At the end everything is taken
-down.
+From about Linux 7.0, tracepoints show what dma-buf does. Older kernels (from about 6.5) allow
+probes that read the arguments by their types (BTF). On still older kernels the function tracer
+counts calls, but doesn't tell which buffer they are for. However an event is recorded, it gets the
+tracepoint's name. :class:`KernelRecording` owns the record; :func:`parse_trace` reads the record's
+text. The record is made in a separate instance of tracefs (:class:`TraceInstance`), so that it
+disturbs no other tracing. At the end all of this is removed.
 
-What is enabled or installed rewrites code of the running kernel. So each change is made once, and
-changes that would rewrite the scheduler are avoided: ``record-cmd`` and ``record-tgid`` (so the
-trace has no names for threads; ``/proc`` does) and ``set_event_pid``. Under QEMU another CPU may
-still run the old code of what is changed. The hotter the function, the more likely it is that the
-CPU hits a breakpoint that has been removed.
+To enable an event or install a probe, the kernel rewrites its running code. So each change is made
+only once, and changes that would rewrite the scheduler are avoided: ``record-cmd`` and
+``record-tgid`` (so the trace has no names for threads; ``/proc`` does) and ``set_event_pid``.
+Under QEMU another CPU may still run the old code. The more often a function is called, the more
+likely it is that this CPU hits a breakpoint that was already removed.
 
 Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst;
 Documentation/trace/ftrace.rst (columns of the ``trace`` file; *Instances*), ring buffer's notes on
@@ -59,7 +59,7 @@ _REMOVAL_ATTEMPTS = 50
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a control file at once: 'w' would truncate, which may mean "clear"; 'a' seeks."""
+    """Write a control file by one write; mode 'w' would truncate ("clear"), 'a' would seek."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if append else 0))
     try:
         os.write(fd, text.encode())
@@ -74,11 +74,11 @@ def own_name(pid: int | None = None) -> str:
 
 class TraceInstance:
     """
-    A buffer, events and clock of our own in tracefs.
+    An instance in tracefs: a trace buffer with its own events and clock.
 
-    Make it with :func:`open_instance`. :meth:`close` leaves nothing behind.
+    :func:`open_instance` makes an object. :meth:`close` removes everything.
 
-    :ivar group: name for the probes that are installed for it.
+    :ivar group: the name of the group of the probes that are installed for this instance.
     """
 
     def __init__(self, tracing: Path, name: str) -> None:
@@ -88,7 +88,7 @@ class TraceInstance:
         self._pipe = -1
 
     def create(self, buffer_kb: int) -> None:
-        """Make the instance, not recording yet; OSError: the kernel doesn't let us."""
+        """Make the instance, which doesn't record yet; OSError: the kernel refuses."""
         with _without_names(self.tracing):
             self.path.mkdir()
         write_control(self.path / 'tracing_on', '0')
@@ -96,7 +96,7 @@ class TraceInstance:
         write_control(self.path / 'buffer_size_kb', str(buffer_kb))
 
     def has(self, event: str) -> bool:
-        """Say whether the kernel has an event, ``SYSTEM/NAME``."""
+        """Return whether the kernel has an event, ``SYSTEM/NAME``."""
         return os.path.isdir(self.path / 'events' / event)
 
     def enable(self, event: str) -> None:
@@ -116,7 +116,7 @@ class TraceInstance:
         write_control(self.tracing / 'dynamic_events', definition + '\n', append=True)
 
     def trace_functions(self, functions: list[str]) -> list[str]:
-        """Record calls of those functions that the tracer knows; OSError: it knows none."""
+        """Record the calls of those functions that the tracer knows; OSError: it knows none."""
         known = []
         for function in functions:
             with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ class TraceInstance:
         return b''.join(chunks)
 
     def probe_hits(self) -> int:
-        """Count the hits of our probes in user space, also those that their filter dropped."""
+        """Return the hits of the user-space probes; hits that a filter dropped count too."""
         try:
             lines = (self.tracing / 'uprobe_profile').read_text(errors='replace').splitlines()
         except OSError:
@@ -185,7 +185,7 @@ class TraceInstance:
 
 @contextlib.contextmanager
 def _without_names(tracing: Path) -> Iterator[None]:
-    """Switch ``record-cmd`` off meanwhile: a new instance inherits it and can't change it."""
+    """Switch ``record-cmd`` off for a while, because a new instance inherits it for good."""
     option = tracing / 'options' / 'record-cmd'
     try:
         before = option.read_text().strip()
@@ -221,7 +221,7 @@ def open_instance(
 
 
 def probes_of(tracing: Path, group: str) -> list[str]:
-    """Return ``GROUP/NAME`` of the probes that are installed under a group."""
+    """Return ``GROUP/NAME`` of the probes that are installed in a group."""
     try:
         lines = (tracing / 'dynamic_events').read_text(errors='replace').splitlines()
     except OSError:
@@ -231,10 +231,10 @@ def probes_of(tracing: Path, group: str) -> list[str]:
 
 
 def remove(tracing: Path, name: str) -> list[Unreadable]:
-    """Remove an instance and its probes; return what is there and could not be removed."""
+    """Remove an instance and its probes; return what could not be removed."""
     path = tracing / 'instances' / name
     left: list[Unreadable] = []
-    if os.path.isdir(path):  # Path.is_dir() raises where a folder above may not be searched
+    if os.path.isdir(path):  # Path.is_dir() raises if this user may not search a parent folder
         for control, value in (
             ('tracing_on', '0'),
             ('events/enable', '0'),
@@ -272,12 +272,12 @@ def _removed(path: Path) -> list[Unreadable]:
                     if os.path.isdir(path)
                     else []
                 )
-            time.sleep(0.02)  # another program reads it at this moment
+            time.sleep(0.02)  # another program reads the file at this moment
     return []
 
 
 def remove_leftovers(tracing: Path = TRACING, proc: Path = PROC) -> list[str]:
-    """Remove what earlier runs left that were killed; return its names."""
+    """Remove instances and probes left by killed runs; return their names."""
     try:
         names = {entry.name for entry in (tracing / 'instances').iterdir()}
         events = (tracing / 'dynamic_events').read_text(errors='replace').splitlines()
@@ -303,7 +303,7 @@ def _is_running(pid: str, proc: Path) -> bool:
         return False
 
 
-# In the function tracer's lines there is nothing behind the name but the caller's.
+# A line of the function tracer has only the caller's name after the function's name.
 _LINE = re.compile(
     r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?'
     r'(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
@@ -317,11 +317,11 @@ _LOST = re.compile(r'^CPU:(\d+) \[LOST (?:(\d+) )?EVENTS\]')
 @dataclass
 class Trace:
     """
-    What was recorded, in order of time.
+    The recorded events, in order of time.
 
-    :ivar lost: how many events the kernel says it threw away; if there are any, nothing that
-        depends on them counts as measured.
-    :ivar damaged: lines that this reader can't read: they are events of which nothing is known.
+    :ivar lost: how many events the kernel reports as lost; if any were, no check that depends on
+        events counts as measured.
+    :ivar damaged: lines that can't be parsed; each may be an event that is now unknown.
     """
 
     events: list[KernelEvent] = field(default_factory=list)
@@ -330,7 +330,7 @@ class Trace:
 
     @property
     def gap(self) -> str:
-        """Say what is missing in the trace; empty: nothing."""
+        """Return a sentence about what the trace lacks; empty if it is complete."""
         lost = [f'lost {self.lost} events'] if self.lost else []
         damaged = [f'has {self.damaged} lines that cannot be read'] if self.damaged else []
         return f"the kernel's trace {' and '.join(lost + damaged)}" if lost or damaged else ''
@@ -341,7 +341,7 @@ class Trace:
 
 
 def parse_event(line: str) -> KernelEvent | None:
-    """Parse one line of the trace; ``None``: it is no event."""
+    """Parse one line of the trace; return ``None`` if it is no event."""
     match = _LINE.match(line)
     if match is None:
         return None
@@ -392,10 +392,11 @@ FENCES = (
 
 _INODE = 'ino=dmabuf->file->f_inode->i_ino'
 _DEVICE = 'dev_name=dev->kobj.name:string'
-# Probes of functions by fprobe; by kprobe where a kernel has no fprobe, as on arm64, or can't use
+# Probes on functions use fprobe; they use kprobe if the kernel has no fprobe (arm64), or can't use
 # it on this function.
 _KINDS = ('f', 'p')
-# The best first. At its return the result is known; kernels before 6.9 give no arguments there.
+# Ways to probe, best first. A probe at the function's return knows the result; kernels before 6.9
+# can't read the arguments there.
 _PROBES = {
     ATTACH: (
         f'{ATTACH}%return {_INODE} {_DEVICE} result=$retval:x64',
@@ -435,7 +436,7 @@ class KernelRecording:
     and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
 
     :ivar instance: the instance that has the record.
-    :ivar sources: by event, how it is recorded; an event that is not in it can't be recorded.
+    :ivar sources: by event, how it is recorded; an event that is missing here can't be recorded.
     :ivar unreadable: what can't be recorded.
     """
 
@@ -448,7 +449,7 @@ class KernelRecording:
         self._lost = 0
 
     def begin(self, video: bool = True) -> None:
-        """Install and enable everything, each once, mappings of *video* devices too; record."""
+        """Enable every event once, also mappings of *video* devices; start recording."""
         drivers = [(driver.system, driver.names) for driver in traced().drivers.values()]
         for system, events in (*drivers, ('dma_fence', FENCES), ('sched', (FORK,))):
             absent = [event for event in events if not self._tracepoint(system, event)]
@@ -509,7 +510,7 @@ class KernelRecording:
         return False
 
     def drain(self) -> None:
-        """Take what was recorded out of the kernel's buffer."""
+        """Read the recorded events out of the kernel's buffer."""
         if self._failed is not None:
             return
         try:
@@ -524,7 +525,7 @@ class KernelRecording:
             self._chunks.append(chunk)
 
     def stop(self) -> None:
-        """Stop recording, and take the rest."""
+        """Stop recording, and read the remaining events."""
         try:
             self.instance.stop()
             self.drain()
@@ -544,8 +545,8 @@ class KernelRecording:
         return b''.join(self._chunks).decode(errors='replace')
 
     def trace(self) -> Trace:
-        """Return the trace in order of time; a buffer that could not be read lost an event."""
-        # A thread's name may have any other separator of lines in it.
+        """Return the trace in order of time; an unreadable buffer counts as a lost event."""
+        # Split only at newlines, because a thread's name may contain any other line separator.
         trace = parse_trace(self.text().split('\n'))
         trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)
         return trace
@@ -567,7 +568,7 @@ def _absent_events(system: str, events: list[str]) -> Unreadable:
 
 
 def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecording | Unreadable:
-    """Open a record that has not begun."""
+    """Return a recording that has not begun."""
     try:
         # The trace has the numbers that threads have in the first namespace.
         namespace = (proc / 'self' / 'ns' / 'pid').readlink().name
