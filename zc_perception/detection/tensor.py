@@ -18,8 +18,8 @@ Convert a frame's planes to a network's input tensor; each byte is written once 
 
 :class:`PlanesToTensor` makes the tensor of an ONNX file, in memory of its own.
 :class:`PlanesToQuantised` writes the quantised tensor of a compiled model (int8, NHWC, padded)
-    directly into the caller's memory, which may be a mapped dma-buf. That class also takes pixels
-    that hardware has already scaled.
+directly into the caller's memory, which may be a mapped dma-buf. That class also takes pixels that
+hardware has already scaled.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ Because a tile is scaled down less than the whole picture, or not at all, small 
 visible.
 
 :func:`plan` computes the tiles, and :func:`crop` returns views of one tile in a frame's planes.
-    :func:`decode` makes one list of the detections of all tiles, in pixels of the frame, and joins
-    boxes that a tile's border has cut. The function compares boxes by intersection over the
-    smaller box (IoS), because for two parts of one object the intersection is small compared with
-    the union, but large compared with the smaller part. Other numbers of a row, such as keypoints,
-    come from the tile that has the object whole.
+:func:`decode` makes one list of the detections of all tiles, in pixels of the frame, and joins
+boxes that a tile's border has cut. The function compares boxes by intersection over the smaller
+box (IoS), because for two parts of one object the intersection is small compared with the union,
+but large compared with the smaller part. Other numbers of a row, such as keypoints, come from the
+tile that has the object whole.
 """
 
 from __future__ import annotations

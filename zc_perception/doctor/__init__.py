@@ -19,11 +19,12 @@ Run ``zc_doctor``: look at a vehicle before it drives, change nothing, and say w
 Read in this order:
 
 1. :mod:`~zc_perception.machine`: what a check is, what a check may look at, and what a check
-returns. 2. :mod:`~zc_perception.doctor.needs` works out what the parameter file asks of the
-machine. 3. One of the files of checks, such as :mod:`~zc_perception.doctor.node_checks`. 4.
-:mod:`~zc_perception.doctor.answers`: questions that are answered in a separate process each. 5.
-:mod:`~zc_perception.doctor.zc_doctor` reads the options, :mod:`~zc_perception.doctor.command`
-lists the checks, runs them and reports.
+   returns.
+2. :mod:`~zc_perception.doctor.needs` works out what the parameter file asks of the machine.
+3. One of the files of checks, such as :mod:`~zc_perception.doctor.node_checks`.
+4. :mod:`~zc_perception.doctor.answers`: questions that are answered in a separate process each.
+5. :mod:`~zc_perception.doctor.zc_doctor` reads the options, :mod:`~zc_perception.doctor.command`
+   lists the checks, runs them and reports.
 
 To add a check: write its function in the file of its subject, and add the check to the list in
 ``command``, or to ``CHECKS`` of the kind that needs the check.

@@ -17,10 +17,10 @@
 Run the checks of ``zc_doctor``, report, and write the result.
 
 :mod:`~zc_perception.doctor.zc_doctor` reads the options. Much of the report comes from outside:
-    names of processes, nodes, cards and files, and values of the parameter file. So this file
-    makes all text for people printable, whichever check has written it; the JSON output escapes
-    such text itself. The JSON follows ``doctor.schema.json``, version 1: ids and keys don't
-    change, but new ones may be added.
+names of processes, nodes, cards and files, and values of the parameter file. So this file makes
+all text for people printable, whichever check has written it; the JSON output escapes such text
+itself. The JSON follows ``doctor.schema.json``, version 1: ids and keys don't change, but new ones
+may be added.
 
 Groups of checks run in parallel. The checks of one group run one after the other, each with a time
 limit. A check that hangs in the kernel can't be ended: its thread, named after the check, is left

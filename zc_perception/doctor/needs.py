@@ -16,11 +16,10 @@
 """
 Work out, without ROS, what the parameter file needs, and how large its pools are.
 
-For each pool, the doctor makes the same
-:class:`~zc_perception.negotiation.session.BufferSession` as the capture node, with the same
-    participants (camera, inference nodes of the same process, stand-ins of ``participants``), and
-    asks this session what it would allocate. The checks get the answer as
-    :class:`~zc_perception.machine.checks.Needs`.
+For each pool, the doctor makes the same :class:`~zc_perception.negotiation.session.BufferSession`
+as the capture node, with the same participants (camera, inference nodes of the same process,
+stand-ins of ``participants``), and asks this session what it would allocate. The checks get the
+answer as :class:`~zc_perception.machine.checks.Needs`.
 """
 
 from __future__ import annotations

@@ -32,6 +32,6 @@ The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's
 :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime;
 :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. In each package, read the module ``kind`` first.
 :mod:`~zc_perception.npu.metis_card` reads what Linux shows of the Metis cards that the first two
-    use; :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for accelerators
-    whose driver signals no fences.
+use; :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for accelerators whose
+driver signals no fences.
 """

@@ -266,7 +266,7 @@ class EngineThread:
     The owner of an engine and of the thread that creates, runs and closes that engine.
 
     :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's
-        fence. The thread skips a job that was given up before it began.
+    fence. The thread skips a job that was given up before it began.
 
     :param name: the thread's name.
     :param ledger: counts the CPU's pass over each frame's pixels.

@@ -19,9 +19,9 @@ Read ``model.yaml``: a model's input, its outputs, and how to decode the outputs
 Read :class:`ModelManifest` first: :func:`load_manifest` returns one for a file. One table,
 :func:`manifest_table`, lists the file's keys with their rules (:mod:`zc_perception.rules`).
 :func:`load_manifest` checks a file by this table, and ``models/model.schema.json``, which editors
-    use, is generated from it. The accelerator that runs an engine declares the keys and rules of
-    that engine alone (:class:`EngineRules`). A head declares its own options. Rules on several
-    keys together are checked in ``_manifest``, which makes a manifest of a variant's values.
+use, is generated from it. The accelerator that runs an engine declares the keys and rules of that
+engine alone (:class:`EngineRules`). A head declares its own options. Rules on several keys
+together are checked in ``_manifest``, which makes a manifest of a variant's values.
 :func:`check_head` tests before the first frame whether the head can decode the model's outputs.
 """
 

@@ -76,8 +76,8 @@ class RecoveringDevice:
     The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
 
     :meth:`lose` closes the accelerator at once. The accelerator is opened again after 0.1 s. That
-        delay doubles, up to 5 s, each time that opening fails, or that the device is lost again
-        before it has yielded a result (:meth:`proved`).
+    delay doubles, up to 5 s, each time that opening fails, or that the device is lost again before
+    it has yielded a result (:meth:`proved`).
 
     :param reopen: opens the accelerator and loads its model; ``None``: the device can't be opened
         again, so it never counts as lost.

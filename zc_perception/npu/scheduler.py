@@ -141,9 +141,8 @@ class Scheduler:
     ``on_result`` and ``on_error``, closes jobs, releases frames, and opens a lost device again. It
     waits in one poll(2) for new frames, for the fences of all jobs and for calls of other threads.
     Other threads may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune`
-    and
-    :meth:`stop`; the thread ``inference`` carries out what these ask of the accelerator between
-        two frames.
+    and :meth:`stop`; the thread ``inference`` carries out what these ask of the accelerator
+    between two frames.
 
     *Who owns what.* The queue belongs to the subscription. A frame that was taken belongs to the
     scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. The code

@@ -19,10 +19,11 @@ What nodes tell about themselves, and what tools in other processes can observe.
 Read in this order:
 
 1. :mod:`~zc_perception.observe.frame_log`: a node records in memory what it did with each frame,
-and other processes read these records. :mod:`~zc_perception.observe.timeline` makes one trace of
-several logs and the kernel's events, and computes how long each stage of a frame took. The program
-``zc_timeline`` shows both for the nodes that run. 2. :mod:`~zc_perception.observe.diagnostics`:
-``/diagnostics``. Its figures come from ``metrics``: latencies, and how much counters have grown
-lately. 3. ``processes``: what ``/proc`` tells about other processes, and advice for a user who may
-not examine them or the kernel.
+   and other processes read these records. :mod:`~zc_perception.observe.timeline` makes one trace
+   of several logs and the kernel's events, and computes how long each stage of a frame took. The
+   program ``zc_timeline`` shows both for the nodes that run.
+2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures come from ``metrics``:
+   latencies, and how much counters have grown lately.
+3. ``processes``: what ``/proc`` tells about other processes, and advice for a user who may not
+   examine them or the kernel.
 """

@@ -24,13 +24,14 @@ needs no clean-up. Its numbers are little-endian, and every field has a fixed si
 
 In this file, in this order: the layout; :class:`FrameLog`, which the node's thread writes;
 :class:`FrameLogReader` and :func:`find_frame_logs`, with which another process finds the logs in
-    ``/proc`` and reads them. Reading a log needs only the standard library.
+``/proc`` and reads them. Reading a log needs only the standard library.
 
 - Bytes 0 to 4 KiB: the header: :data:`HEADER`, then two words of 8 bytes, each written in one
-store: the number of records written, and the time of the end. - From 4 KiB, 28 KiB: the facts: u64
-generation (odd while the node writes them), u32 bytes, u32 CRC-32, UTF-8 JSON. - From 32 KiB, 768
-KiB: the ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes each; record *n* (from 1) is
-at (*n* - 1) mod capacity.
+  store: the number of records written, and the time of the end.
+- From 4 KiB, 28 KiB: the facts: u64 generation (odd while the node writes them), u32 bytes, u32
+  CRC-32, UTF-8 JSON.
+- From 32 KiB, 768 KiB: the ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes each;
+  record *n* (from 1) is at (*n* - 1) mod capacity.
 
 A record begins and ends with its own number; after the record, the writer increments the count of
 records. A reader accepts a record if both numbers are right, and if the count, read afterwards,

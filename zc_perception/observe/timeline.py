@@ -19,8 +19,8 @@ Make a Chrome/Perfetto trace that shows where a frame's time goes.
 The trace has the nodes' own stages and the kernel's events of the same frames.
 
 :func:`build_timeline`, at the end of this file, makes the trace. :func:`join_frames` finds the
-    records of several nodes that belong to one frame, :class:`FrameFinder` finds the frame that a
-    kernel event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
+records of several nodes that belong to one frame, :class:`FrameFinder` finds the frame that a
+kernel event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
 
 A capture node has the tracks ``capture`` (the camera's work, until the frame is published) and one
 for its thread (``deliver``: until all consumers have the frame). An inference node has ``link``

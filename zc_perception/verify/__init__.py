@@ -20,15 +20,17 @@ The command is ``zc_verify``; ``docs/verify.md`` states the invariants.
 
 Read in this order:
 
-1. :mod:`~zc_perception.verify.observation`: what was seen in one window of time, as plain data. 2.
-:mod:`~zc_perception.verify.invariants`: each invariant is a function that takes an observation and
-returns a :class:`~zc_perception.verify.invariants.Check`.
+1. :mod:`~zc_perception.verify.observation`: what was seen in one window of time, as plain data.
+2. :mod:`~zc_perception.verify.invariants`: each invariant is a function that takes an observation
+   and returns a :class:`~zc_perception.verify.invariants.Check`.
    :mod:`~zc_perception.verify.imports` follows the driver's imports through a trace, for the third
-       invariant. 3. :mod:`~zc_perception.verify.measurement`: makes the observation, with the
-       readers of :mod:`~zc_perception.verify.evidence`. All that it takes from the nodes
-       themselves is their frame logs. 4. :mod:`~zc_perception.verify.verification`: the whole
-       command: it chooses the nodes to measure and writes the result, which also has the four keys
-       of the zero-copy document in their literal meaning.
+   invariant.
+3. :mod:`~zc_perception.verify.measurement`: makes the observation, with the readers of
+   :mod:`~zc_perception.verify.evidence`. All that it takes from the nodes themselves is their
+   frame logs.
+4. :mod:`~zc_perception.verify.verification`: the whole command: it chooses the nodes to measure
+   and writes the result, which also has the four keys of the zero-copy document in their literal
+   meaning.
 
 One thread does all of this.
 """

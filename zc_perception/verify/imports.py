@@ -19,15 +19,16 @@ Follow the driver's imports, releases and submits through a trace, and compare w
 Read :class:`ImportFollowing` first, at the end. That class reads the trace once, event by event:
 
 1. :class:`JobOwners` says which node and which frame an event belongs to. A process may have
-several nodes, and each opens the card itself, so handles and job numbers repeat; but each node
-submits on its own thread, which tells the nodes apart. 2. :class:`ImportTable`, one for each node,
-knows the node's imports at the moment of each event. A handle is valid only for the open file of
-the card that made it. 3. At the end the class compares how often a node had to import with how
-often it did. With a cache, a node must import each new image once; without a cache, each frame.
-And :func:`find_fences` finds the buffers that the jobs really read. A driver adds a job's fence to
-the reservation object of each buffer that the job reads, and ``bufinfo`` shows the fence of each
-buffer's last job. So a job's fence must be in the buffers of its frame. If the fence is in another
-buffer instead, the job read that other buffer, whatever its handle was imported for.
+   several nodes, and each opens the card itself, so handles and job numbers repeat; but each node
+   submits on its own thread, which tells the nodes apart.
+2. :class:`ImportTable`, one for each node, knows the node's imports at the moment of each event. A
+   handle is valid only for the open file of the card that made it.
+3. At the end the class compares how often a node had to import with how often it did. With a
+   cache, a node must import each new image once; without a cache, each frame. And
+   :func:`find_fences` finds the buffers that the jobs really read. A driver adds a job's fence to
+   the reservation object of each buffer that the job reads, and ``bufinfo`` shows the fence of
+   each buffer's last job. So a job's fence must be in the buffers of its frame. If the fence is in
+   another buffer instead, the job read that other buffer, whatever its handle was imported for.
 """
 
 from __future__ import annotations

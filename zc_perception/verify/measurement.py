@@ -375,14 +375,15 @@ class Measurement:
     Everything runs on the caller's thread, in this order:
 
     1. Entering the context removes what killed runs left behind. Then it starts recording the
-    kernel's events, before it looks at anything else. 2. :meth:`watch` installs the probe on
-    ``memmove``, looks at everything once, and waits until each node has rewritten its facts. Then
-    the window begins. During the window it reads the frame logs and the trace several times a
-    second, and buffers and maps about once a second. When the time is over, the window ends as
-    soon as the first node has rewritten its facts again. Then :meth:`watch` removes the probe,
-    waits for the frames that are still in flight, samples the processors, and stops the record. 3.
-    :meth:`observation` turns what was collected into plain data. 4. :meth:`close` takes everything
-    down.
+       kernel's events, before it looks at anything else.
+    2. :meth:`watch` installs the probe on ``memmove``, looks at everything once, and waits until
+       each node has rewritten its facts. Then the window begins. During the window it reads the
+       frame logs and the trace several times a second, and buffers and maps about once a second.
+       When the time is over, the window ends as soon as the first node has rewritten its facts
+       again. Then :meth:`watch` removes the probe, waits for the frames that are still in flight,
+       samples the processors, and stops the record.
+    3. :meth:`observation` turns what was collected into plain data.
+    4. :meth:`close` takes everything down.
 
     :param memmove_probe: whether the C library's copies are counted; this slows down each process
         that calls ``memmove``.

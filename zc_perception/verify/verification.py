@@ -22,11 +22,10 @@ finds the processes that it has started with :class:`Descendants`. :class:`Newco
 that start while others are measured, because they are not measured.
 
 :func:`document_keys` gives the zero-copy document's own four keys, with their literal meaning, and
-    its ``detail``. The keys are kept word for word, although two of them are too narrow: the first
-    can hold only if the camera's driver also attaches to the buffer, the third only without an
-    import cache. The package's own promises are checked in
-    :mod:`~zc_perception.verify.invariants`. The form of ``result.json`` is fixed by
-    ``result.schema.json``.
+its ``detail``. The keys are kept word for word, although two of them are too narrow: the first can
+hold only if the camera's driver also attaches to the buffer, the third only without an import
+cache. The package's own promises are checked in :mod:`~zc_perception.verify.invariants`. The form
+of ``result.json`` is fixed by ``result.schema.json``.
 """
 
 from __future__ import annotations
@@ -365,7 +364,7 @@ class Descendants:
 
     The descendants are found even if they changed their session or environment. Until
     :meth:`close` this process is the kernel's "subreaper": if a descendant's parent ends, the
-        descendant becomes a child of this process, so that it is still known as a descendant.
+    descendant becomes a child of this process, so that it is still known as a descendant.
     """
 
     def __init__(self) -> None:
@@ -442,8 +441,8 @@ class Command:
     A command that runs while its nodes are measured.
 
     :meth:`stop` ends the command and all processes that it has started. The command runs in a
-        session of its own, so that a Ctrl-C in the terminal reaches only this program, which can
-        finish its measurement first.
+    session of its own, so that a Ctrl-C in the terminal reaches only this program, which can
+    finish its measurement first.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:

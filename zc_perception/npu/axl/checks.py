@@ -24,10 +24,11 @@ dma-buf and maps it in both directions; ``'U'`` 6 detaches it, and so does closi
 published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
 
 - The driver doesn't check whether anything is attached before it detaches, so the probe detaches
-only after an attach that succeeded. - A failed attach keeps a reference to the buffer for ever, so
-probe with a small buffer. A page is enough to know whether the card can use a heap. - Success
-means that the kernel attached the buffer to the card and mapped its pages, but not that the card
-sees these pages as one range of addresses.
+  only after an attach that succeeded.
+- A failed attach keeps a reference to the buffer for ever, so probe with a small buffer. A page is
+  enough to know whether the card can use a heap.
+- Success means that the kernel attached the buffer to the card and mapped its pages, but not that
+  the card sees these pages as one range of addresses.
 """
 
 from __future__ import annotations

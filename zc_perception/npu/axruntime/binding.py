@@ -22,11 +22,11 @@ objects made from it. The package's model instance has no method to close it: it
 its last reference, which must happen before its connection is closed.
 
 :class:`AxmEngine` runs an ``.axm`` of ``yolo export format=axelera``: a compiled model in one
-    file, which takes a float tensor and gives raw outputs. The runtime quantises, pads, runs,
-    removes the padding and dequantises. It also runs the ONNX graphs before and after the compiled
-    part, so that the outputs are those of the network as trained. So this package reads a frame
-    once and writes its tensor once, and the runtime writes the tensor once more. The vendor's
-    scheduler object is bound to the thread that makes it, and reserves the whole card.
+file, which takes a float tensor and gives raw outputs. The runtime quantises, pads, runs, removes
+the padding and dequantises. It also runs the ONNX graphs before and after the compiled part, so
+that the outputs are those of the network as trained. So this package reads a frame once and writes
+its tensor once, and the runtime writes the tensor once more. The vendor's scheduler object is
+bound to the thread that makes it, and reserves the whole card.
 
 Sources: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of
 ``axruntime-python``; SDK 1.9, pages ``axelera.runtime.op.inference`` and

@@ -17,14 +17,13 @@
 The runtime's tensors, their memory, and how a camera's frame becomes one.
 
 :func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says about an input or
-    output; :class:`InputSlot` and :class:`OutputSlot` are the memory for one frame. The runtime
-    wants offset 0 in a tensor's buffer, so each tensor has a buffer of its own: a dma-buf if there
-    is a dma-heap, otherwise host memory.
+output; :class:`InputSlot` and :class:`OutputSlot` are the memory for one frame. The runtime wants
+offset 0 in a tensor's buffer, so each tensor has a buffer of its own: a dma-buf if there is a
+dma-heap, otherwise host memory.
 
 :class:`FrameToTensor` makes the single pass over the pixels that compiled models need. The CPU
-    reads the frame's own buffer. If the frame is an NvBufSurface of a Jetson, whose memory the CPU
-    reads slowly, the VIC scales and converts it first, and the CPU only quantises the VIC's
-    picture.
+reads the frame's own buffer. If the frame is an NvBufSurface of a Jetson, whose memory the CPU
+reads slowly, the VIC scales and converts it first, and the CPU only quantises the VIC's picture.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
 """

@@ -17,7 +17,7 @@
 The ``onnx`` accelerator: runs models on the CPU or an ONNX Runtime provider, in its own thread.
 
 :class:`OnnxEngine` runs a model's file with ONNX Runtime. :class:`HogEngine` runs OpenCV's people
-    detector, which needs no model's file.
+detector, which needs no model's file.
 """
 
 from __future__ import annotations

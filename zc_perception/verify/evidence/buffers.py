@@ -19,12 +19,12 @@ Find the system's dma-bufs and memfds, what is attached to them, and which proce
 There are two sources.
 
 - debugfs ``dma_buf/bufinfo``: lists every dma-buf. No other file names the devices attached to a
-dma-buf, and the fences in its reservation object. The fence of a job that has ended stays there
-until the next job replaces it. Sizes and inodes are decimal, padded with zeros. Sources:
-drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``. -
-``/proc/PID/fd`` and ``fdinfo`` show which process holds which buffer. Source:
-Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``, ``count``, ``ino``, ``exp_name``,
-and ``name`` if the buffer has one.
+  dma-buf, and the fences in its reservation object. The fence of a job that has ended stays there
+  until the next job replaces it. Sizes and inodes are decimal, padded with zeros. Sources:
+  drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
+- ``/proc/PID/fd`` and ``fdinfo`` show which process holds which buffer. Source:
+  Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``, ``count``, ``ino``,
+  ``exp_name``, and ``name`` if the buffer has one.
 
 ``bufinfo`` alone misses a device that is attached and detached between two readings (looks). So
 :func:`event_history` starts from a look during which nothing was attached or detached, and applies
