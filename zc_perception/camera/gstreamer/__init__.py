@@ -16,7 +16,7 @@
 """
 Cameras of GStreamer pipelines.
 
-Read ``camera`` first. It runs a ``pipeline``, reads from caps and samples what they are
-and makes slots of their buffers (``image``). ``abi`` is GStreamer's C interface by
-ctypes.
+Read ``camera`` first. It runs a pipeline (module ``pipeline``), reads the frames' format from caps
+and samples, and makes slots of their buffers (both in ``image``). ``abi`` has GStreamer's C
+interface by ctypes.
 """

@@ -17,11 +17,11 @@
 GStreamer's C interface, by ctypes: the functions and the public fields that are used here.
 
 Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series
-(``test/camera/test_gstreamer.py`` compares with what a C compiler makes of them). It is ctypes
-and not PyGObject, because everything that matters here needs the object itself. A buffer's
-reference is dropped when the last lease is, not when Python collects it. Only the sole owner of a
-query may answer it. And a mapped NVMM buffer holds a pointer. So any Python can use any installed
-GStreamer.
+(``test/camera/test_gstreamer.py`` compares with what a C compiler makes of them). ctypes is used
+and not PyGObject, because this package needs the C objects themselves. A buffer's reference has to
+be dropped with the last lease, not when Python collects an object. A query may be answered only by
+its sole owner. And a mapped NVMM buffer contains a pointer. With ctypes any Python can also use
+any installed GStreamer.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class StateChange(IntEnum):
 
 
 class MessageType(IntFlag):
-    """``GstMessageType``, as far as it matters here."""
+    """The values of ``GstMessageType`` that this package uses."""
 
     EOS = 1 << 0
     ERROR = 1 << 1
@@ -85,19 +85,19 @@ class MessageType(IntFlag):
 
 
 class ResourceError(IntEnum):
-    """``GstResourceError``, as far as it matters here."""
+    """The values of ``GstResourceError`` that this package uses."""
 
     NOT_FOUND = 3
     BUSY = 4
 
 
-# Below this comment a name is GStreamer's without ``Gst``. Some end with the last field that is
-# used here. The head of buffers, samples, messages and queries.
+# The structs below have GStreamer's names without ``Gst``. Some of them end with the last field
+# that this package uses. The first struct is the head of buffers, samples, messages and queries.
 MiniObject = c_struct(
     'size type; int refcount lockstate; uint flags; ptr copy dispose free; uint priv_uint; ptr '
     'priv_pointer'
 )
-# The head of elements and allocators.
+# This struct is the head of elements and allocators.
 Object = c_struct(
     'ptr g_class; uint ref_count; ptr qdata; u64 lock; ptr name parent; u32 flags; ptr '
     'control_bindings; u64 control_rate last_sync; ptr reserved'
@@ -120,7 +120,7 @@ VideoMeta = c_struct(
 )
 VideoCropMeta = c_struct('meta meta; uint x y width height', meta=Meta)
 VideoColorimetry = c_struct('int range matrix transfer primaries')
-# What caps say, with GStreamer's own default strides and offsets.
+# The format that caps describe, with GStreamer's own default strides and offsets.
 VideoInfo = c_struct(
     'ptr finfo; int interlace_mode; uint flags; int width height; size size; int views '
     'chroma_site; colours colorimetry; '
@@ -133,8 +133,9 @@ Error = c_struct('u32 domain; int code; text message')
 ProbeCallback = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(PadProbeInfo), c_void_p)
 MapFunction = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_int)
 
-# What the functions take and return, by the headers: ``*`` is the address of something. A returned
-# string that the caller must free is ``ptr``: ctypes would copy and lose it.
+# The functions' arguments and results, as in the headers: ``*`` stands for the address of an
+# object. A returned string that the caller must free is ``ptr``, because ctypes would copy a
+# string and lose its address.
 _TYPES: dict[str, Any] = {
     'void': None, 'ptr': c_void_p, 'int': c_int, 'uint': c_uint, 'ulong': ctypes.c_ulong,
     'u32': ctypes.c_uint32, 'u64': c_uint64, 'size': c_size_t, 'text': c_char_p,
@@ -220,7 +221,7 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
 
 class GStreamer:
     """
-    The loaded libraries: a function of C's is an attribute, by its own name.
+    The loaded libraries; each C function is an attribute with the function's name.
 
     :raises ConfigError: a library or function is missing, or GStreamer can't be initialised.
     """
@@ -257,7 +258,7 @@ class GStreamer:
         raise AttributeError(f'{name} is not among the functions of GStreamer that are used here')
 
     def take_text(self, address: int | None) -> str:
-        """Return the string at *address*, which is freed."""
+        """Return the string at *address*, and free its memory."""
         if not address:
             return ''
         try:
@@ -266,7 +267,7 @@ class GStreamer:
             self.g_free(address)
 
     def take_error(self, error: ctypes._Pointer[Any]) -> tuple[str, str, int]:
-        """Return message, domain and code of a GError, which is freed."""
+        """Return message, domain and code of a GError, and free the GError."""
         if not error:
             return 'no reason was given', '', 0
         try:
@@ -280,22 +281,22 @@ class GStreamer:
             self.g_error_free(error)
 
     def has_property(self, element: int, name: str) -> bool:
-        """Tell whether an object has the property: names differ between releases."""
+        """Tell whether an object has a property, because names differ between releases."""
         return bool(
             self.g_object_class_find_property(c_void_p.from_address(element).value, name.encode())
         )
 
     def set_property(self, element: int, name: str, value: object) -> None:
         """
-        Set a property from its text, as gst-launch does.
+        Set a property from a text, as gst-launch does.
 
-        GStreamer itself warns of a property that doesn't exist.
+        If the property doesn't exist, GStreamer itself prints a warning.
         """
         text = str(value).lower() if isinstance(value, bool) else str(value)
         self.gst_util_set_object_arg(element, name.encode(), text.encode())
 
     def has_element(self, name: str) -> bool:
-        """Tell whether a plugin has this element."""
+        """Tell whether an installed plugin has the element."""
         factory = self.gst_element_factory_find(name.encode())
         if factory:
             self.gst_object_unref(factory)
@@ -307,6 +308,6 @@ def load_gstreamer() -> GStreamer:
     """
     Return the process's one :class:`GStreamer`.
 
-    :raises ConfigError: see there; the next call tries again.
+    :raises ConfigError: as the constructor; the next call tries again.
     """
     return GStreamer()

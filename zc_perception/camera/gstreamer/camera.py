@@ -16,16 +16,16 @@
 """
 The GStreamer camera: any pipeline that ends in our sink.
 
-Its dma-bufs are taken as they are; anything else is a copy, and booked as one.
+Frames in dma-bufs are used without a copy; other frames are copied, and each copy is counted.
 
-A frame's GstBuffer is held while the frame has a lease, so that its element doesn't fill it again.
-Its buffers are recognised by what their descriptors refer to. Each is one slot of the pool,
-however often and in whichever order they come, so that a device imports each of them once.
-GStreamer's descriptors are duplicated, never closed.
+A frame's GstBuffer is held while the frame has a lease, so that the GStreamer element doesn't fill
+the buffer again. A dma-buf is recognised by the file that its descriptor refers to. Each dma-buf
+is one slot of the pool, however often and in whichever order it comes, so that a device imports it
+only once. GStreamer's descriptors are duplicated, never closed.
 
 ``v4l2src`` of 1.22 and 1.24 leaks a descriptor of the device each time that it has streamed (with
-any sink): a camera that was unplugged may come back under another number. Name it by
-``/dev/v4l/by-id``, or use camera: v4l2.
+any sink). So a camera that was unplugged may come back as another ``/dev/videoN``. Name the device
+by ``/dev/v4l/by-id``, or use camera: v4l2.
 """
 
 from __future__ import annotations
@@ -123,16 +123,16 @@ class GStreamerCamera(Camera):
     """
     Frames of a GStreamer pipeline.
 
-    It is started at once, because its first frame describes all of them.
+    The pipeline is started at the opening, because its first frame describes all frames.
 
-    The pipeline is asked for a format that the consumers accept, where it has a choice. After a
-    change of caps :meth:`close` leaves it running for the next camera, whose options have this one
-    as ``before``, or for :meth:`close_rest`.
+    If the pipeline can give several formats, it is asked for one that the consumers accept. After
+    a change of caps :meth:`close` leaves the pipeline running. The next camera, whose options have
+    this camera as ``before``, takes it over, or :meth:`close_rest` ends it.
 
-    :param start_timeout_s: how long the first frame may take.
-    :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was
-        asked for.
-    :raises CameraError: it doesn't run.
+    :param start_timeout_s: seconds that the first frame may take.
+    :raises ConfigError: GStreamer isn't installed, the pipeline can't be made, or its frames
+        differ from what the parameters ask for.
+    :raises CameraError: the pipeline doesn't run.
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = (
@@ -168,7 +168,7 @@ class GStreamerCamera(Camera):
         parameters, before = options.parameters, options.before
         self._options = replace(
             options, before=None
-        )  # otherwise all earlier cameras would stay in memory
+        )  # without this all earlier cameras would stay in memory
         self._frame_id = parameters['frame_id']
         self._assume_linear, self._require_dmabuf = (
             parameters['assume_linear'],
@@ -192,12 +192,12 @@ class GStreamerCamera(Camera):
         self._last_number: int | None = None
         self._sequence = -1
         self._captured = self._lost = self._bad = self._no_slot = 0
-        self.copy_reason = ''  # why every frame is copied by the CPU
+        self.copy_reason = ''  # why the CPU copies every frame; empty: it doesn't
         self._resumable, self._given = True, False
         self._changed: Sample | None = None
         self._unmet = ''
         resumed = before.continuation() if isinstance(before, GStreamerCamera) else None
-        # A pipeline that gave the right format before may do so again.
+        # If the pipeline gave an acceptable format before, it may give this format again.
         refusal = CameraError if resumed is not None or options.identity else ConfigError
         if resumed is None:
             accepted = accepted_formats(options.consumers)
@@ -213,9 +213,9 @@ class GStreamerCamera(Camera):
             if resumed is not None:
                 self._begin(self._early[0])
             else:
-                # If it can't give a format that all consumers accept, it gives one that a program
-                # can read, or runs as it is. A consumer that can't use its frames is refused by
-                # name.
+                # If the pipeline can't give a format that all consumers accept, ask for one that a
+                # program can read, or run the pipeline unchanged. A consumer that can't use these
+                # frames is refused by name later.
                 for offer in dict.fromkeys(
                     (self._offer, self._offered_caps(READABLE_FORMATS), '')
                 ):
@@ -252,7 +252,7 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Check that there is a pipeline."""
+        """Check that a pipeline is given."""
         super().check(values)
         if not values['pipeline'].strip():
             raise ConfigError(
@@ -279,7 +279,7 @@ class GStreamerCamera(Camera):
         return offered_caps(formats, assume_linear=self._assume_linear)
 
     def _begin(self, first: Sample) -> None:
-        """Take over what the first frame says of all frames."""
+        """Set format and size of all frames from the first frame."""
         try:
             self._caps = first.keep_caps()
             self._format = read_format(self._gst, first.caps, assume_linear=self._assume_linear)
@@ -290,7 +290,7 @@ class GStreamerCamera(Camera):
         self.framerate, self._colorimetry = self._format.framerate, self._format.colorimetry
 
     def _take(self, first: Sample) -> None:
-        """Take frames where they are, or find out why that can't be."""
+        """Use frames without a copy; if that isn't possible, note the reason."""
         self._reader = reader = self._open_reader(first)
         memory = reader.memory(first)
         if memory is None:
@@ -308,7 +308,7 @@ class GStreamerCamera(Camera):
         self._shared = SharedFrames(self._pipeline, reader, layout, self._where, self.heap_name)
 
     def _open_reader(self, first: Sample) -> FrameReader:
-        """Open the reader that says where frames are."""
+        """Open the reader that finds the memory of frames."""
         if self._format.nvmm:
             raise FormatError(
                 'its frames are in NVMM memory; use camera: argus, or put '
@@ -337,7 +337,7 @@ class GStreamerCamera(Camera):
 
     @property
     def identity(self) -> str:
-        """A pipeline names its device itself."""
+        """The pipeline's text, which names its device."""
         return f'gstreamer: {self._text}'
 
     @property
@@ -349,7 +349,7 @@ class GStreamerCamera(Camera):
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """Return sentences worth saying once, and a warning in diagnostics."""
+        """Return sentences to log once; diagnostics show them as a warning."""
         found = [f'{self._where}: {warning}' for warning in self._pipeline.warnings]
         if self.copy_reason:
             found.insert(
@@ -374,7 +374,7 @@ class GStreamerCamera(Camera):
         return found
 
     def facts(self) -> dict[str, object]:
-        """For diagnostics."""
+        """Return facts about the camera for diagnostics, by name."""
         copied = 0 if self._shared is None else self._shared.copied_upstream
         replaced = self._pool.replaced if isinstance(self._pool, ForeignBufferPool) else 0
         facts: dict[str, object] = {
@@ -386,7 +386,7 @@ class GStreamerCamera(Camera):
         return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints: the pipeline decides strides, unless frames are copied."""
+        """Return the constraints; the pipeline decides strides, unless frames are copied."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
         placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(
@@ -408,7 +408,7 @@ class GStreamerCamera(Camera):
         """
         Return other formats that the elements before the sink could give.
 
-        They are known only while the pipeline runs.
+        These formats are known only while the pipeline runs.
         """
         now = self.constraints()
         known = now.formats or ()
@@ -419,14 +419,14 @@ class GStreamerCamera(Camera):
 
     @property
     def reallocates(self) -> bool:
-        """Whether the buffers are ours, because frames are copied."""
+        """Whether frames are copied, so that the buffers are ours and can be replaced."""
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Allocate as many slots as the pipeline gives away at a time.
+        Make a slot of each buffer that the pipeline gives before it wants one back.
 
-        Fewer than two, or unlike ones, are a CameraError.
+        If there are fewer than two, or they differ, CameraError is raised.
         """
         if self._shared is None:
             assert self._heaps is not None
@@ -451,7 +451,8 @@ class GStreamerCamera(Camera):
         """
         Return the next frame.
 
-        :raises CameraLostError: its device is gone, it is silent, or a live source has ended.
+        :raises CameraLostError: the device is gone, the pipeline is silent, or a live source has
+            ended.
         :raises CameraChangedError: frames have another size, format or layout.
         """
         pool = self._pool
@@ -483,7 +484,7 @@ class GStreamerCamera(Camera):
         try:
             return self._pipeline.pull(timeout_s)
         except NotNegotiatedError as error:
-            # Its format was negotiated before, so the source has changed to another one.
+            # The pipeline negotiated its format before, so the source has changed its format now.
             raise CameraChangedError(f'{error}; it is opened again') from error
 
     def _look_why(self) -> None:
@@ -504,7 +505,7 @@ class GStreamerCamera(Camera):
             )
 
     def _frame(self, pool: BufferPool, sample: Sample) -> Frame | None:
-        """Return the sample as a frame, or ``None``: dropped and counted."""
+        """Return the sample as a frame; ``None``: the sample was dropped and counted."""
         started_ns = time.monotonic_ns()
         if sample.caps != self._caps.address:
             self._check_caps(sample)
@@ -539,7 +540,7 @@ class GStreamerCamera(Camera):
         )
 
     def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:
-        """Return the sample's slot, being filled, and whether it is a copy."""
+        """Return the sample's slot, which counts as being filled, and whether it is a copy."""
         if isinstance(pool, ForeignBufferPool) and self._shared is not None:
             return self._shared.slot_for(pool, sample), False
         slot = pool.acquire()
@@ -554,7 +555,7 @@ class GStreamerCamera(Camera):
         return slot, True
 
     def _count(self, number: int | None) -> None:
-        """Count frames that never came, where the source numbers them."""
+        """Count lost frames by the gaps in the source's numbers, if the source numbers frames."""
         if number is not None and self._last_number is not None and number > self._last_number:
             self._lost += number - self._last_number - 1
             self._sequence += number - self._last_number
@@ -575,9 +576,9 @@ class GStreamerCamera(Camera):
 
     def continuation(self) -> Continuation | None:
         """
-        Return the pipeline for the next camera where the caps have changed, once.
+        Hand the running pipeline over to the next camera after the caps have changed.
 
-        From then on, closing this camera leaves nothing running.
+        This works once. Afterwards, closing this camera leaves nothing running.
         """
         changed, self._changed, self._resumable = self._changed, None, False
         if changed is None:
@@ -587,7 +588,7 @@ class GStreamerCamera(Camera):
         return Continuation(self._pipeline, samples, self._offer)
 
     def close_rest(self) -> None:
-        """End a pipeline that runs on after its caps have changed."""
+        """End a pipeline that was left running after its caps had changed."""
         rest = self.continuation()
         if rest is not None:
             rest.close()
@@ -596,8 +597,8 @@ class GStreamerCamera(Camera):
         """
         Return counters.
 
-        Lost frames are gaps in the source's numbers: its own losses, and frames that came faster
-        than they were taken.
+        Lost frames are gaps in the source's numbers: frames that the source lost, and frames that
+        came faster than they were taken.
         """
         lost, bad, no_slot = self._lost, self._bad, self._no_slot
         return CameraStatistics(self._captured, lost + bad + no_slot, 0, lost, bad, no_slot)
@@ -625,7 +626,7 @@ class GStreamerCamera(Camera):
 _JETPACK = 'it comes with JetPack (nvidia-l4t-gstreamer), and a container needs it mounted'
 
 
-#: What each is for, and where it comes from.
+#: By element: its use, and the package that has it.
 PURPOSES = {
     'appsink': (
         'the end of every pipeline, which gives frames to this package',
@@ -639,7 +640,7 @@ PURPOSES = {
 }
 
 
-# Elements without which nothing works.
+# Elements without which no pipeline works.
 _OF_CAMERA = {'gstreamer': ('appsink',), 'argus': ('appsink', 'nvarguscamerasrc')}
 
 
@@ -656,7 +657,7 @@ def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
     if 'error' in answer:
         yield told(
             _pipeline_need(needs).missing_extra, answer['error']
-        )  # as the camera itself says it, with the packages to install
+        )  # the camera's own message, which names the packages to install
     else:
         yield ok(f'GStreamer {answer["version"]}', version=answer['version'])
 
@@ -672,7 +673,7 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
         return
     wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
     if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
-        wanted.discard('nvarguscamerasrc')  # a pipeline names its own source
+        wanted.discard('nvarguscamerasrc')  # an element is needed only if a pipeline names it
     pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
     wanted |= {
         part.split()[0] for pipeline in pipelines for part in pipeline.split('!') if part.split()
@@ -697,7 +698,7 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
-    """Make each pipeline of the parameter file, and throw it away."""
+    """Check that each pipeline of the parameter file can be made."""
     cameras = [camera for camera in needs.cameras if camera.kind in _OF_CAMERA]
     if not cameras:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
@@ -747,7 +748,7 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
 
 
 def describe_gstreamer(*elements: str) -> dict[str, Any]:
-    """Return the version, and whether each element can be made; or why there is no GStreamer."""
+    """Return GStreamer's version and which elements exist, or why GStreamer can't be used."""
     from zc_perception.camera.gstreamer.abi import load_gstreamer
 
     try:

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-What GStreamer's caps and samples say of a stream's format and memory.
+Read a stream's format and memory from GStreamer's caps and samples.
 
-They give the format, the dma-bufs behind a sample, and where its planes lie in them.
+Caps give the format. A sample gives the dma-bufs, and the places of its planes in them.
 
-To know whether a frame is a dma-buf, look at its memories. The caps don't tell: plain
-``video/x-raw`` may flow in dma-bufs, and does wherever the layout is LINEAR.
+Whether a frame is in dma-bufs can be seen only at its memories, not at the caps: frames of plain
+``video/x-raw`` may be in dma-bufs, too, if their layout is LINEAR.
 
 In the other direction, :func:`offered_caps` writes the formats that consumers accept as caps. The
 sink answers the CAPS query with them; elements before it convert, or choose another mode of their
@@ -28,7 +28,7 @@ device, as far as they can.
 Source: GStreamer's *DMA buffers* design, *GstVideoMeta*, *GstVideoCropMeta*, *GstFdMemory* and
 *GstDmaBufMemory* documentation. In caps with the feature ``memory:DMABuf`` the format is
 ``DMA_DRM`` and ``drm-format`` names the formats. Before GStreamer 1.24 such caps had GStreamer's
-name of the format, and nothing said what the layout was.
+name of the format, and did not give the layout.
 """
 
 from __future__ import annotations
@@ -91,15 +91,16 @@ _SD_LINES = 576
 @dataclass(frozen=True)
 class StreamFormat:
     """
-    What the caps say of every frame.
+    The properties of every frame that the caps describe.
 
-    :param modifier: INVALID where they don't say: caps with the feature ``memory:DMABuf`` before
-        GStreamer 1.24.
-    :param framerate: frames per second; 0 where it varies or isn't known.
-    :param nvmm: frames are NvBufSurfaces.
-    :param dmabuf: the caps promise dma-bufs. Frames may be dma-bufs without it.
-    :param offsets: each plane's default offset, where no GstVideoMeta says more.
-    :param strides: likewise.
+    :param modifier: INVALID where the caps don't give it: caps with the feature ``memory:DMABuf``
+        before GStreamer 1.24.
+    :param framerate: frames per second; 0: the rate varies or isn't known.
+    :param nvmm: whether frames are NvBufSurfaces.
+    :param dmabuf: whether the caps promise dma-bufs. Frames may be in dma-bufs without this
+        promise.
+    :param offsets: each plane's default offset, for frames without a GstVideoMeta.
+    :param strides: each plane's default stride, for frames without a GstVideoMeta.
     """
 
     width: int
@@ -115,7 +116,7 @@ class StreamFormat:
     strides: tuple[int, ...] = ()
 
     def same_picture(self, other: StreamFormat) -> bool:
-        """Tell whether frames of both are alike in all that a consumer agreed to."""
+        """Tell whether frames of both formats are equal in all that a consumer agreed to."""
         return replace(self, framerate=0.0, caps='') == replace(other, framerate=0.0, caps='')
 
 
@@ -123,10 +124,10 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     """
     Read the caps at an address.
 
-    :param assume_linear: caps of the old style, ``video/x-raw(memory:DMABuf), format=NV12``, mean
-        LINEAR; otherwise the layout isn't known.
-    :raises FormatError: no raw video, in memory that can't be shared, interlaced in fields, or a
-        format or colorimetry without a name here.
+    :param assume_linear: whether caps of the old style, ``video/x-raw(memory:DMABuf),
+        format=NV12``, mean LINEAR. If not, their layout isn't known.
+    :raises FormatError: the stream is no raw video, is in memory that can't be shared, has single
+        fields, or has a format or colorimetry that this package doesn't know.
     """
     text = gst.take_text(gst.gst_caps_to_string(caps))
     structure, features = gst.gst_caps_get_structure(caps, 0), gst.gst_caps_get_features(caps, 0)
@@ -198,7 +199,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
 
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
-    """Return the colorimetry of the caps; GStreamer's own default for what they leave out."""
+    """Return the colorimetry of the caps, with GStreamer's defaults for values that they lack."""
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
         default, wanted = Colorimetry(matrix, Range.LIMITED), 'bt709'
@@ -214,7 +215,7 @@ def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
 
 
 def _format(word: str, drm_format: str) -> tuple[int, int]:
-    """Return fourcc and modifier."""
+    """Return fourcc and modifier of the caps' format."""
     try:
         found = parse_drm_format(drm_format) if word == DMA_DRM else from_gstreamer(word)
         pixel_format(found[0])
@@ -233,10 +234,10 @@ def _format(word: str, drm_format: str) -> tuple[int, int]:
 @dataclass(frozen=True)
 class FrameMemory:
     """
-    A frame in dma-bufs.
+    The dma-bufs of a frame.
 
-    :param parts: its memories, in the order of the frame.
-    :param signature: equal for two frames whose planes lie at the same places of such parts.
+    :param parts: the frame's memories, in their order in the frame.
+    :param signature: equal for two frames if their planes are at the same places in their parts.
     """
 
     parts: tuple[BorrowedMemory, ...]
@@ -249,8 +250,9 @@ class FrameReader:
 
     Only dma-bufs count.
 
-    A memfd (GstFdMemory, as of pipewiresrc) can't be shared: its element maps it for writing again
-    and again, and the seal that keeps other processes from writing would keep the element from it.
+    A memfd (GstFdMemory, such as that of pipewiresrc) can't be shared. Its element maps the memfd
+    for writing each time, and the seal that keeps other processes from writing would also keep the
+    element from writing.
 
     :param what: the stream's format.
     """
@@ -261,9 +263,9 @@ class FrameReader:
 
     def memory(self, sample: Sample) -> FrameMemory | None:
         """
-        Return the dma-bufs of a frame's memories; ``None`` if one of them is no dma-buf.
+        Return the dma-bufs of a frame's memories; ``None``: a memory is no dma-buf.
 
-        It costs the same whatever the size.
+        The cost doesn't depend on the frame's size.
         """
         gst, buffer = self._gst, sample.buffer
         offset, capacity = c_size_t(), c_size_t()
@@ -292,15 +294,16 @@ class FrameReader:
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
         """
-        Return where the frame's planes lie, and which memories are the layout's buffers.
+        Return the layout of the frame's planes, and which memories are the layout's buffers.
 
-        For each buffer of the layout it is the index of the first part of *memory* in that buffer.
+        The second result has, for each buffer of the layout, the index of the first part of
+        *memory* that is in this buffer.
 
         :raises LayoutError: the planes don't lie in the memories.
-        :raises FormatError: the crop rectangle can't be had without a copy.
+        :raises FormatError: the crop rectangle can't be applied without a copy.
         """
         identities = [part.identity() for part in memory.parts]
-        # Planes may be memories of their own in one dma-buf.
+        # Several memories, one for each plane, may be parts of one dma-buf.
         first = [identities.index(identity) for identity in identities]
         extents = [(first[i], part.offset, part.size) for i, part in enumerate(memory.parts)]
         return number_buffers(place_image(self._gst, sample.buffer, self._what, extents))
@@ -310,7 +313,7 @@ def number_buffers(layout: ImageLayout) -> tuple[ImageLayout, tuple[int, ...]]:
     """
     Renumber the layout's buffers from 0 in the order of the planes.
 
-    It also returns what their numbers were.
+    The second result has the former numbers of the buffers.
     """
     order = tuple(dict.fromkeys(plane.buffer for plane in layout.planes))
     planes = tuple(replace(plane, buffer=order.index(plane.buffer)) for plane in layout.planes)
@@ -321,12 +324,12 @@ def place_image(
     gst: GStreamer, buffer: int, what: StreamFormat, extents: Sequence[tuple[int, int, int]]
 ) -> ImageLayout:
     """
-    Return where a frame's planes lie, with its crop rectangle applied.
+    Return the layout of a frame's planes, with its crop rectangle applied.
 
-    :param extents: for each of the buffer's memories: what it is part of, where it begins in
-        there, and its size in bytes.
+    :param extents: for each memory of the GstBuffer: the dma-buf that it is a part of, its offset
+        in the dma-buf, and its size in bytes.
     :raises LayoutError: the planes don't lie in the memories.
-    :raises FormatError: the crop rectangle can't be had without a copy.
+    :raises FormatError: the crop rectangle can't be applied without a copy.
     """
     crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
     meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type) if crop else None
@@ -356,9 +359,9 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
     """
     Return for each plane the index of its memory, its offset there, and its stride.
 
-    These are the same as in GStreamer's own mapping.
+    The values are those that GStreamer's own mapping would use.
 
-    :raises LayoutError: a plane begins outside of the memories, or its place isn't known.
+    :raises LayoutError: a plane begins outside of the memories, or its offset isn't known.
     """
     meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type)
     if meta:
@@ -384,7 +387,7 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
     index, length, skip = c_uint(), c_uint(), c_size_t()
     for plane, (offset, stride) in enumerate(zip(offsets, strides, strict=True)):
         if stride == 0:
-            break  # GstVideoInfo has four of each for every format
+            break  # GstVideoInfo has four offsets and strides for every format
         if stride < 0 or not gst.gst_buffer_find_memory(
             buffer, offset, 1, byref(index), byref(length), byref(skip)
         ):
@@ -398,9 +401,9 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
 
 def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> int:
     """
-    Return the size of a LINEAR plane's rows, the last of which may be cut short.
+    Return the bytes of a LINEAR plane, whose last row may lack its padding.
 
-    Only the vendor knows what a tiled plane needs.
+    The size of a tiled plane is known only to its vendor.
     """
     planes = pixel_format(what.fourcc).planes
     if what.modifier != LINEAR or index >= len(planes):
@@ -436,11 +439,11 @@ def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
                 f'{where}: only a LINEAR image can be cropped at its left and top without a copy; '
                 "let 'videoconvert' make one before the crop"
             )
-        # Nothing but padding is left out, such as lines 1080 to 1087 of a decoder's: the planes
-        # stay where they are.
+        # Only padding at the right or bottom is cut off, such as lines 1080 to 1087 of a decoder's
+        # frame, so the planes' offsets don't change.
         return replace(layout, width=crop.width, height=crop.height)
-    # As videocrop's own copies have it: each plane begins at the sample that has the crop's
-    # corner. A last column or row whose chroma sample is not whole is left out.
+    # Do what videocrop's own copies do: each plane begins at the sample with the crop's corner.
+    # The last column or row is left out if its chroma sample is not complete.
     width = crop.width - crop.width % fmt.horizontal
     height = crop.height - crop.height % fmt.vertical
     if not width or not height:
@@ -475,9 +478,9 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
     """
     Return the formats that all consumers accept, the best first.
 
-    While no consumer limits them: all formats that a program can read. If a consumer accepts none
-    of the formats that are left, it is ignored here, and refused by name when the buffers are
-    agreed on.
+    If no consumer limits the formats, these are all formats that a program can read. A consumer
+    that accepts none of the remaining formats is ignored here; it is refused by name when buffers
+    are agreed on.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:
@@ -490,12 +493,12 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
 
 def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
     """
-    Return caps of a pipeline whose frames are dma-bufs or system memory.
+    Return caps of *formats* for a pipeline whose frames are dma-bufs or system memory.
 
-    Empty: GStreamer has no caps for any of *formats*.
+    The result is empty if GStreamer has no caps for any of *formats*.
 
-    :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR;
-        otherwise an implicit layout.
+    :param assume_linear: whether caps of the old style with the feature ``memory:DMABuf`` mean
+        LINEAR. If not, they mean an implicit layout.
     """
     explicit, old_style, plain = [], [], []
     for fourcc, modifier in formats:
@@ -514,9 +517,9 @@ def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
 
 def offered_nvmm_caps(formats: Sequence[Format]) -> str:
     """
-    Return caps of a pipeline whose frames are NvBufSurfaces.
+    Return caps of *formats* for a pipeline whose frames are NvBufSurfaces.
 
-    Such caps have no word for the layout. Empty: none of *formats* fits.
+    Such caps can't express the layout. The result is empty if none of *formats* fits.
     """
     names = [
         name
@@ -528,7 +531,7 @@ def offered_nvmm_caps(formats: Sequence[Format]) -> str:
 
 
 def _gstreamer_names(fourcc: int, modifier: int) -> list[str]:
-    """Return GStreamer's own name of a format, if it has one."""
+    """Return GStreamer's names of a format; empty: GStreamer has none."""
     try:
         name = gstreamer_format(fourcc, modifier)
     except FormatError:
@@ -542,15 +545,15 @@ def _listed(names: Iterable[str]) -> str:
 
 RESERVE = 2
 """One frame is being handed over while the next one comes."""
-# Buffers that a source has queued itself, or that come by later, beyond those found at first: a
-# V4L2 pool grows to 32 while consumers are slow. With fewer slots than that each frame would be a
-# new buffer to every consumer, which imports it anew.
+# Slots for buffers that come later than those found at the start: a source has buffers queued, and
+# a V4L2 pool grows to 32 while consumers are slow. With fewer slots, each frame would be a new
+# buffer to every consumer, which would have to import it again.
 MORE = 24
-# If no new buffer comes for this time, and for this number of frame periods, the source has no
-# more.
+# If no new buffer comes for this time and for this number of frame periods, the source has no
+# further buffers.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
-# A source with too few buffers may only be slow on a busy machine, so no consumer is refused
-# sooner.
+# A source that gives too few buffers may only be slow on a busy machine, so it is refused only
+# after this time.
 _SCARCE_S = 3.0
 _MAX_SIGNATURES = 64
 
@@ -559,11 +562,11 @@ class SharedFrames:
     """
     Turns a pipeline's samples into slots of a pool over the pipeline's own buffers.
 
-    GStreamer may fill a buffer again once its sample is closed. So each sample is held while its
-    slot is in use. A device may still read a slot that was retired: its sample is held until the
-    pipeline is gone.
+    GStreamer may fill a buffer again after its sample is closed, so each sample is held while its
+    slot is in use. A device may still read a slot that was retired, so the sample of such a slot
+    is held until the pipeline is closed.
 
-    :param layout: the layout of every frame; others are refused.
+    :param layout: the layout of every frame; a frame with another layout is refused.
     :param where: the pipeline, for messages.
     :param heap: the name of the buffers' allocator.
     """
@@ -584,11 +587,11 @@ class SharedFrames:
         """
         Collect frames until the source has no more buffers, and make a pool of them.
 
-        It also ends when there are *wanted* frames.
+        The collecting also ends when *wanted* frames have come.
 
-        :returns: the pool, and the frames that were held: a file's are its first frames; a live
-            camera's are old by now, and dropped.
-        :raises CameraError: there are fewer than two, or they are not alike.
+        :returns: the pool, and the frames that were collected. Those of a file are its first
+            frames, to be used; those of a live camera are old by now, and dropped.
+        :raises CameraError: there are fewer than two buffers, or their layouts differ.
         """
         known: list[Buffers] = []
         samples: list[Sample] = []
@@ -604,7 +607,7 @@ class SharedFrames:
                     "parameter 'slots', and an element's own queue-size, num-buffers or the like"
                 )
             reserve = min(RESERVE, len(known))
-            own, known = known, []  # the pool owns it now, also if this fails
+            own, known = known, []  # the pool owns the memory now, also if this fails
             pool = ForeignBufferPool(
                 self._layout,
                 own,
@@ -655,7 +658,7 @@ class SharedFrames:
         """
         Return which of the frame's memories are the layout's buffers.
 
-        It is computed once for all frames that are alike.
+        This is computed once for all frames that have the same layout.
         """
         order = self._orders.get(memory.signature)
         if order is None:
@@ -672,12 +675,12 @@ class SharedFrames:
 
     def slot_for(self, pool: ForeignBufferPool, sample: Sample) -> Slot | None:
         """
-        Return the sample's slot, being filled, which holds the sample from here on.
+        Return the sample's slot, which counts as being filled and holds the sample.
 
-        ``None``: there is no place for it.
+        ``None``: the pool has no place for the sample.
 
-        :raises CameraChangedError: its planes don't lie where the consumers were told.
-        :raises LayoutError: some of its buffers are another frame's.
+        :raises CameraChangedError: the sample's planes are not at the places that were agreed on.
+        :raises LayoutError: some of the sample's buffers belong to another frame.
         """
         memory = self._reader.memory(sample)
         if memory is None:
@@ -697,10 +700,10 @@ class SharedFrames:
 
 def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLayout:
     """
-    Return where the frame's planes lie in its memories, the layout's buffers.
+    Return the frame's layout, whose buffers are the frame's memories.
 
-    :raises LayoutError: not in them.
-    :raises FormatError: its crop rectangle isn't on whole samples.
+    :raises LayoutError: the planes don't lie in the memories.
+    :raises FormatError: the crop rectangle doesn't begin and end at whole samples.
     """
     extents = []
     for index in range(gst.gst_buffer_n_memory(sample.buffer)):
@@ -715,7 +718,7 @@ def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLay
 
 def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -> int:
     """
-    Write a LINEAR frame's samples to *slot*, plane by plane; the bytes that were written.
+    Copy a LINEAR frame to *slot*, plane by plane; return the number of bytes written.
 
     :raises CameraError: a memory can't be mapped.
     :raises LayoutError: the frame's planes don't lie in its memories.

@@ -18,14 +18,14 @@ A GStreamer pipeline that ends in our sink.
 
 This module builds it, starts it, pulls samples out of it, and reads its bus.
 
-There is no GLib main loop and there are no callbacks per frame: the camera's own thread pulls with
-a bounded wait. The sink keeps the newest frame, so that a slow consumer never holds the pipeline
-up.
+There is no GLib main loop, and no callback per frame: the camera's own thread pulls samples with a
+bounded wait. The sink keeps only the newest frame, so that a slow consumer never stops the
+pipeline.
 
 Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
 
-A pipeline whose frames have changed runs on: the next camera takes it as a :class:`Continuation`,
-so that nothing of its source is lost or shown again.
+A pipeline whose frames have changed runs on, and the next camera takes it over as a
+:class:`Continuation`. So no frame of its source is lost or shown twice.
 """
 
 from __future__ import annotations
@@ -78,16 +78,17 @@ from zc_perception.errors import (
 _SAME_CLOCK_NS = 5_000_000
 _LAUNCHER = re.compile(r'(?:\S*/)?gst-launch\S*')
 _QUOTES = '"\'“”‘’'
-# Nothing but a property's value may be in quotes.
+# Only the value of a property may be in quotes.
 _FOR_A_SHELL = re.compile(rf'!\s*[{_QUOTES}]|[“”‘’]|\\[\s()]')
 _MAX_WARNINGS = 8
 
 
 def without_a_shell(description: str) -> str:
     """
-    Return the text of a pipeline as a user gives it.
+    Return a user's pipeline text, stripped of white space; refuse text for a shell.
 
-    :raises ConfigError: something around it is for a shell, or it ends with a link.
+    :raises ConfigError: the text has quotes or a program's name around the pipeline, or ends with
+        ``!``.
     """
     text = description.strip()
     if text[:1] and text[0] in _QUOTES:
@@ -107,11 +108,11 @@ def without_a_shell(description: str) -> str:
 
 class Said(NamedTuple):
     """
-    What an element has said on the bus.
+    An error or warning of an element on the bus.
 
-    :param text: with the element's name in front.
-    :param debug: the first line of it is a place in GStreamer's source.
-    :param source: the element; 0: it isn't known.
+    :param text: the message, which begins with the element's name.
+    :param debug: the debug text, whose first line is a place in GStreamer's source.
+    :param source: the element's address; 0: it isn't known.
     """
 
     text: str
@@ -122,26 +123,27 @@ class Said(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The debug text's own words."""
+        """The debug text without its first line."""
         words = ' '.join(self.debug.partition('\n')[2].split())
         return f' ({words})' if words else ''
 
     @property
     def not_negotiated(self) -> bool:
         """
-        Whether an element can't take what the one before it makes.
+        Whether an element can't take the format of the element before it.
 
-        Where a pad appears late, such as decodebin's, that is an element that is not linked.
+        For a pad that appears late, such as decodebin's, the error is that no element is linked to
+        it.
         """
         return 'not-negotiated' in self.debug or 'not-linked' in self.debug
 
 
 class BarePipeline:
     """
-    One pipeline.
+    A pipeline with its bus, whatever its last element is.
 
     :param description: as for gst-launch-1.0.
-    :raises ConfigError: it can't be understood, or an element is missing.
+    :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
     ERROR: ClassVar[type[ZcError]] = CameraError
@@ -159,7 +161,7 @@ class BarePipeline:
             if pipeline:
                 gst.gst_object_unref(gst.gst_object_ref_sink(pipeline))
             self._refuse(failure)
-        # The reference is floating until it is taken.
+        # The new object has a floating reference, which has to be taken.
         self._pipeline: int = gst.gst_object_ref_sink(pipeline)
         self._bus: int = gst.gst_element_get_bus(self._pipeline)
         self._held = [self._bus, self._pipeline]
@@ -177,14 +179,14 @@ class BarePipeline:
         raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
 
     def element(self, name: str) -> int:
-        """Return the element of that name; 0: there is none."""
+        """Return the address of the element of that name; 0: there is none."""
         found: int = self._gst.gst_bin_get_by_name(self._pipeline, name.encode()) or 0
         if found:
             self._held.insert(0, found)
         return found
 
     def use_system_clock(self) -> bool:
-        """Let the pipeline use the system's clock, and tell whether that is CLOCK_MONOTONIC."""
+        """Let the pipeline use the system's clock; return whether that is CLOCK_MONOTONIC."""
         gst = self._gst
         clock = gst.gst_system_clock_obtain()
         gst.gst_pipeline_use_clock(self._pipeline, clock)
@@ -204,7 +206,7 @@ class BarePipeline:
 
     def check(self) -> None:
         """
-        Read everything that the bus has.
+        Read all messages on the bus.
 
         :raises ZcError: an element reported an error.
         """
@@ -227,7 +229,7 @@ class BarePipeline:
         raise NotImplementedError
 
     def _end_of_stream(self) -> None:
-        """Tell whether every sink has got the last of its stream."""
+        """Tell whether every sink has reached the end of its stream."""
 
     def _warn(self, said: Said) -> None:
         sentence = f'{said.text}{said.reason}'
@@ -244,7 +246,7 @@ class BarePipeline:
         return Said(f'{name}: {text}', self._gst.take_text(debug.value), domain, code, source)
 
     def close(self) -> None:
-        """Stop and free it. Idempotent."""
+        """Stop and free the pipeline. Idempotent."""
         held, self._held = self._held, []
         if not held:
             return
@@ -263,14 +265,14 @@ _R = TypeVar('_R', bound='Reference')
 
 
 class NotNegotiatedError(CameraError):
-    """What one element makes, the next one does not take."""
+    """An element does not accept the format of the element before it."""
 
 
 class Reference:
     """
-    One reference to one of GStreamer's counted objects, dropped once.
+    Owns one reference to a reference-counted object of GStreamer.
 
-    :param address: the object whose reference is passed here; 0 for none.
+    :param address: the object; the caller passes its reference on. 0: there is no object.
     """
 
     __slots__ = ('_gst', 'address')
@@ -280,7 +282,7 @@ class Reference:
         self.address = address
 
     def close(self) -> None:
-        """Drop it. Idempotent, from any thread."""
+        """Drop the reference. Idempotent; any thread may call this."""
         address, self.address = self.address, 0
         if address:
             self._gst.gst_mini_object_unref(address)
@@ -292,16 +294,16 @@ class Reference:
         self.close()
 
     def __del__(self) -> None:
-        # The interpreter may be going away.
+        # The interpreter may be shutting down.
         with contextlib.suppress(AttributeError, TypeError):
             self.close()
 
 
 class Sample(Reference):
     """
-    One frame with everything around it, and a reference.
+    A GstSample: a frame with its caps, and a reference to it.
 
-    The reference keeps the frame's memory from being filled again.
+    While the reference is held, the frame's memory is not filled again.
     """
 
     __slots__ = ('buffer',)
@@ -312,23 +314,23 @@ class Sample(Reference):
 
     @property
     def caps(self) -> int:
-        """The caps' address, good while the sample is; another one may say the same."""
+        """The caps' address, valid like the sample; equal caps may have another address."""
         return int(self._gst.gst_sample_get_caps(self.address) or 0)
 
     def keep_caps(self) -> Reference:
         """
-        Return the caps, for longer than the sample.
+        Return a reference to the caps, which may be kept longer than the sample.
 
-        While they are kept, no other caps come to lie at their address.
+        While the reference is kept, no other caps get the same address.
         """
         return Reference(self._gst, self._gst.gst_mini_object_ref(self.caps))
 
     @property
     def frame_number(self) -> int | None:
         """
-        The buffer's offset, which for raw video is the source's number of the frame.
+        The number that the source gave to the frame: the offset of the GstBuffer.
 
-        Only if the source numbers frames one by one.
+        ``None``: the source doesn't number frames one by one.
         """
         buffer = Buffer.from_address(self.buffer)
         return (
@@ -339,12 +341,12 @@ class Sample(Reference):
 
     @property
     def corrupted(self) -> bool:
-        """Whether its source marked it: V4L2's error flag."""
+        """Whether the source marked the frame as damaged, such as by V4L2's error flag."""
         return bool(Buffer.from_address(self.buffer).mini_object.flags & BUFFER_CORRUPTED)
 
     @property
     def running_time_ns(self) -> int | None:
-        """Its time stamp, counted from the pipeline's base time; ``None`` without one."""
+        """The frame's time in ns since the pipeline's base time; ``None``: it has no stamp."""
         pts = Buffer.from_address(self.buffer).pts
         segment = self._gst.gst_sample_get_segment(self.address)
         if pts == CLOCK_TIME_NONE or not segment:
@@ -357,11 +359,11 @@ def complete(description: str) -> tuple[str, str]:
     """
     Return *description* with our sink at its end, and the sink's name.
 
-    It may end in an ``appsink`` of its own, with or without a name, or in any other element,
-    behind which our sink is put.
+    If it ends in an ``appsink``, with or without a name, that is the sink. Otherwise our sink is
+    put behind the last element.
 
-    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something
-        around it is for a shell.
+    :raises ConfigError: the description is empty, ends with ``!`` or another sink, or has quotes
+        or a program's name around it.
     """
     text = description.strip()
     if not text:
@@ -388,22 +390,23 @@ def check_description(description: str) -> None:
 
     No device is opened.
 
-    :raises ConfigError: GStreamer isn't there, the description can't be understood, or an element
-        is missing.
+    :raises ConfigError: GStreamer isn't installed, the description can't be understood, or an
+        element is missing.
     """
     Pipeline(load_gstreamer(), description, buffers=1).close()
 
 
 class Pipeline(BarePipeline):
     """
-    One pipeline.
+    A pipeline that ends in our sink.
 
-    :meth:`start`, :meth:`pull` and :meth:`close` belong to one thread.
+    One thread calls :meth:`start`, :meth:`pull` and :meth:`close`.
 
-    :param description: as for gst-launch-1.0; see :func:`complete`.
-    :param buffers: how many the sink asks upstream for on top of what that needs itself.
-    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best
-        first; empty: any.
+    :param description: the text as for gst-launch-1.0, see :func:`complete`.
+    :param buffers: the number of buffers that the sink asks the other elements for, in addition to
+        those that they need themselves.
+    :param accepts: caps that the sink accepts, the best first; they are its answer to the CAPS
+        query. Empty: any caps.
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
@@ -425,7 +428,8 @@ class Pipeline(BarePipeline):
                 f"pipeline '{description}': '{sink}' is not an appsink; leave the sink out, it "
                 'is put behind the last element'
             )
-        # Kept here, because GStreamer calls it from its own threads as long as the pad exists.
+        # Keep the callback, because GStreamer calls it from its own threads as long as the pad
+        # exists.
         self._probe = ProbeCallback(self._answer)
         self._prepare()
         if accepts:
@@ -452,18 +456,19 @@ class Pipeline(BarePipeline):
         """
         Let the sink accept only these caps.
 
-        If the description gives it caps of its own, it accepts only those that are in both.
+        If the description gives the sink caps, too, it accepts only the caps that are in both.
         """
         gst = self._gst
-        # One structure with a list of formats would let the other side's order count.
+        # Each format gets its own structure: with a list in one structure the other side's order
+        # would decide.
         accepted = Reference(gst, gst.gst_caps_normalize(gst.gst_caps_from_string(text.encode())))
         with Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0) as own:
             if own.address:
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # If both have nothing in common, the description counts, and a consumer that can't
-            # take its format is refused by name later.
+            # If both have no caps in common, the description decides. A consumer that can't take
+            # its format is refused by name later.
             accepted.close()
             return
         self._accepted = accepted
@@ -475,7 +480,7 @@ class Pipeline(BarePipeline):
         return Reference(gst, gst.gst_caps_intersect_full(first, second, CAPS_INTERSECT_FIRST))
 
     def could_give(self, caps: Sequence[str]) -> list[bool]:
-        """Tell which of *caps* the elements before the sink could give if started anew."""
+        """Return those of *caps* that the elements before the sink could give after a restart."""
         gst, found = self._gst, []
         pad = gst.gst_element_get_static_pad(self._sink, b'sink')
         try:
@@ -491,7 +496,7 @@ class Pipeline(BarePipeline):
         return found
 
     def _answer(self, _pad: int, info: ctypes._Pointer[Any], _data: int) -> int:
-        """Answer a query for the sink, whose own answer says too little."""
+        """Answer a query in place of the sink, whose own answer says too little."""
         query = info[0].data
         kind = Query.from_address(query).type if query else None
         if kind == QUERY_CAPS and self._accepted.address:
@@ -507,8 +512,8 @@ class Pipeline(BarePipeline):
         """
         Answer which caps are accepted, in our order.
 
-        The sink would answer in the order of the caps in the question, so that a source would
-        choose its first format.
+        The sink's own answer would have the order of the caps in the query, so that a source would
+        choose its own first format.
         """
         gst, wanted = self._gst, c_void_p()
         gst.gst_query_parse_caps(query, byref(wanted))
@@ -522,15 +527,16 @@ class Pipeline(BarePipeline):
         """
         Answer that strides may be the source's own, and that we keep several buffers.
 
-        Without the first a V4L2 source copies every frame whose rows are padded; without the
-        second it has too few buffers, and copies whenever we hold some: both into system memory,
-        without a word. ``False``: it is no raw video, and is not answered.
+        Without the first answer a V4L2 source copies every frame whose rows are padded. Without
+        the second it has too few buffers, and copies frames while we hold some. Both copies go to
+        system memory, without a message. Return ``False`` if the stream is no raw video; the query
+        is then not answered.
         """
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
         structure = gst.gst_caps_get_structure(caps, 0) if caps.value else None
-        # Elements for other kinds of streams would take the pool's size for the size of their
-        # buffers.
+        # Elements of other kinds of streams would take the size in the answer for the size of
+        # their buffers.
         if structure is None or gst.gst_structure_get_name(structure) != b'video/x-raw':
             return False
         known = gst.gst_video_info_from_caps(byref(video), caps)
@@ -543,19 +549,19 @@ class Pipeline(BarePipeline):
 
     def start(self, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> Sample:
         """
-        Start it and wait for the first frame, which describes all of them.
+        Start the pipeline and wait for the first frame, which describes all frames.
 
-        A source that isn't live then still waits.
+        A source that isn't live stays paused until :meth:`play`.
 
-        :param stopping: whether the frame isn't wanted any more.
+        :param stopping: returns whether the camera is being stopped, so that the wait ends.
         :raises CameraError: an element failed, the stream ended at once, no frame came within
             *timeout_s*, or *stopping* said so.
         """
         deadline = time.monotonic() + timeout_s
         change = self._set_state(State.PAUSED)
         self.live = change == StateChange.NO_PREROLL
-        # For a live source a wait would only add latency. Other pictures come at the pace of their
-        # time stamps.
+        # Synchronising to time stamps would only add latency for a live source. Pictures of other
+        # sources come at the pace of their time stamps.
         self._gst.set_property(self._sink, 'sync', not self.live)
         if self.live:
             self._set_state(State.PLAYING)
@@ -587,14 +593,14 @@ class Pipeline(BarePipeline):
                 )
 
     def play(self) -> None:
-        """Go on behind the first frame, where :meth:`start` waits for that."""
+        """Let a source that isn't live go on behind the first frame."""
         self._last_sample = time.monotonic()
         if not self.live:
             self._set_state(State.PLAYING)
 
     def pull(self, timeout_s: float) -> Sample | None:
         """
-        Return the next frame, or ``None`` within *timeout_s*.
+        Return the next frame; ``None``: no frame came within *timeout_s*.
 
         :raises CameraError: an element failed meanwhile.
         """
@@ -602,7 +608,7 @@ class Pipeline(BarePipeline):
             self._gst.gst_app_sink_try_pull_sample(self._sink, round(timeout_s * 1e9))
         )
         self._pulls += 1
-        # Take warnings off the bus, so that they don't pile up there.
+        # Take warnings off the bus, so that they don't collect there.
         if sample is None or self._pulls % 32 == 0:
             try:
                 self.check()
@@ -621,7 +627,7 @@ class Pipeline(BarePipeline):
 
     @property
     def ended(self) -> bool:
-        """Whether the last frame was taken and no other will come."""
+        """Whether the last frame was taken, so that no other will come."""
         return bool(self._gst.gst_app_sink_is_eos(self._sink))
 
     @property
@@ -631,9 +637,9 @@ class Pipeline(BarePipeline):
 
     def captured_ns(self, sample: Sample) -> int | None:
         """
-        Return the CLOCK_MONOTONIC time at which the sample's source says it was taken.
+        Return the CLOCK_MONOTONIC time at which the frame was taken, as its source states.
 
-        ``None``: it doesn't say, or not in that clock.
+        ``None``: the source gives no time, or a time of another clock.
         """
         running = sample.running_time_ns if self.clock_is_monotonic else None
         return (
@@ -665,7 +671,7 @@ class Pipeline(BarePipeline):
         return CameraError(f'{where}{said.reason}; see that the device is there and may be used')
 
     def close(self) -> None:
-        """Stop and free it. Frames that were pulled stay as they are. Idempotent."""
+        """Stop and free the pipeline. Frames that were pulled stay valid. Idempotent."""
         super().close()
         self._sink = 0
         self._accepted.close()
@@ -674,12 +680,12 @@ class Pipeline(BarePipeline):
 @dataclass
 class Continuation:
     """
-    A pipeline whose frames have changed, and that runs on for the next camera.
+    A running pipeline whose frames have changed, for the next camera.
 
-    Its owner gives it to that camera, or closes it.
+    Its owner hands it to that camera, or closes it.
 
-    :param samples: the first frame of the new kind, and those behind it that were pulled already.
-    :param offer: the caps that its sink takes; empty: any.
+    :param samples: the first frame of the new kind, and later frames that were pulled already.
+    :param offer: the caps that the pipeline's sink accepts; empty: any.
     """
 
     pipeline: Pipeline
@@ -687,7 +693,7 @@ class Continuation:
     offer: str
 
     def close(self) -> None:
-        """Close it: no camera goes on with it."""
+        """Close the pipeline, because no camera takes it over."""
         while self.samples:
             self.samples.pop().close()
         self.pipeline.close()

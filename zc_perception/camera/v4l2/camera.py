@@ -326,7 +326,7 @@ class V4l2Stream:
                 self._queue(slot)
 
     def _queue(self, slot: Slot) -> None:
-        """Lock held. If the driver refuses the buffer, the camera's thread tries once more."""
+        """Queue a buffer, with the lock held. If the driver refuses, the camera's thread tries."""
         try:
             self._device.queue(slot.index, self._memory, slot.buffers)
         except (CameraError, ValueError):  # ValueError: the device was closed meanwhile
