@@ -17,9 +17,9 @@
 Kinds: what a parameter chooses among by name, such as cameras, accelerators and detector heads.
 
 :class:`Kinds` is the one mechanism for all of them. A table has this package's kinds, one line for
-    each; other packages add kinds by entry points of a group that is named here. An entry point is
-    in the metadata of an installed package, so a kind's module is imported only when somebody asks
-    for this kind by name.
+each; other packages add kinds by entry points of a group that is named here. An entry point is in
+the metadata of an installed package, so a kind's module is imported only when somebody asks for
+this kind by name.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class Interruption:
     It belongs to the main thread, where Python runs all signal handlers.
 
     :meth:`handle` is the handler. It raises an exception only inside of :meth:`allowed`; a signal
-        that comes elsewhere is remembered, and raised at the beginning of the next such block.
-        After the exception, further signals change nothing: the end takes its course.
+    that comes elsewhere is remembered, and raised at the beginning of the next such block. After
+    the exception, further signals change nothing: the end takes its course.
 
     The interpreter's own C handler also writes into a pipe (``signal.set_wakeup_fd``), which
     :meth:`wait` polls. A handler written in Python is not enough there: it runs only between two

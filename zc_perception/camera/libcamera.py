@@ -19,10 +19,10 @@ The libcamera camera: each dma-buf that libcamera's pipeline handler allocates i
 A slot's request is queued again when its last lease is dropped.
 
 :class:`Requests` distributes completed requests to the cameras of this process, because the module
-    has one manager for all cameras, with one file descriptor that becomes readable when a request
-    is complete. From libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's
-    words; in older versions (Debian 12 has 0.0.3) it returns a negative number. Controls are
-    looked up by name, because two objects may stand for the same control.
+has one manager for all cameras, with one file descriptor that becomes readable when a request is
+complete. From libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's words; in
+older versions (Debian 12 has 0.0.3) it returns a negative number. Controls are looked up by name,
+because two objects may stand for the same control.
 
 Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp``
 is CLOCK_BOOTTIME. Tested against a module of our own with the interface of both

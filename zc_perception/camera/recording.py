@@ -24,12 +24,12 @@ only the last second. The first thread never waits for these syncs. If only the 
 less is lost.
 
 :class:`BlackBox` keeps the last seconds in memory instead, and writes them when somebody asks. It
-    keeps compressed video (``foxglove_msgs/msg/CompressedVideo``) and other messages; raw frames
-    would need too much memory. Video can be decoded only from a key frame on, so each video that
-    is written begins with a key frame. While no video comes, only latched messages are kept.
+keeps compressed video (``foxglove_msgs/msg/CompressedVideo``) and other messages; raw frames would
+need too much memory. Video can be decoded only from a key frame on, so each video that is written
+begins with a key frame. While no video comes, only latched messages are kept.
 
 :class:`Snapshot` is one frame on disk: a picture for people, and a recording of this frame alone.
-    Camera ``replay`` plays that recording, ``NAME.mcap``, and gives frames with the same bytes.
+Camera ``replay`` plays that recording, ``NAME.mcap``, and gives frames with the same bytes.
 """
 
 from __future__ import annotations

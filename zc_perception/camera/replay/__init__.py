@@ -16,6 +16,6 @@
 """
 Recordings as cameras.
 
-Read ``camera`` first: it paces the frames of a ``source``. Each of the others is one kind of
-source.
+Read module ``camera`` first: it plays the frames of a source at the right pace. Module ``source``
+has the base of all sources. Each other module is one kind of source.
 """

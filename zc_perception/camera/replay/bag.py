@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-Recordings of zc_record and rosbag2: pictures of one topic.
+Play recordings of zc_record and rosbag2: the pictures of one topic.
 
-They are in MCAP or SQLite, in folders or single files.
+Recordings are in MCAP or SQLite format, in folders or single files.
 
 The ``rosbags`` library, which needs no ROS, reads the storage and the messages,
 ``sensor_msgs/Image``, ``CompressedImage`` and ``foxglove_msgs/CompressedVideo``. It does not copy
-the pixels. A recording of zc_record is played bit by bit, in its own format.
+the pixels. Frames of a recording of zc_record keep their format and every bit.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ from zc_perception.pixel.raw_picture import DEPTHS, ENCODINGS, layout_of, RawPic
 
 
 class _Finished(io.RawIOBase):
-    """A file's whole part, with its end behind it."""
+    """The complete part of an unfinished file, followed by the end that the file lacks."""
 
     def __init__(self, path: Path, contents: Contents) -> None:
         self._file = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()
@@ -119,19 +119,20 @@ class _Finished(io.RawIOBase):
 
 
 def is_unfinished(path: Path) -> bool:
-    """Tell whether it is an MCAP file of ours without its end."""
+    """Tell whether a file is an unfinished MCAP file of this package."""
     try:
         contents = read_contents(path)
-    except (RecordingError, OSError):  # whoever opens it says so
+    except (RecordingError, OSError):  # the code that opens the file reports the error
         return False
     return not contents.finished and contents.library == LIBRARY
 
 
 class RecordedPath(type(Path())):  # type: ignore[misc]
     """
-    A path by which rosbags reads unfinished recordings of ours.
+    A path through which rosbags can read unfinished recordings of this package.
 
-    These are files without their end, and folders whose ``metadata.yaml`` doesn't list all files.
+    Such recordings have files without their end, or a ``metadata.yaml`` that doesn't list all
+    files.
     """
 
     def open(self, mode: str = 'r', *args: Any, **options: Any) -> Any:  # noqa: A003
@@ -167,8 +168,8 @@ class TopicDecoder:
     """
     Decodes the messages (``foxglove_msgs/msg/CompressedVideo``) of one topic in their order.
 
-    Each message is one picture. It needs the pictures before it, back to a key frame, and no later
-    one.
+    Each message is one picture. Decoding it needs the earlier pictures since a key frame, but no
+    later picture.
 
     :raises ConfigError: PyAV is missing or too old.
     """
@@ -187,16 +188,16 @@ class TopicDecoder:
 
     def decode(self, form: str, data: NDArray[Any]) -> Any:
         """
-        Return a message's picture, a frame of PyAV.
+        Return a message's picture as a frame of PyAV.
 
-        :raises FormatError: it is damaged, or what it refers to did not come.
-        :raises RecordingError: its time can't be known, since later pictures come before it.
+        :raises FormatError: the picture is damaged, or pictures that it refers to are missing.
+        :raises RecordingError: the video has B-frames, so that a picture's time can't be known.
         """
         if form not in _CODECS:
             raise FormatError(f"format '{form[:60]}' is none of {', '.join(_CODECS)}")
         if self._codec is None or form != self._format:
             self._format, self._codec = form, self._av.CodecContext.create(_CODECS[form], 'r')
-            # One picture in, one out; damage is reported, as in video.py.
+            # The decoder returns one picture for each message, and reports damage, as in video.py.
             self._codec.thread_type = 'SLICE'
             detect = {'err_detect': 'explode'} if form == 'h265' else {}
             self._codec.options = {'flags': 'low_delay', **detect}
@@ -214,9 +215,9 @@ class TopicDecoder:
 
     def begin(self, frame: Any, size: tuple[int, int]) -> Colorimetry:
         """
-        Return what frames of *size* say of their colours, made of pictures such as this one.
+        Return the colorimetry of frames of *size* that are made from pictures like this one.
 
-        :raises FormatError: its colours have no conversion.
+        :raises FormatError: the picture's colours have no conversion.
         """
         self._writer = PictureWriter(*size, UPRIGHT, self._av.video.reformatter.VideoReformatter())
         self._colours = self._writer.colorimetry(frame, said_by(frame, self._codec))
@@ -226,7 +227,7 @@ class TopicDecoder:
         """
         Write a picture's pixels.
 
-        :raises RecordingError: its colours are others than the first one's.
+        :raises RecordingError: the picture's colours differ from those of the first picture.
         """
         assert self._writer is not None and self._colours is not None
         try:
@@ -245,11 +246,11 @@ _NANOSECONDS = 1_000_000_000
 
 class EncodedPicture(NamedTuple):
     """
-    A compressed picture, or one of a video.
+    A compressed picture, or a picture of a video.
 
-    :param format: image_transport's text, such as ``bgr8; jpeg compressed bgr8``; of a video such
-        as ``h264``.
-    :param frame: of a video PyAV's, once it is decoded.
+    :param format: image_transport's text, such as ``bgr8; jpeg compressed bgr8``; for a video a
+        codec such as ``h264``.
+    :param frame: for a video, the decoded frame of PyAV.
     """
 
     format: str  # noqa: A003
@@ -260,7 +261,8 @@ class EncodedPicture(NamedTuple):
 Picture = RawPicture | EncodedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
-# Most unreadable pictures at the start of an undamaged recording: it may begin between key frames.
+# The most unreadable pictures at the start of an undamaged recording, which may begin between key
+# frames.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
 
@@ -269,7 +271,7 @@ def is_bag(path: Path) -> bool:
     """
     Tell whether *path* is a recording of rosbag2.
 
-    That is a folder with its metadata or storage files, or a storage file.
+    Such a recording is a folder with rosbag2's metadata or storage files, or a storage file.
     """
     if path.is_dir():
         return (path / METADATA).is_file() or any(_storage_files(path))
@@ -282,12 +284,12 @@ def _storage_files(folder: Path) -> list[Path]:
 
 def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Picture]:
     """
-    Return the parts of a serialised message; the pixels are a view of *content*.
+    Return the fields of a serialised message; the pixels are a view of *content*.
 
-    It checks only that the message is complete.
+    Only the message's completeness is checked.
 
     :param store: the message types of rosbags.
-    :raises FormatError: it isn't such a message.
+    :raises FormatError: *content* isn't such a message.
     """
     if content[: len(ZSTD)] == ZSTD:
         raise FormatError(
@@ -323,7 +325,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
             "pip install rosbags 'apsw!=3.54.0.0' (that version leaks descriptors)"
         ) from error
     if path.is_dir() and not (path / METADATA).is_file() and not parts_in(path):
-        # A recorder that was killed leaves its storage without metadata.
+        # If a recorder was killed, its storage files have no metadata.
         files = _storage_files(path)
         if len(files) != 1:
             raise ConfigError(
@@ -334,7 +336,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
     try:
         reader = library.Reader(RecordedPath(path))
         reader.open()
-    # the library has several error classes, and its parsers raise others for a damaged file
+    # the library has several error classes, and for a damaged file its parsers raise further ones
     except Exception as error:
         raise ConfigError(
             f"recording '{path}' can't be opened: {_first_line(error)}; {_advice(path)}"
@@ -366,7 +368,7 @@ def _has_end(file: Path) -> bool:
         with file.open('rb') as storage:
             storage.seek(-len(magic), os.SEEK_END)
             return storage.read() == magic
-    except OSError:  # it is shorter
+    except OSError:  # the file is shorter
         return False
 
 
@@ -379,9 +381,10 @@ class BagSource(FrameSource):
     """
     The pictures of one topic, with their recorded headers, at the times of their stamps.
 
-    Sizes may not change; encodings may. A picture that can't be read is left out and counted.
+    The pictures' size must not change; their encoding may. A picture that can't be read is left
+    out and counted.
 
-    :param topic: which topic; empty for the only one that has pictures.
+    :param topic: name of the topic; empty: the only topic that has pictures.
     :raises ConfigError: the recording or the topic can't be used; the message lists the topics
         with types and counts.
     """
@@ -416,7 +419,7 @@ class BagSource(FrameSource):
             raise
 
     def _choose_format(self) -> None:
-        """Return the recorded format, if it is known and nothing is scaled; else NV12."""
+        """Return the recorded format, if it is known and no picture is scaled; else NV12."""
         self._writer: PlaneWriter | None = None
         if self._decoder is not None:
             try:
@@ -438,12 +441,12 @@ class BagSource(FrameSource):
         return [connection for connection in self._reader.connections if connection.topic == topic]
 
     def _has_depth(self, topic: str) -> bool:
-        """Tell whether the topic's first message says that it is depth."""
+        """Tell whether the topic's first message is a depth image."""
         connections = self._connections_of(topic)
         try:
             _, _, content = next(self._reader.messages(connections=connections))
             _, picture = read_message(self._store, connections[0].msgtype, content)
-        except Exception:  # as in _opened; whoever plays it says so
+        except Exception:  # as in _opened; playing the topic reports the error
             return False
         return _is_depth(picture)
 
@@ -483,7 +486,7 @@ class BagSource(FrameSource):
         return None if entry is None else (entry[1], entry[2])
 
     def _moment(self) -> Moment | None:
-        """Return a message's time; for an unreadable one, the time when it was recorded."""
+        """Return a message's time; for an unreadable message the time at which it was recorded."""
         entry = self._next_message()
         if entry is None:
             return None
@@ -502,7 +505,8 @@ class BagSource(FrameSource):
         if self._first_ns is None:
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
-        # If the clock was set forward while recording, the replay would pause for that time.
+        # Limit a gap: if the clock was set forward while recording, the replay would pause for
+        # that time.
         return Moment(
             by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
         )
@@ -521,7 +525,7 @@ class BagSource(FrameSource):
         """
         Read the next picture.
 
-        :raises RecordingError: it has another size.
+        :raises RecordingError: the picture has another size.
         """
         picture = self._picture
         if picture is None:
@@ -596,19 +600,19 @@ class BagSource(FrameSource):
         reader, self._reader = self._reader, None
         if reader is not None:
             self._messages = iter(())
-            with contextlib.suppress(Exception):  # a damaged storage may fail at its end, too
+            with contextlib.suppress(Exception):  # a damaged storage may raise also at its end
                 reader.close()
 
 
 def _encoding(picture: Picture) -> str:
-    """Return the encoding of its pixels, or of the pixels before they were compressed."""
+    """Return the encoding of a picture's pixels, before they were compressed."""
     if isinstance(picture, RawPicture):
         return picture.encoding
     return picture.format.partition(';')[0].strip()
 
 
 def _is_depth(picture: Picture) -> bool:
-    """Tell whether the message says that it is depth."""
+    """Tell whether a message is a depth image."""
     if isinstance(picture, EncodedPicture) and 'compressedDepth' in picture.format:
         return True
     return _encoding(picture) in DEPTHS
@@ -618,7 +622,7 @@ def _raw(picture: Picture) -> RawPicture:
     """
     Return *picture*, decoded if it is compressed.
 
-    Bayer is compressed as the grey levels that it has.
+    A Bayer picture is compressed as a grey picture.
     """
     if isinstance(picture, RawPicture):
         return picture
@@ -642,7 +646,7 @@ def _raw(picture: Picture) -> RawPicture:
 
 
 def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
-    """Return what zc_record says of a topic's pictures; ``None``: another program's recording."""
+    """Return the format that zc_record noted; ``None``: another program made the recording."""
     found: dict[tuple[int, Colorimetry], Path] = {}
     for file in parts_in(path) if path.is_dir() else [path]:
         if file.suffix != SUFFIX:
@@ -684,7 +688,7 @@ def _choose(
     """
     Return the topic to play: the wanted one, or the only one with pictures.
 
-    Depth doesn't count as pictures.
+    Depth images don't count as pictures.
     """
     found = [
         f'{name} ({info.msgtype}, {info.msgcount} messages)'
@@ -709,7 +713,7 @@ def _choose(
         return wanted
     if len(pictures) > 1:
         pictures = [name for name in pictures if not has_depth(name)] or pictures
-    if len(pictures) > 1:  # a recording may have a camera both as pictures and as video
+    if len(pictures) > 1:  # a recording may have one camera's frames both as pictures and as video
         pictures = [name for name in pictures if topics[name].msgtype != VIDEO] or pictures
     if len(pictures) != 1:
         what = (

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The replay camera: any recording, written straight into the pool's slots."""
+"""The replay camera: writes the frames of a recording directly into the pool's slots."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def open_source(
     video.
 
     :param path: as :func:`recording_path` returns it.
-    :param width: of the frames; 0 for the recording's own.
-    :param height: likewise.
+    :param width: width of the frames in pixels; 0: the recording's own.
+    :param height: height of the frames in pixels; 0: the recording's own.
     :param framerate: for recordings without a rate of their own: pictures, and videos without a
         plausible one.
-    :param topic: which topic of a rosbag2 recording.
-    :raises ConfigError: it can't be used.
+    :param topic: name of the topic of a rosbag2 recording.
+    :raises ConfigError: the recording can't be used.
     :raises LayoutError: an odd width or height.
     """
-    # Files' readers: no other kind of camera needs them.
+    # The readers are imported here, because no other kind of camera needs them.
     from zc_perception.camera.replay.bag import BagSource, is_bag
     from zc_perception.camera.replay.pictures import ImageSource, PICTURES
     from zc_perception.camera.replay.video import VideoSource
@@ -102,17 +102,17 @@ def open_source(
 
 class ReplayCamera(DrawnCamera):
     """
-    Plays a recording at its own pace, or every frame once as fast as consumers take them.
+    Plays a recording at its own pace, or each frame once as fast as consumers take it.
 
-    A frame that has no free slot is left out without being decoded. A damaged frame is left out
-    and counted as bad.
+    If no slot is free, a frame is left out without being decoded. A damaged frame is left out and
+    counted as bad.
 
-    With parameter ``keep_all`` every frame comes exactly once, and a frame waits for a free slot.
-    The recording doesn't begin again then. When it does begin again, recorded stamps go on
-    increasing.
+    With parameter ``keep_all`` every frame comes exactly once, a frame waits for a free slot, and
+    the recording is not repeated. Without it the recording may be repeated, and recorded stamps go
+    on increasing then.
 
-    :raises ConfigError: the recording can't be used or read up to there, or has nothing at the
-        wanted start.
+    :raises ConfigError: the recording can't be used, or can't be read up to the wanted start, or
+        has no frame there.
     :raises LayoutError: an odd width or height.
     """
 
@@ -179,7 +179,7 @@ class ReplayCamera(DrawnCamera):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Check that the recording is there; opening it says so, too."""
+        """Check that the recording exists."""
         super().check(values)
         recording_path(values['video'])
 
@@ -194,7 +194,8 @@ class ReplayCamera(DrawnCamera):
                 "camera replay has no recording: parameter 'video' is empty", advice, camera.node
             )
         path = camera['video']
-        with contextlib.suppress(ConfigError):  # opening it reports what is wrong with it
+        # opening the recording reports what is wrong with it
+        with contextlib.suppress(ConfigError):
             path = local_path(path, 'video')
         asked = {
             'video': str(system.root / path.lstrip('/')) if path.startswith('/') else path,
@@ -262,7 +263,7 @@ class ReplayCamera(DrawnCamera):
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """Return what is missing or damaged in the recording, and stamps that are useless."""
+        """Return sentences about missing or damaged parts of the recording, and useless stamps."""
         return tuple(filter(None, (self._source.notice(), self._stamp_trouble())))
 
     def _stamp_trouble(self) -> str:
@@ -274,7 +275,7 @@ class ReplayCamera(DrawnCamera):
         return {'stamp_trouble': self._stamp_trouble()} if self._recorded else {}
 
     def _next(self) -> Moment | None:
-        """Return the frame that is due: the one that still waits for a slot, or the next."""
+        """Return the frame that is due: a frame that still waits for a slot, or the next one."""
         if self._moment is None and not self._ended:
             with self._reading() as source:
                 self._moment = source.advance()

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Pictures as OpenCV decodes them, and folders of pictures.
+Decode pictures by OpenCV, and play folders of pictures.
 
 Files come in the order in which people number them: 2.png comes before 10.png.
 """
@@ -45,7 +45,7 @@ _ENTRY_BYTES = 12
 _NUMBERS = {3: 'H', 4: 'I'}
 _NO_LENGTH = (0x01, *range(0xD0, 0xD8))
 _SCAN, _APP1 = 0xDA, 0xE1
-# Each name is the corner of the upright picture at which the stored first row begins.
+# Each name is the corner of the upright picture at which the first stored row begins.
 _TURNS: Mapping[int, Callable[[NDArray[Any]], Any]] = {
     2: lambda picture: cv2.flip(picture, 1),
     3: lambda picture: cv2.rotate(picture, cv2.ROTATE_180),
@@ -58,7 +58,7 @@ _TURNS: Mapping[int, Callable[[NDArray[Any]], Any]] = {
 
 
 def orientation_of(content: NDArray[np.uint8]) -> int:
-    """Return EXIF's orientation of an encoded picture, 1 to 8; :data:`UPRIGHT` without one."""
+    """Return the EXIF orientation of an encoded picture, 1 to 8; :data:`UPRIGHT`: it has none."""
     view = content.data
     try:
         for block in _exif_blocks(view):
@@ -66,12 +66,12 @@ def orientation_of(content: NDArray[np.uint8]) -> int:
             if found:
                 return found
     except (struct.error, IndexError):
-        pass  # the picture is cut, or a length in it is wrong; whoever decodes it says so
+        pass  # the picture is cut off, or a length in it is wrong; decoding it reports the error
     return UPRIGHT
 
 
 def turned(picture: NDArray[Any], orientation: int) -> NDArray[Any]:
-    """Return *picture* (height, width, …) as it is to be seen; upright ones are not copied."""
+    """Return *picture* (height, width, …) turned upright; it isn't copied if it is upright."""
     turn = _TURNS.get(orientation)
     return picture if turn is None else np.asarray(turn(picture))
 
@@ -108,10 +108,10 @@ def _in_chunks(
     view: memoryview, at: int, head: str, wanted: bytes, *, after: int, padded: bool
 ) -> Iterator[memoryview]:
     """
-    Yield chunks of PNG and RIFF.
+    Yield the chunks of a PNG or RIFF file.
 
-    :param after: bytes behind a chunk's content.
-    :param padded: whether contents of an odd length have one more.
+    :param after: number of bytes behind a chunk's content.
+    :param padded: whether a content of an odd length is followed by one more byte.
     """
     while at < len(view):
         first, second = struct.unpack_from(head, view, at)
@@ -119,14 +119,14 @@ def _in_chunks(
         at += struct.calcsize(head)
         if kind == wanted:
             content = view[at : at + length]
-            # Some writers put JPEG's prefix in front of it.
+            # Some writers put JPEG's prefix in front of the EXIF block.
             prefixed = content[: len(_EXIF)] == _EXIF
             yield content[len(_EXIF) + 1 :] if prefixed else content
         at += length + after + (length % 2 if padded else 0)
 
 
 def _orientation_in(block: memoryview) -> int:
-    """Return the orientation in the first directory; 0: it has none."""
+    """Return the orientation in the EXIF block's first directory; 0: it has none."""
     order = {b'II': '<', b'MM': '>'}.get(bytes(block[:2]))
     if order is None:
         return 0
@@ -146,7 +146,8 @@ _FLAGS = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATI
 _SHOWN = 5
 _NO_PICTURE = "can't be decoded"
 _WHITE = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
-# Magic, width, height and the value of white, with white space and comments between them.
+# The header of a PNM file: magic, width, height and the value of white, separated by white space
+# and comments.
 _PNM = re.compile(rb'P[2356]' + rb'(?:\s|#[^\n]*\n)+(\d+)' * 3)
 
 
@@ -154,16 +155,17 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
     """
     Decode a picture (PNG, JPEG, …), turned as its EXIF data say, without alpha.
 
-    It is bgr8, mono8, or mono16: colours have 8 bits here; grey levels have 16 if the file has 16,
-    as depth does.
+    The result is bgr8, mono8 or mono16. Colours have 8 bits; grey levels have 16 bits if the file
+    has 16, as depth images do.
 
-    :raises FormatError: what is wrong, as a sentence to which the caller adds the subject.
+    :raises FormatError: the picture can't be decoded; the message is a sentence without its
+        subject, which the caller adds.
     """
     if not content.size:
         raise FormatError(_NO_PICTURE)
     try:
         picture = cv2.imdecode(content, _FLAGS)
-    except cv2.error:  # a header that promises more than OpenCV would allocate
+    except cv2.error:  # the header states a size that OpenCV refuses to allocate
         picture = None
     if picture is None:
         raise FormatError(_NO_PICTURE)
@@ -182,7 +184,7 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
 
 
 def _white(content: NDArray[np.uint8], dtype: np.dtype[Any]) -> int:
-    """Return the highest level. PNM files name it, and OpenCV ignores it."""
+    """Return the level of white. PNM files state it, but OpenCV ignores it."""
     named = _PNM.match(content[:1024].tobytes())
     return (int(named[3]) or 1) if named else _WHITE[dtype]
 
@@ -194,7 +196,7 @@ def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return the picture files of *folder*, in order. Hidden files don't count."""
+    """Return the picture files of *folder* in order, without hidden files."""
     found = [
         path
         for path in folder.iterdir()
@@ -205,10 +207,10 @@ def pictures_in(folder: Path) -> list[Path]:
 
 class ImageSource(FrameSource):
     """
-    Plays pictures at a given rate, since pictures have no times of their own.
+    Plays pictures at a given rate, because pictures have no times of their own.
 
-    All have to have one size, after they are turned: a folder with several is no recording of a
-    camera.
+    All pictures must have one size after they are turned upright, because a folder with several
+    sizes isn't a camera's recording.
     """
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
@@ -250,7 +252,7 @@ class ImageSource(FrameSource):
         """
         Read the next picture.
 
-        :raises RecordingError: it has another size; the message names it.
+        :raises RecordingError: the picture has another size; the message names the file.
         """
         file = self._files[self.number]
         try:
@@ -276,7 +278,7 @@ class ImageSource(FrameSource):
 
 
 def _read_picture(path: Path) -> RawPicture:
-    """Read the file here, because OpenCV prints an error for a file that it can't open."""
+    """Read a file; OpenCV isn't used, because it prints an error for a file that it can't open."""
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:

@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-What the replay camera plays.
+The base of the sources that the replay camera plays.
 
-:func:`recording_path` says where a recording is, :func:`refuse_foreign` knows files that are none
-by their first bytes. :class:`FrameSource` is what each kind of recording has to do,
-:class:`PlaneWriter` makes NV12 planes of its pictures: each conversion is one pass, scaled where
-it has to be (Bayer takes one more). :class:`RecordedStamps` replaces stamps that say nothing: of
-cameras without a clock, which are 0 or never change.
+:func:`recording_path` returns the path of a recording. :func:`refuse_foreign` recognises by their
+first bytes files that are not recordings. :class:`FrameSource` is the interface of each kind of
+recording. :class:`PlaneWriter` makes NV12 planes of its pictures; a conversion is one pass over
+the pixels, including scaling (Bayer needs one pass more). :class:`RecordedStamps` replaces useless
+stamps of cameras without a clock, which are 0 or never change.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def recording_path(video: str) -> str:
     """
     Return the path that parameter ``video`` means.
 
-    :raises ConfigError: no path, the URL of a stream, nothing is there, or something for which one
-        could wait for ever: a pipe, a device.
+    :raises ConfigError: the path is empty, is the URL of a stream, doesn't exist, or is a pipe or
+        device, which could block for ever.
     """
     if not video:
         raise ConfigError(
@@ -117,9 +117,9 @@ BAG_MAGIC = {SUFFIX: MAGIC, '.db3': b'SQLite format 3\0'}
 
 def refuse_foreign(path: Path) -> None:
     """
-    Refuse a file whose first bytes say that it is no recording, or not what its name says.
+    Refuse a file whose first bytes don't belong to a recording or don't fit its name.
 
-    :raises ConfigError: says what it is, and how to get the recording.
+    :raises ConfigError: the file is refused; the message says what it is and what to do.
     """
     try:
         with path.open('rb') as file:
@@ -152,11 +152,11 @@ def refuse_foreign(path: Path) -> None:
 
 class RecordedStamps:
     """
-    What a recording's frames are stamped with, in their order.
+    Makes the stamps of a recording's frames, in the frames' order.
 
-    A stamp of 0, and one that is the same as that of the frame before, says nothing. Such a frame
-    gets the last good stamp plus the time since then by the recorder's clock; if there was none
-    yet, the recorder's time. All others stay as they are: what else was recorded refers to them.
+    A stamp is useless if it is 0 or equal to the previous frame's stamp. Such a frame gets the
+    last good stamp plus the time since then by the recorder's clock, or the recorder's time if no
+    stamp was good yet. Good stamps are not changed, because other recorded messages refer to them.
     """
 
     def __init__(self, name: str) -> None:
@@ -166,7 +166,7 @@ class RecordedStamps:
         self.restart()
 
     def restart(self) -> None:
-        """Note that the recording begins again."""
+        """Note that the recording is played again from its start."""
         self._before: int | None = None
         self._good: tuple[int, int] | None = None
         self._given: int | None = None
@@ -175,8 +175,8 @@ class RecordedStamps:
         """
         Return the stamp of the next frame.
 
-        :param recorded: its own stamp.
-        :param at_ns: when the recorder got it.
+        :param recorded: the frame's own stamp.
+        :param at_ns: the time at which the recorder got the frame.
         """
         before, self._before = self._before, recorded
         if recorded > 0 and recorded != before:
@@ -193,7 +193,7 @@ class RecordedStamps:
         return given
 
     def notice(self) -> str:
-        """Return what the user should know of the stamps up to now; empty for nothing."""
+        """Return a sentence about useless stamps up to now; empty: all were good."""
         found = []
         if self._replaced:
             found.append(
@@ -218,10 +218,10 @@ headers.
 @dataclass(frozen=True)
 class Moment:
     """
-    A frame that comes next, before its pixels are read.
+    The next frame, before its pixels are read.
 
-    :param time_ns: since the source's first frame, on the source's own time axis.
-    :param header: as recorded, if the source has headers.
+    :param time_ns: ns since the source's first frame, on the source's own time axis.
+    :param header: the recorded header, if the source has headers.
     """
 
     time_ns: int
@@ -230,12 +230,13 @@ class Moment:
 
 class FrameSource(ABC):
     """
-    Frames in their order.
+    A source of frames in their order.
 
-    One thread uses it. Frames of another size than *width* and *height* are scaled.
+    Only one thread uses it. Frames of another size than *width* and *height* are scaled.
 
-    :param name: what it plays, for messages.
-    :param framerate: its own, frames per second; nominal where it has time stamps.
+    :param name: the recording's name, for messages.
+    :param framerate: the recording's frames per second; only nominal if the recording has time
+        stamps.
     """
 
     fourcc = NV12
@@ -254,7 +255,7 @@ class FrameSource(ABC):
 
     def advance(self) -> Moment | None:
         """
-        Go to the next frame; ``None``: there is none.
+        Go to the next frame and return it; ``None``: there is none.
 
         :raises RecordingError: the recording can't be read on.
         """
@@ -263,18 +264,18 @@ class FrameSource(ABC):
 
     @abstractmethod
     def _moment(self) -> Moment | None:
-        """Return when frame :attr:`number`, the next one, is due; ``None``: there is none."""
+        """Return the time of the next frame, :attr:`number`; ``None``: there is no next frame."""
 
     def _nominal(self) -> Moment:
-        """Return its time in a recording that has only a rate."""
+        """Return the next frame's time for a recording that has only a rate."""
         return Moment(round(self.number * 1e9 / self.framerate))
 
     @abstractmethod
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """
-        Write the pixels of the frame that :meth:`advance` went to, in one pass.
+        Write the pixels of the frame to which :meth:`advance` went, in one pass.
 
-        ``False``: they are damaged.
+        Return ``False`` if they are damaged.
         """
 
     def restart(self) -> None:
@@ -283,9 +284,9 @@ class FrameSource(ABC):
 
     def seek(self, offset_ns: int) -> Moment | None:
         """
-        Go, from the start, to the first frame at least *offset_ns* after the first one.
+        Go from the start to the first frame that is at least *offset_ns* after the first frame.
 
-        :raises RecordingError: the recording can't be read up to there.
+        :raises RecordingError: the recording can't be read up to this frame.
         """
         while (moment := self.advance()) is not None and moment.time_ns < offset_ns:
             pass
@@ -293,21 +294,21 @@ class FrameSource(ABC):
 
     def notice(self) -> str:
         """
-        Return what the user should know of the recording.
+        Return a sentence about missing or damaged parts of the recording.
 
-        That is parts that are missing or damaged; empty for nothing.
+        It is empty if there are none.
         """
         return ''
 
     def close(self) -> None:  # noqa: B027
-        """Give everything back. Idempotent."""
+        """Free everything. Idempotent."""
 
 
 def rate_of(stamps: Iterable[int]) -> float:
     """
     Return frames per second, by the median distance of some frames' stamps.
 
-    :data:`DEFAULT_FRAMERATE` where they say nothing.
+    The result is :data:`DEFAULT_FRAMERATE` if the stamps are useless.
     """
     intervals = np.diff(sorted(stamps))
     middle = float(np.median(intervals)) if len(intervals) else 0.0
@@ -323,9 +324,9 @@ class PlaneWriter:
 
     Scratch memory is allocated when a kind of picture first comes.
 
-    :param width: of the planes.
-    :param height: likewise.
-    :raises LayoutError: a size that NV12 can't have.
+    :param width: width of the planes in pixels.
+    :param height: height of the planes in pixels.
+    :raises LayoutError: NV12 can't have this size.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -343,13 +344,12 @@ class PlaneWriter:
         planes: Sequence[NDArray[Any]],
     ) -> None:
         """
-        Write planes of any readable format.
+        Write a picture given as planes of any readable format.
 
-        An odd last row or column is cut off, other sizes are scaled.
-        What becomes NV12 of luma and chroma keeps its matrix and range, everything else becomes
-        BT.601 limited.
+        An odd last row or column is cut off; pictures of other sizes are scaled. Pictures that
+        have luma and chroma keep their matrix and range; all others become BT.601 limited.
 
-        :raises FormatError: a format or a colorimetry that has no conversion.
+        :raises FormatError: the format or colorimetry has no conversion.
         """
         if size != self._size and (even(size[0]), even(size[1])) == self._size:
             size = self._size
@@ -364,9 +364,9 @@ class PlaneWriter:
         self, picture: RawPicture, layout: ImageLayout, planes: Sequence[NDArray[Any]]
     ) -> None:
         """
-        Write a picture with its :func:`layout_of`.
+        Write a picture given as one array and its :func:`layout_of`.
 
-        Its Y'CbCr is BT.601 limited, its grey levels are 0..255.
+        Y'CbCr counts as BT.601 limited; grey levels are 0..255.
         """
         fourcc, sources = self._reader.read(picture, layout)
         colorimetry = BT601_LIMITED if layout.format.is_yuv else _FULL

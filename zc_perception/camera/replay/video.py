@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Video files. PyAV (extra ``video``) decodes them; planes are read where the decoder left them.
+Play video files. PyAV (extra ``video``) decodes them; planes are read in its own memory.
 
-In this order: opening a file, or saying what it is instead; what a stream says of its pictures, in
-FFmpeg's names (what their numbers mean, how they are turned); decoded frames as NV12; the frames
-of a file in their order; the source.
+The parts of this module, in this order: opening a file, or explaining why it is no video; the
+colours and the rotation that a stream states for its pictures, in FFmpeg's names; decoded frames
+as NV12; the frames of a file in their order; the source.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout, PlaneArray
 
 _HEAD_BYTES = 1024
-# Control characters that a text may contain.
+# The control characters that a text file may contain.
 _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
-# A line of text with binary pictures behind it.
+# First lines of formats that have a line of text before binary pictures.
 _YUV4MPEG = b'YUV4MPEG2'
 _COVER_RATE = 90_000
 # libavformat of FFmpeg 6.1, the first release whose frames have their stream's side data.
@@ -70,11 +70,11 @@ _ANOTHER = "set parameter 'video' to the path of a video file or another recordi
 
 class OpenVideo(NamedTuple):
     """
-    An open file.
+    An open video file.
 
-    :param av: PyAV.
-    :param stream: of *container*, the one to play.
-    :param others: how many more streams it has that could be played.
+    :param av: the module PyAV.
+    :param stream: the stream of *container* to play.
+    :param others: how many further streams could be played.
     """
 
     av: Any
@@ -87,13 +87,13 @@ def open_video(path: str) -> OpenVideo:
     """
     Open *path*.
 
-    :raises ConfigError: PyAV is missing, or the file is no video that it can decode; says what the
-        file is.
+    :raises ConfigError: PyAV is missing or can't decode the file; the message says what the file
+        is.
     """
     av = pyav(path)
     head = _head(path)
     try:
-        # A name with a colon would be taken for a protocol, and a playlist could name any host.
+        # FFmpeg would take a name with a colon for a protocol, and a playlist could name any host.
         container = av.open(
             f'file:{os.path.abspath(path)}',
             options={'protocol_whitelist': 'file'},
@@ -113,7 +113,8 @@ def pyav(path: str) -> Any:
     """
     Return PyAV.
 
-    :raises ConfigError: it is missing, or too old to say how pictures are turned and coloured.
+    :raises ConfigError: PyAV is missing, or too old to report how pictures are turned and
+        coloured.
     """
     try:
         av = importlib.import_module('av')
@@ -137,7 +138,7 @@ def pyav(path: str) -> Any:
 
 
 def _head(path: str) -> bytes:
-    """Return the first bytes."""
+    """Return the first bytes of a file."""
     try:
         with open(path, 'rb') as file:
             head = file.read(_HEAD_BYTES)
@@ -154,7 +155,7 @@ def _head(path: str) -> bytes:
 
 def _first_line(head: bytes) -> str | None:
     """
-    Return the first line of a text; ``None``: it is none.
+    Return the first line of a text file; ``None``: the file is not a text.
 
     FFmpeg would play a text as a picture of a terminal, and follow a playlist.
     """
@@ -162,7 +163,7 @@ def _first_line(head: bytes) -> str | None:
     if not head or head.startswith(_YUV4MPEG) or any(True for _ in controls):
         return None
     try:
-        # The last character may be cut.
+        # The last character may be cut off.
         text = codecs.getincrementaldecoder('utf-8-sig')().decode(head)
     except UnicodeDecodeError:
         return None
@@ -187,7 +188,7 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
 
 
 def _choose(path: str, container: Any) -> tuple[Any, int]:
-    """Return the first stream with moving pictures, and how many more there are."""
+    """Return the first stream with moving pictures, and the number of further ones."""
     sound = [_codec_name(stream) for stream in container.streams if stream.type == 'audio']
     pictures = [stream for stream in container.streams if stream.type == 'video']
     videos = [stream for stream in pictures if not _is_cover(stream, bool(sound))]
@@ -213,9 +214,9 @@ def _codec_name(stream: Any) -> str:
 
 def _is_cover(stream: Any, has_sound: bool) -> bool:
     """
-    Tell whether it is a picture that belongs to music.
+    Tell whether a stream is the cover picture of music.
 
-    FFmpeg gives it the rate of its clock, and old PyAV tells no more of it.
+    FFmpeg gives such a stream the rate of its clock; old PyAV reports nothing else about it.
     """
     disposition = getattr(stream, 'disposition', None)
     if disposition is not None:
@@ -224,7 +225,7 @@ def _is_cover(stream: Any, has_sound: bool) -> bool:
 
 
 UNKNOWN = 'unknown'
-# By the numbers of ISO/IEC 23091-2, which FFmpeg uses as they are; 2 and 3 say nothing.
+# Names by the numbers of ISO/IEC 23091-2, which FFmpeg uses unchanged; 2 and 3 mean unknown.
 _MATRICES = (
     'gbr', 'bt709', UNKNOWN, UNKNOWN, 'fcc', 'bt470bg', 'smpte170m', 'smpte240m', 'ycgco',
     'bt2020nc', 'bt2020c', 'smpte2085', 'chroma-derived-nc', 'chroma-derived-c', 'ictcp',
@@ -265,21 +266,21 @@ _HALF = 1 << 15
 
 
 class Said(NamedTuple):
-    """What a stream says of its colours; ``unknown`` stands for nothing."""
+    """The colours that a stream states; ``unknown``: it states none."""
 
     matrix: str = UNKNOWN
     range: str = UNKNOWN  # noqa: A003
     transfer: str = UNKNOWN
 
     def completed(self, before: Said) -> Said:
-        """Fill in what an earlier frame said, where this one says nothing."""
+        """Replace unknown values by those of an earlier frame."""
         return Said(
             *(old if new == UNKNOWN else new for new, old in zip(self, before, strict=True))
         )
 
 
 def said_by(frame: Any, codec: Any) -> Said:
-    """Return what a frame says, and its decoder of the transfer."""
+    """Return the colours that a frame states; the transfer comes from its decoder."""
     numbers = int(frame.colorspace), int(frame.color_range), int(codec.color_trc)
     names = _MATRICES, _RANGES, _TRANSFERS
     return Said(
@@ -289,9 +290,10 @@ def said_by(frame: Any, codec: Any) -> Said:
 
 def turn_of(frame: Any) -> Turn:
     """
-    Return how a frame's display matrix turns it: fixed point of 16 bits.
+    Return how a frame's display matrix (16-bit fixed point) turns the picture.
 
-    PyAV keeps a frame that was asked until the garbage collector runs: ask one frame, not all.
+    Call this for one frame only, because PyAV keeps the frame in memory until the garbage
+    collector runs.
 
     :raises FormatError: it isn't turned by a quarter of a circle.
     """
@@ -314,15 +316,15 @@ def colorimetry(
     said: Said, *, rgb: bool, grey: bool, jpeg: bool, size: tuple[int, int]
 ) -> Colorimetry:
     """
-    Return what the numbers in such pictures mean.
+    Return the colorimetry of pictures of a stream.
 
-    Where the stream says nothing, players' assumptions count.
+    For values that the stream doesn't state, the usual assumptions of video players are used.
 
-    :param rgb: they are R, G, B.
-    :param grey: they have one level for each pixel.
-    :param jpeg: the name of their format means full range (``yuvj…``).
-    :param size: as they are stored.
-    :raises FormatError: a matrix or a transfer that has no conversion here.
+    :param rgb: whether the pictures are R, G, B.
+    :param grey: whether the pictures have one level for each pixel.
+    :param jpeg: whether the format's name means full range (``yuvj…``).
+    :param size: the size of the stored pictures.
+    :raises FormatError: the matrix or transfer has no conversion here.
     """
     if said.transfer in _NOT_CONVERTED:
         curve = _NOT_CONVERTED[said.transfer]
@@ -342,7 +344,7 @@ def colorimetry(
     return Colorimetry(_OUR_MATRICES.get(said.matrix, custom), range_, transfer)
 
 
-# Alpha of planar formats is a plane of its own, which is left out.
+# In planar formats alpha is a separate plane, which is left out.
 _PLANAR = {
     f'yuv{kind}4{sampling}p': name
     for sampling, name in (('20', 'YU12'), ('22', 'YU16'), ('44', 'YU24'))
@@ -361,7 +363,7 @@ _FOURCCS = {
     'yuyv422': 'YUYV', 'uyvy422': 'UYVY', 'yvyu422': 'YVYU',
 }  # fmt: skip
 """FFmpeg's names of formats that have a DRM format."""
-# Samples in the low bits of two bytes each.
+# Formats whose samples are in the low bits of two bytes each.
 _DEEP = re.compile(r'(yuva?4(?:20|22|44)p|gray)(9|10|12|14|16)le')
 
 
@@ -370,9 +372,9 @@ class _Kind(NamedTuple):
     How to read frames of one format and size.
 
     :param form: FFmpeg's name of a format in :data:`_FOURCCS`.
-    :param parts: of its planes.
-    :param bits: of a sample, if it has two bytes and *form* has one; else 0.
-    :param converted: whether FFmpeg has to convert frames to *form* before.
+    :param parts: the parts of its planes.
+    :param bits: bits of a sample, if a sample has two bytes and *form* has one; else 0.
+    :param converted: whether FFmpeg has to convert frames to *form* first.
     """
 
     form: str
@@ -385,7 +387,7 @@ class _Kind(NamedTuple):
 def _kind_of(frame: Any, *, upside_down: bool) -> _Kind:
     name, bits, converted = frame.format.name, 0, False
     deep = _DEEP.fullmatch(name)
-    # Versions of PyAV differ in where such a plane begins.
+    # Versions of PyAV differ in the place at which such a plane begins.
     if upside_down or (deep is None and name not in _FOURCCS):
         name, converted = _plain(frame.format), True
     elif name not in _FOURCCS:
@@ -411,8 +413,9 @@ class PictureWriter:
     """
     Writes frames of any format, upright, into NV12 planes of one size.
 
-    Scratch memory is allocated when a kind of frame first comes. What has no DRM format (4:1:1,
-    palettes, planar R, G, B …) is converted by FFmpeg before, which allocates each picture.
+    Scratch memory is allocated when a kind of frame first comes. FFmpeg first converts pictures
+    whose format has no DRM format (4:1:1, palettes, planar R, G, B …); it allocates memory for
+    each picture.
 
     :param turn: how the frames have to be turned.
     :param reformatter: PyAV's ``VideoReformatter()``.
@@ -436,9 +439,9 @@ class PictureWriter:
 
     def colorimetry(self, frame: Any, said: Said) -> Colorimetry:
         """
-        Return what the numbers in *frame* mean.
+        Return the colorimetry of *frame*.
 
-        :raises FormatError: they have no conversion.
+        :raises FormatError: the colorimetry has no conversion.
         """
         form = self._kind(frame).form
         return colorimetry(
@@ -451,7 +454,7 @@ class PictureWriter:
 
     @staticmethod
     def written(colours: Colorimetry) -> Colorimetry:
-        """Return what the numbers in the NV12 planes mean, for frames of *colours*."""
+        """Return the colorimetry of the NV12 planes that are made from frames of *colours*."""
         return BT601_LIMITED if colours.matrix is Matrix.RGB else colours
 
     def write(self, frame: Any, colours: Colorimetry, planes: Sequence[NDArray[Any]]) -> None:
@@ -497,9 +500,9 @@ class PictureWriter:
 
 def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
     """
-    View a plane of PyAV as an array over its memory.
+    Return a plane of PyAV as an array over the plane's memory.
 
-    :param wide: its samples have two bytes instead of one.
+    :param wide: whether its samples have two bytes instead of one.
     """
     scale = 2 if wide else 1
     strides = plane.line_size, *(scale * stride for stride in part.strides[1:])
@@ -509,13 +512,13 @@ def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
     return samples
 
 
-# They share the slices of one picture, of which there are rarely more. The other CPUs are the
-# detector's. Threads with a picture each would be quicker, but then nobody knows which picture an
-# error is about.
+# The threads of the decoder decode slices of one picture, which rarely has more slices. Other CPUs
+# are left to the detector. Threads that decode one picture each would be faster, but then it isn't
+# known which picture an error is about.
 _MOST_THREADS = 4
-# No codec delays a picture by more than this many others.
+# No codec delays a picture by more than this many other pictures.
 _MOST_REORDERED = 16
-# Reading goes on behind a damaged place, but not for ever.
+# Reading goes on behind a damaged place, but only this often.
 _READ_TRIES = 8
 _TOLERANCE_S = 0.2
 _MATROSKA_TIME = re.compile(r'(\d+):(\d+):(\d+\.?\d*)')
@@ -523,10 +526,10 @@ _MATROSKA_TIME = re.compile(r'(\d+):(\d+):(\d+\.?\d*)')
 
 class Decoded(NamedTuple):
     """
-    A frame.
+    A decoded frame.
 
-    :param key: its time, in units of the stream; ``None``: the file has none.
-    :param frame: PyAV's; ``None``: it is damaged.
+    :param key: the frame's time in units of the stream; ``None``: the file has no time for it.
+    :param frame: the frame of PyAV; ``None``: the frame is damaged.
     """
 
     key: int | None
@@ -535,11 +538,11 @@ class Decoded(NamedTuple):
 
 class VideoFile:
     """
-    A file's frames, from its first one on.
+    The frames of a file, from its first frame on.
 
-    To begin again, open another object.
+    To begin again, make a new object.
 
-    :raises ConfigError: nothing here can play it.
+    :raises ConfigError: the file can't be played.
     """
 
     def __init__(self, path: str) -> None:
@@ -553,7 +556,7 @@ class VideoFile:
             # By default these decoders return a damaged picture as a good one, with old memory in
             # its missing parts. Other decoders conceal the damage, and mark the picture.
             self._codec.options = {'err_detect': 'explode'}
-        # AVI has no times at which frames are shown. FFmpeg guesses them wrong for H.264.
+        # AVI stores no times at which frames are shown, and FFmpeg guesses wrong times for H.264.
         self._by_order = self._container.format.name == 'avi'
         self.unit_s = float(self._stream.time_base)
         self._end: int | None = None
@@ -562,16 +565,16 @@ class VideoFile:
         self._frames = self._decoded()
 
     def reformatter(self) -> Any:
-        """Return FFmpeg's conversion of pixels, for frames of any format."""
+        """Return FFmpeg's pixel converter, for frames of any format."""
         return self._av.video.reformatter.VideoReformatter()
 
     def said(self, frame: Any) -> Said:
-        """Return what the stream says of a frame's colours."""
+        """Return the colours that the stream states for a frame."""
         return said_by(frame, self._codec)
 
     def turn(self, frame: Any) -> Turn:
         """
-        Return how the first frame, and with it all of them, is turned.
+        Return how the first frame is turned, which counts for all frames.
 
         :raises FormatError: it isn't turned by a quarter of a circle.
         """
@@ -584,7 +587,7 @@ class VideoFile:
         A frame that the decoder leaves out because the file begins between key frames counts as
         damaged.
 
-        :raises RecordingError: the file can't be read on.
+        :raises RecordingError: the rest of the file can't be read.
         """
         return next(self._frames, None)
 
@@ -609,7 +612,7 @@ class VideoFile:
                 early = None
                 while damaged and (shown is None or damaged[0] < shown):
                     yield Decoded(damaged.pop(0), None)
-                # Some decoders report that a picture is damaged, and return it later nevertheless.
+                # Some decoders report that a picture is damaged, but return the picture later.
                 hit = bool(damaged) and damaged[0] == shown
                 if hit:
                     damaged.pop(0)
@@ -620,7 +623,7 @@ class VideoFile:
             yield Decoded(key, None)
 
     def _packets(self) -> Iterator[Any]:
-        """Yield packets with content, and finally ``None``, for what the decoder still has."""
+        """Yield packets with content, then ``None``, which makes the decoder return the rest."""
         tries = 0
         while tries < _READ_TRIES:
             try:
@@ -632,7 +635,8 @@ class VideoFile:
                         yield packet
                 break
             except IndexError:
-                # PyAV, at the end of a file to which a stream came when it was open already.
+                # PyAV raises this at the end of a file in which a stream appeared after the
+                # opening.
                 break
             except self._av.error.InvalidDataError:
                 tries += 1
@@ -652,7 +656,7 @@ class VideoFile:
                 self._keys.append(key)
 
     def _decode(self, packet: Any) -> tuple[list[Any], bool]:
-        """Return the frames that come out, and whether *packet* is damaged."""
+        """Return the frames that decoding *packet* gives, and whether the packet is damaged."""
         try:
             return self._codec.decode(packet), False
         except self._av.error.FFmpegError:
@@ -667,17 +671,17 @@ class VideoFile:
         """
         Return frames per second: the header's, unless the first frames' times disagree.
 
-        :param wanted: what the user says; 0: nothing.
-        :param most: the highest rate that is believed.
-        :raises ConfigError: it is beyond that, and the user says nothing.
+        :param wanted: the user's rate; 0: the user gives none.
+        :param most: the highest plausible rate.
+        :raises ConfigError: the rate is higher than *most*, and the user gives none.
         """
         for _ in self._packets():
             if len(self._keys) == RATE_FROM:
                 break
         named = float(self._stream.average_rate or 0)
         measured = rate_of(round(key * 1e9 * self.unit_s) for key in self._keys)
-        # The header's rate is not rounded. In some files it is a clock's rate, or a mean that
-        # includes long pauses.
+        # The header's rate is exact if it is a frame rate. In some files it is the rate of a
+        # clock, or a mean that includes long pauses.
         near = 0.2 * measured < named < 2.5 * measured
         rate = named if near or (named and len(self._keys) < 2) else measured
         if rate <= most:
@@ -692,12 +696,12 @@ class VideoFile:
 
     def shortfall(self, came: int, interval_s: float) -> str:
         """
-        Explain what the file promised and did not hold, once all frames have come.
+        Explain after the last frame which frames are missing that the header promised.
 
-        Empty: nothing.
+        The result is empty if none is missing.
 
         :param came: how many frames came.
-        :param interval_s: between two frames.
+        :param interval_s: seconds between two frames.
         """
         begin = self._stream.start_time or 0
         end_s = ((self._end or begin) - begin) * self.unit_s
@@ -711,10 +715,10 @@ class VideoFile:
         )
 
     def _promised_s(self) -> float:
-        """Return how long the header says that the pictures last; 0: it doesn't say."""
-        if not self._keys:  # without times it is a guess from the size of the file
+        """Return the duration of the pictures in seconds by the header; 0: it states none."""
+        if not self._keys:  # without times the duration is only a guess from the size of the file
             return 0.0
-        if self._by_order:  # of a cut AVI only this number is still the header's
+        if self._by_order:  # of an AVI that was cut off, only this number is still the header's
             return float(self._stream.frames * self.unit_s)
         if self._stream.duration is not None:
             return float(self._stream.duration * self.unit_s)
@@ -724,26 +728,26 @@ class VideoFile:
                 hours, minutes, seconds = (float(part) for part in end.groups())
                 begin_s = (self._stream.start_time or 0) * self.unit_s
                 return 3600 * hours + 60 * minutes + seconds - begin_s
-        # If there are several streams, the file's duration may be that of another one.
+        # If the file has several streams, its duration may be that of another stream.
         alone = len(self._container.streams) == 1
         return (self._container.duration or 0) / 1e6 if alone else 0.0
 
     def close(self) -> None:
-        """Give threads and descriptor back. Idempotent."""
+        """End the decoder's threads and close the file. Idempotent."""
         container, self._container = self._container, None
         if container is None:
             return
         self._frames.close()
-        # In old PyAV the decoder's threads wait for the garbage collector otherwise.
+        # Without this, old PyAV ends the decoder's threads only when the garbage collector runs.
         if hasattr(self._codec, 'close'):
             self._codec.close(False)
         self._codec = self._stream = None
         container.close()
 
 
-# Most frames at the start that can't be decoded, before the file counts as unreadable.
+# If more than this many frames at the start can't be decoded, the file counts as unreadable.
 _FIRST_TRIES = 1000
-# The most that parameter 'framerate' takes.
+# The highest value of parameter 'framerate'.
 _MOST_FRAMERATE = 1000.0
 _MOST_NAMED = 5
 _BEGINS_ANEW_NS = 1_000_000_000
@@ -751,10 +755,10 @@ _BEGINS_ANEW_NS = 1_000_000_000
 
 class _Clock:
     """
-    The times of frames.
+    Computes the times of frames.
 
-    :param unit_s: of the file's own times.
-    :param interval_ns: between frames that have none.
+    :param unit_s: unit of the file's own times in seconds.
+    :param interval_ns: ns between frames that have no time.
     """
 
     def __init__(self, unit_s: float, interval_ns: int) -> None:
@@ -768,8 +772,8 @@ class _Clock:
         """
         Return the next frame's time.
 
-        It never goes back. Where a file's times begin anew, as in recordings that were joined,
-        they go on.
+        Times never go back. If a file's times start again, as in joined recordings, the returned
+        times continue.
         """
         due_ns = 0 if self._last_ns is None else self._last_ns + self._interval_ns
         if key is not None and self._begin is not None:
@@ -786,13 +790,13 @@ class _Clock:
 
 class VideoSource(FrameSource):
     """
-    A file's frames at its own times, turned as it says, in its own colour matrix and range.
+    Plays a file's frames at their times, turned upright, in the file's colour matrix and range.
 
-    R, G, B and grey become BT.601 limited. Interlaced frames stay as they are decoded, and so do
-    pixels that are no squares. An odd last column or row is cut off.
+    R, G, B and grey become BT.601 limited. Interlaced frames and pixels that are not square stay
+    as they are decoded. An odd last column or row is cut off.
 
-    :param framerate: what the user says of the recording; 0: nothing.
-    :raises ConfigError: it can't be played; says why.
+    :param framerate: the user's frames per second; 0: the user gives none.
+    :raises ConfigError: the file can't be played; the message says why.
     """
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
@@ -864,7 +868,8 @@ class VideoSource(FrameSource):
         """
         Read the next frame.
 
-        :raises RecordingError: it has another size, turn or colorimetry than the first.
+        :raises RecordingError: the frame has another size, rotation or colorimetry than the first
+            frame.
         """
         frame = self._frame
         if frame is None:
@@ -884,7 +889,7 @@ class VideoSource(FrameSource):
         return True
 
     def restart(self) -> None:
-        """Open it again: not every container can seek to its exact first frame."""
+        """Open the file again, because not every container can seek to its exact first frame."""
         super().restart()
         self._frame = None
         self._file.close()
@@ -920,10 +925,10 @@ class VideoSource(FrameSource):
 
 
 def _look_of(frame: Any, colours: Colorimetry) -> tuple[str, str, str]:
-    """Describe what all frames of a recording have in common."""
+    """Return the values that must be equal for all frames of a recording."""
     return (
         f'{frame.width}x{frame.height}',
         f'{colours.matrix.value} {colours.range.value}',
-        # Before version 14 PyAV's frames don't have this.
+        # PyAV's frames lack this attribute before version 14.
         f'a turn by {getattr(frame, "rotation", 0)} degrees',
     )

@@ -19,10 +19,10 @@ An open V4L2 capture device: one method per ioctl, and errors that name the next
 Single- and multi-planar API work alike.
 
 :class:`DeviceFile` calls ioctl and poll, and explains error numbers to the user.
-    :class:`V4l2Device` is the device, :class:`V4l2Controls` has all its controls by name, with the
-    driver's ranges. :func:`identity_of` returns the text by which a device is found again after it
-    was unplugged. The name ``/dev/videoN`` can't be used for that, because the first device that
-    is plugged in gets the free number.
+:class:`V4l2Device` is the device, :class:`V4l2Controls` has all its controls by name, with the
+driver's ranges. :func:`identity_of` returns the text by which a device is found again after it was
+unplugged. The name ``/dev/videoN`` can't be used for that, because the first device that is
+plugged in gets the free number.
 
 Sources: for identities the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB
 ``serial``); for controls *User Controls*, *Extended Controls API* and *VIDIOC_QUERY_EXT_CTRL*.
