@@ -145,7 +145,7 @@ static bool text_of(struct json *json, char *out, size_t size, bool *whole) {
     while (*json->at != '"') {
         char bytes[4];
         size_t count = 1;
-        if ((unsigned char)*json->at < 0x20) return false; /* the end of the file, too */
+        if ((unsigned char)*json->at < 0x20) return false; /* a control character, or the text's end */
         if (*json->at == '\\') {
             json->at++;
             count = unescape(json, bytes);

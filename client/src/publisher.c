@@ -398,7 +398,7 @@ static int write_announcement(zc_publisher *publisher) {
     free(socket_path);
     return error;
 }
-/* Remove the files of producers of this user that were killed. */
+/* Remove the sockets and announcements of this user's producers that were killed. */
 static void remove_dead(const char *folder) {
     DIR *listing = opendir(folder);
     if (listing == NULL) return;

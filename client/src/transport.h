@@ -28,7 +28,7 @@ struct packet {
     size_t length;
     int fds[WIRE_MAX_FDS];
     size_t num_fds;
-    int flags; /* recvmsg's */
+    int flags; /* the flags that recvmsg() set */
     int error; /* errno if nothing was received, else 0 */
 };
 enum received { RECEIVED_NOTHING, RECEIVED_PACKET, RECEIVED_END, RECEIVED_BROKEN };
@@ -42,7 +42,7 @@ int transport_send(int sock, const uint8_t *bytes, size_t length, const int *fds
 void transport_close_fds(struct packet *packet);
 void transport_close(int *fd);
 int64_t transport_now_ns(void);
-/* Set the sentence of zc_error(); returns error. */
+/* Set the sentence that zc_error() returns; return error. */
 __attribute__((format(printf, 2, 3))) int transport_fail(int error, const char *format, ...);
 
 #endif
