@@ -16,11 +16,11 @@
 """
 Rules for the values of a model's manifest.
 
-Each rule both checks a value and says the same as a JSON schema (draft 2020-12).
+Each rule can check a value, and can be written as a JSON schema (draft 2020-12).
 
-Why no library: ``jsonschema`` takes 75 to 160 ms to import, a sixth or more of a node's whole
-start. Pydantic's two versions (Ubuntu 22.04 has the old one) differ in everything. And with either
-library the words of the refusals would have to be made from the schema all the same.
+No library is used for this. Importing ``jsonschema`` takes 75 to 160 ms, a sixth or more of a
+node's whole start. Pydantic's two versions (Ubuntu 22.04 has the old one) differ too much. And
+with either library the error messages would still have to be made here from the schema.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value stands, for messages: ``variants[1].outputs[0].scale``."""
+    """The path of a value in the manifest, for messages: ``variants[1].outputs[0].scale``."""
 
     path: Path
     key: str = ''
 
     def at(self, name: str) -> Place:
-        """Return the value of a key."""
+        """Return the place of the value of a key."""
         return Place(self.path, f'{self.key}.{name}' if self.key else name)
 
     def item(self, index: int) -> Place:
-        """Return one item of a list."""
+        """Return the place of an item of a list."""
         return Place(self.path, f'{self.key}[{index}]')
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
-        """Return the error for a value that isn't allowed; ``None``: the key has none."""
+        """Return the error for a value that isn't allowed; ``None``: the key has no value."""
         return ConfigError(
             f"{self.path}: key '{self.key}' is "
             f'{"empty (null)" if value is None else shown(value)}; it must be {allowed}'
         )
 
     def missing(self, allowed: str) -> ConfigError:
-        """Return the error for a key that isn't there."""
+        """Return the error for a missing key."""
         return ConfigError(f"{self.path}: key '{self.key}' is missing; it must be {allowed}")
 
 
 class Rule:
     """
-    What a value must be.
+    A rule that a value must follow.
 
-    :param words: it, in words that follow "it must be".
+    :param words: the rule as words that follow "it must be".
     """
 
     words: str
@@ -77,18 +77,18 @@ class Rule:
         """
         Check the value.
 
-        :raises ConfigError: it isn't allowed; names the key.
+        :raises ConfigError: the value isn't allowed; the message names the key.
         """
         raise NotImplementedError
 
     def schema(self) -> Schema:
-        """Return the rule as a JSON schema, for other programs."""
+        """Return the rule as a JSON schema, which other programs can use."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Leaf(Rule):
-    """A value without keys of its own."""
+    """A rule for a value without keys of its own."""
 
     words: str
     accepts: Callable[[Any], bool]
@@ -118,9 +118,9 @@ class Leaf(Rule):
 
 def _unquoted(value: Any, schema: Schema) -> str:
     """
-    Return what to do about a value that was meant as a text, but isn't one without quotes.
+    Return advice for a value that YAML doesn't read as a text without quotes.
 
-    For example ``no``.
+    For example, YAML reads ``no`` as a boolean.
     """
     if schema.get('type') == 'array' and isinstance(value, list):
         return next(
@@ -154,7 +154,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
 
 
 def integer(low: int, high: int) -> Leaf:
-    """Make a rule for a whole number, written as one."""
+    """Make a rule for a whole number that is written without a decimal point."""
     return Leaf(
         f'an integer from {low} to {high}',
         lambda v: type(v) is int and low <= v <= high,
@@ -169,9 +169,10 @@ def boolean() -> Leaf:
 
 def choice(*options: str, others: Callable[[], tuple[str, ...]] = tuple) -> Leaf:
     """
-    Make a rule for one of some words.
+    Make a rule for one of several words.
 
-    :param others: further words, which other packages offer; the JSON schema doesn't have them.
+    :param others: returns further words, which other packages offer; the JSON schema doesn't list
+        them.
     """
     return Leaf(
         'one of ' + ', '.join(options),
@@ -193,7 +194,7 @@ def array(
     """
     Make a rule for a list of leaves.
 
-    :param different: no two of them may be equal; they are texts or numbers then.
+    :param different: whether all items must differ; the items are then texts or numbers.
     """
 
     def accepts(value: Any) -> bool:
@@ -229,7 +230,7 @@ def either(first: Leaf, second: Leaf, words: str) -> Leaf:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a table, with what editors show of it."""
+    """A key of a table: its rule, and the description that editors show."""
 
     rule: Rule
     description: str
@@ -239,14 +240,14 @@ class Key:
 @dataclass(frozen=True)
 class Table(Rule):
     """
-    A mapping with known keys.
+    A rule for a mapping with known keys.
 
-    :param keys: each may be left out, but for:
+    :param keys: the known keys; each may be left out unless it is in *needed*.
     :param needed: keys that must be there.
-    :param elsewhere: asked for keys that people write here but that belong to another table, and
-        to which; only for one that is unknown.
-    :param more: asked for keys that other packages add; likewise.
-    :param meant: keys that people write for others.
+    :param elsewhere: returns keys that people write here although they belong to another table,
+        with that table's name; called only if a key is unknown.
+    :param more: returns keys that other packages add; called only if a key is unknown.
+    :param meant: wrong keys that people write, with the right keys.
     """
 
     keys: Mapping[str, Key]
@@ -308,7 +309,7 @@ class Table(Rule):
 
 @dataclass(frozen=True)
 class TableList(Rule):
-    """A list of mappings."""
+    """A rule for a list of mappings."""
 
     table: Table
     words: str

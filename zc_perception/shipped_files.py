@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Where this installation has its pages, parameter files and examples, which messages name."""
+"""Find this installation's documentation, parameter files and examples, for messages."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def share_folder() -> Path | None:
     """
     Return the source tree, or the installation's ``share/zc_perception``.
 
-    It is found from the code's own place: sudo removes the environment. ``None``: the code was
-    copied alone.
+    The folder is found by the path of this file, because sudo removes environment variables.
+    ``None``: the code was copied without the folder.
     """
     shares = (folder / 'share' / _PACKAGE.name for folder in _PACKAGE.parents)
     for folder in (_PACKAGE.parent, *shares):
@@ -42,9 +42,9 @@ def shipped_file(name: str) -> str:
     """
     Return the path of a file in ``config/``, ``docs/`` or ``examples/``.
 
-    It is for a message, or to read the file.
+    Messages name this path, and programs read the file.
 
-    :param name: its path in the repository. Without a share folder the answer is this name.
+    :param name: its path in the repository. Without a share folder this name is returned.
     """
     folder = share_folder()
     return name if folder is None else str(folder / name)

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-A program's part at the terminal: signals that end it, and lines that it prints.
+Handle a program's terminal: the signals that end the program, and the lines that it prints.
 
 Every program uses it in this order:
 
@@ -28,9 +28,9 @@ Every program uses it in this order:
 3. :func:`put` for what it prints: a terminal that is gone or a disk that is full must not cost the
    result.
 
-In all of them the signals are those of :func:`ending_signals`. The exit code is 128 + n; but it is
-0 for a program that runs nodes, which a signal ends as a rule. This module imports next to
-nothing.
+In all of them the signals are those of :func:`ending_signals`. After signal n the exit code is 128
++ n, or 0 for a program that runs nodes, because such a program normally ends by a signal. This
+module imports almost nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     """
     Return SIGINT, SIGTERM, and SIGHUP unless the process ignores it.
 
-    Under nohup the process ignores SIGHUP, and goes on to do so.
+    Under nohup the process ignores SIGHUP, and this function doesn't change that.
     """
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hangup)
@@ -77,8 +77,8 @@ def ending_quietly(command: str = '') -> Iterator[None]:
     There is no traceback. A signal that is handled or ignored already is left alone. Outside of
     the main thread the function changes nothing.
 
-    :param command: says one line, and the exit code is 128 + n. Empty, for a program that runs
-        nodes: it says nothing, and the exit code is 0.
+    :param command: the program's name, which begins the line that is printed; the exit code is 128
+        + n. Empty, for a program that runs nodes: no line is printed, and the exit code is 0.
     """
     end, taken = _ending(command), {}
     with contextlib.suppress(ValueError):
@@ -94,13 +94,13 @@ def ending_quietly(command: str = '') -> Iterator[None]:
         yield
     finally:
         for number, default in taken.items():
-            # Otherwise another handler is in force for good, see :func:`interruptions`.
+            # Otherwise another handler is permanently in force, see :func:`interruptions`.
             if signal.getsignal(number) is end:
                 signal.signal(number, default)
 
 
 class Interrupted(BaseException):
-    """SIGINT, SIGTERM or SIGHUP came; the text is its name."""
+    """SIGINT, SIGTERM or SIGHUP came; the text is the signal's name."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -109,19 +109,19 @@ class Interrupted(BaseException):
 
 class Interruption:
     """
-    Turns signals into the end of a program.
+    Turns signals into an exception, or into an answer, that ends the program.
 
     It belongs to the main thread, where Python runs all signal handlers.
 
     :meth:`handle` is the handler. It raises an exception only inside of :meth:`allowed`; a signal
     that comes elsewhere is remembered, and raised at the beginning of the next such block. After
-    the exception, further signals change nothing: the end takes its course.
+    the exception, further signals have no effect, so that the program can end in order.
 
     The interpreter's own C handler also writes into a pipe (``signal.set_wakeup_fd``), which
     :meth:`wait` polls. A handler written in Python is not enough there: it runs only between two
-    steps of the main thread, hence not while that is about to block.
+    steps of the main thread, hence not while that thread is about to block.
 
-    :ivar came: the number of the first signal that came; 0: none.
+    :ivar came: the number of the first signal that came; 0: none came.
     """
 
     def __init__(self) -> None:
@@ -133,14 +133,14 @@ class Interruption:
 
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
         """
-        Forget what came.
+        Forget earlier signals.
 
-        :param exception: makes the exception of the signal's number.
+        :param exception: makes the exception to raise, from the signal's number.
         """
         self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Handle a signal: raise the exception, or remember the signal."""
         self.came = self.came or number
         self._look()
 
@@ -150,12 +150,12 @@ class Interruption:
             raise self._exception(self.came)
 
     def set(self) -> None:  # noqa: A003
-        """Ask for the end as a signal does; from any thread."""
+        """Ask for the program's end, as a signal does. Any thread may call this."""
         if self._writing is not None:
-            self._writing.write(b'.')  # a full pipe has the signal's byte already
+            self._writing.write(b'.')  # if the pipe is full, it wakes the waiting thread already
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Tell whether the end was asked for, within *timeout_s* if given."""
+        """Wait until the end is asked for; return whether it was, within *timeout_s* if given."""
         import select
 
         assert self._reading is not None
@@ -164,7 +164,7 @@ class Interruption:
         return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def check(self) -> None:
-        """Raise if the end was asked for."""
+        """Raise the exception if the end was asked for."""
         if self.wait(0.0):
             raise Interrupted(self.came or signal.SIGTERM)
 
@@ -183,7 +183,7 @@ class Interruption:
         """
         Inside of :meth:`allowed`: let a signal raise the exception only after this block.
 
-        So the objects that the block makes are known to the code that has to close them.
+        So the code that has to close the block's objects knows all of them.
         """
         was, self._allowed = self._allowed, False
         try:
@@ -193,7 +193,7 @@ class Interruption:
         self._look()
 
 
-#: This process's own.
+#: The only object of the process.
 INTERRUPTION = Interruption()
 
 
@@ -202,11 +202,11 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
     """
     Let :data:`INTERRUPTION` handle :func:`ending_signals` in this block.
 
-    Afterwards the handlers are those from before.
+    After the block the previous handlers are in force again.
 
-    :param for_good: only the interpreter's own end comes after the block, and a second Ctrl-C must
-        not turn that into a failure: the signals are ignored then. The interpreter leaves ignored
-        signals ignored, and resets handled ones.
+    :param for_good: whether the process only ends after the block. The signals are then ignored,
+        so that a second Ctrl-C doesn't turn the interpreter's own end into a failure. (The
+        interpreter leaves ignored signals ignored, but resets handled signals.)
     """
     INTERRUPTION.begin()
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -227,10 +227,10 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
 
 def put(text: str, stream: TextIO | None) -> OSError | None:
     """
-    Print a text and a line feed; the error, if that can't be done.
+    Print a text and a line feed; return the error if this fails, else ``None``.
 
-    Letters that the stream's encoding does not have are escaped. After an error nothing more goes
-    to the stream: what is left in its buffer would fail once more when Python ends, and would
+    Characters that the stream's encoding lacks are escaped. After an error the stream is not used
+    any more, because the rest of its buffer would fail once more when Python ends, and would
     change the exit code.
     """
     if stream is None:
@@ -238,7 +238,7 @@ def put(text: str, stream: TextIO | None) -> OSError | None:
     encoding = stream.encoding or 'utf-8'
     try:
         print(text.encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)
-    except (OSError, ValueError) as error:  # ValueError: somebody has closed it
+    except (OSError, ValueError) as error:  # ValueError: somebody has closed the stream
         with (
             contextlib.suppress(OSError, ValueError),
             open(os.devnull, 'w', encoding='ascii') as nowhere,

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Writes a user's file whole or not at all; anything that isn't a file is written in place.
+Write a user's file whole or not at all; a path that isn't a file is written in place.
 
-Programs' reports, the demo's files and a camera's calibration are written by it. Whether a file
-can be written is checked before minutes of measuring (:func:`output_file`).
+Reports of programs, files of the demo and a camera's calibration are written by this module.
+:func:`output_file` checks whether a file can be written, before a program measures for minutes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ import stat
 
 from zc_perception.errors import ConfigError
 
-# If opened again, they would be written from their beginning.
+# If these paths were opened again, they would be written from their beginning.
 _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 
 def _mode(path: Path) -> int | None:
     """
-    Return the mode of the file that is to be replaced.
+    Return the permissions of the file that is to be replaced.
 
-    ``None``: there is no file; 0: it is written in place. ``/dev/stdout`` is written in place,
-    whatever it leads to: if another file took its place, the output would go with it.
+    ``None``: there is no file; 0: the path is written in place. ``/dev/stdout`` is always written
+    in place, because a new file would replace the one to which the output is redirected.
 
-    :raises OSError: the name is too long, or its links lead in a circle.
+    :raises OSError: the name is too long, or its symbolic links form a circle.
     """
     try:
         mode = os.stat(path).st_mode
@@ -64,20 +64,20 @@ def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) 
 
 def _unfinished(path: Path) -> Path:
     """
-    Return a path beside the file.
+    Return a path for a temporary file in the same folder.
 
-    The name doesn't grow with the file's, which may be as long as a name can be.
+    Its name doesn't contain the file's name, which may already have the greatest allowed length.
     """
     return Path(os.path.realpath(path)).with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 
 def check_writable(path: Path) -> None:
     """
-    Make sure that :func:`write_whole` can write there, as far as can be known before.
+    Check that :func:`write_whole` will be able to write there, as far as this can be known.
 
     The folder must exist. Nothing is changed.
 
-    :raises OSError: it can't.
+    :raises OSError: the path can't be written.
     """
     mode = _mode(path)
     if path.is_dir():
@@ -96,13 +96,13 @@ def write_whole(path: Path, content: str | bytes, *, sync: bool = True) -> None:
     """
     Write a file whole or not at all, also when the power fails.
 
-    A link stays a link, and the file that it leads to is written. A file that exists keeps its
-    permissions. A path that exists and is no regular file (``/dev/stdout``, a FIFO, a device) is
-    written in place.
+    A symbolic link stays a link, and the file that it points to is written. A file that exists
+    keeps its permissions. A path that exists and is no regular file (``/dev/stdout``, a FIFO, a
+    device) is written in place.
 
-    :param sync: ``False``: the caller calls :func:`sync_whole` soon, since the disk may be slow; a
-        power cut until then may cost the file.
-    :raises OSError: it can't be written; a file's former content still exists.
+    :param sync: whether to sync the file to the disk. ``False``, because the disk may be slow: the
+        caller calls :func:`sync_whole` soon; a power cut before that may destroy the file.
+    :raises OSError: the file can't be written; its former content still exists.
     """
     data = content.encode() if isinstance(content, str) else content
     mode = _mode(path)
@@ -133,9 +133,9 @@ def sync_whole(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """
-    Have the disk keep the names in a folder.
+    Sync the names in a folder to the disk.
 
-    So a power cut doesn't bring an old file back. Not every file system can.
+    After that a power cut can't bring an old file back. Not every file system supports this.
     """
     with contextlib.suppress(OSError):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -147,9 +147,9 @@ def sync_folder(path: Path) -> None:
 
 def output_file(name: str, option: str) -> Path:
     """
-    Return the file that *option* names, and make its folder.
+    Return the path that *option* names, and make its folder.
 
-    :raises ConfigError: nothing can be written there.
+    :raises ConfigError: no file can be written there.
     """
     step = f'name another file with {option}'
     if not name:
@@ -168,9 +168,9 @@ def output_file(name: str, option: str) -> Path:
 
 def write_output(path: Path, content: str | bytes, option: str) -> None:
     """
-    Write what *option* names, see :func:`write_whole`.
+    Write the file that *option* names, see :func:`write_whole`.
 
-    :raises ConfigError: it can't be written.
+    :raises ConfigError: the file can't be written.
     """
     try:
         write_whole(path, content)

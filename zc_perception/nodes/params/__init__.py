@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Parameters: what nodes declare, what a parameter file says for them, and why a value is refused.
+Parameters: the nodes' declarations, the values of a parameter file, and refused values.
 
 Why is a parameter refused? A message with "it must be" comes from
 :mod:`~zc_perception.parameters`, and the declaration of that parameter stands at the top of the
 node's own module. All other messages about a file, before a start, come from
-:mod:`~zc_perception.nodes.params.verdict`. Those about a node's keys at its start, and about
+:mod:`~zc_perception.nodes.params.verdict`. Messages about a node's keys at its start, and about
 ``ros2 param set``, come from :mod:`~zc_perception.nodes.params.node_parameters`.
 
 Read in this order:

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The parameters of a node that runs: declared, set at the start, changed later.
+Declare a node's parameters, set them at the start, and change them later.
 
 Start-up values and later changes go through the same check (:mod:`zc_perception.parameters`), and
-every refusal says the value, what is allowed, and what to do.
+every error message says the value, what is allowed, and what to do.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _ROS_TYPES = {
     str: Parameter.Type.STRING,
     list: Parameter.Type.STRING_ARRAY,
 }
-# An empty array has no type in ROS: a file's [] arrives without a value, and would be declared as
-# bytes.
+# An empty array has no type in ROS: [] in a file arrives without a value, and the parameter would
+# be declared as bytes.
 _NO_STRINGS = ['']
 
 
@@ -74,7 +74,7 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
     )
     if spec.low is not None and spec.high is not None:
         low, high = spec.low, spec.high
-        if spec.besides is not None:  # ROS knows one range only, and checks it too
+        if spec.besides is not None:  # ROS knows only one range, and checks values against it, too
             text.additional_constraints = spec.allowed()
             low, high = min(low, spec.besides), max(high, spec.besides)
         if type(spec.default) is int:
@@ -88,11 +88,11 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
 
 
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
-    """Call rclpy's own constructor of *node*; ConfigError: a name or type that can't be."""
+    """Call rclpy's constructor of *node*; ConfigError: a name or a parameter's type is invalid."""
     try:
         Node.__init__(node, name, **node_options)
     except NameValidationException as error:
-        # Its last line only points at the place.
+        # Leave out the message's last line, which only points at the place.
         text = ' '.join(' '.join(str(error).splitlines()[:-1]).split())
         raise ConfigError(
             f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r "
@@ -113,13 +113,14 @@ class NodeParameters(Mapping[str, Any]):
     A node's declared parameters and their current values.
 
     :param on_change: called with name and new value after a run-time change was accepted.
-    :param prefixes: of parameters that the node declares later, when it knows them.
+    :param prefixes: prefixes of parameters that the node declares later, when it knows their
+        names.
     :param check: called with name and new value before a run-time change is accepted; raises
         ConfigError to refuse it.
-    :param changeable: why parameters that aren't dynamic can't be set now; empty: they can.
-        Without it they never can.
-    :raises ConfigError: start-up values aren't allowed; a sentence for each, and for keys that are
-        typing errors.
+    :param changeable: returns why parameters that aren't dynamic can't be set now; empty: they can
+        be set. Without this function they can never be set.
+    :raises ConfigError: start-up values aren't allowed, or keys are mistyped; the message has a
+        sentence for each.
     """
 
     def __init__(
@@ -157,8 +158,8 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            # This also reports typing errors in its own keys. Other keys may be meant for another
-            # package's node.
+            # This also reports mistyped keys of this node. Other unknown keys may be meant for
+            # another package's node.
             for name in self.unclaimed():
                 if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
                     wrong.append(f"parameter '{name}' is unknown{hint}")
@@ -166,7 +167,7 @@ class NodeParameters(Mapping[str, Any]):
         node.add_on_set_parameters_callback(self._on_set)
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
-        """Return them in their types (ROS takes no int as double), and what is against them."""
+        """Return the values in their own types (ROS takes no int as double), and errors."""
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
         unknown = [
@@ -193,7 +194,7 @@ class NodeParameters(Mapping[str, Any]):
                 reasons.append(str(error))
             except (
                 Exception
-            ) as error:  # it would end the executor, and with that every node of the process
+            ) as error:  # an exception would end the process's executor
                 reasons.append(
                     f"parameter '{spec.name}' can't be checked: {one_line(error)}; please "
                     'report this line'
@@ -230,7 +231,7 @@ class NodeParameters(Mapping[str, Any]):
             except Exception as error:
                 for changed_name, was in reversed(changed):
                     self._values[changed_name] = was
-                    with contextlib.suppress(Exception):  # only the first reason is reported
+                    with contextlib.suppress(Exception):  # ROS reports only the first reason
                         self._on_change(changed_name, was)
                 text = (
                     f"parameter '{name}' can't be put in force: {one_line(error)}; nothing "
@@ -249,11 +250,11 @@ class NodeParameters(Mapping[str, Any]):
         return len(self._values)
 
     def given(self) -> list[str]:
-        """Return declared parameters to which the start gave a value."""
+        """Return the names of declared parameters that got a value at the start."""
         return [name for name in self._overrides if name in self._specs]
 
     def unclaimed(self) -> list[str]:
-        """Return start-up keys that this node doesn't have."""
+        """Return the start-up keys that are no parameters of this node."""
         foreign, judged = self._foreign_prefixes, self.qos_overrides()
         return [
             name
@@ -277,7 +278,7 @@ class NodeParameters(Mapping[str, Any]):
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
         """Return a sentence about a key that this node doesn't have, with the nearest key."""
         others = [*others, *self.qos_overrides()]
-        # One of this node is meant rather than a nearer one of another node.
+        # Prefer a parameter of this node to a more similar one of another node.
         hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)
         if hint:
             return f"parameter '{name}' is unknown{hint}"

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""QoS of the package's topics, as parameters ``qos_overrides.TOPIC.publisher.*`` change it."""
+"""Parameters ``qos_overrides.TOPIC.publisher.*``, which change the QoS of a topic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _USUAL = {
     'reliability': 'reliable or best_effort',
     'durability': 'volatile or transient_local',
 }
-# The middleware's own number is of 32 bits.
+# The middleware stores this number in 32 bits.
 _DEEPEST = 2**31 - 1
 _KEY = re.compile(rf'{re.escape(PREFIX)}(/.+)\.(publisher|subscription)\.([a-z_]+)')
 
@@ -53,9 +53,9 @@ class Endpoint:
     """
     A publisher or subscription whose QoS can be overridden.
 
-    :param topic: relative to the node's namespace.
+    :param topic: the topic's name relative to the node's namespace.
     :param direction: ``publisher`` or ``subscription``.
-    :param adapted: whether it hands on frames themselves, which not every QoS allows.
+    :param adapted: whether the endpoint passes type-adapted frames, which not every QoS allows.
     """
 
     topic: str
@@ -63,17 +63,17 @@ class Endpoint:
     adapted: bool = False
 
     def prefix(self, namespace: str) -> str:
-        """Return the prefix of its parameters' names, where nothing is remapped."""
+        """Return the prefix of its parameters' names, if nothing is remapped."""
         return f'{PREFIX}{namespace.rstrip("/")}/{self.topic}.{self.direction}.'
 
 
 def _check_policy(name: str, value: Any) -> None:
-    """Check one policy; ConfigError: none such has that value."""
+    """Check the value of one policy; ConfigError: the policy can't have this value."""
     policy = name.rpartition('.')[2]
     if policy == 'depth':
         good = type(value) is int and 0 <= value <= _DEEPEST
     else:
-        # The middleware refuses the one that stands for "not known".
+        # The middleware refuses the value that stands for "not known".
         good = (
             isinstance(value, str)
             and value.upper() in _ENUMS[policy].__members__
@@ -84,7 +84,7 @@ def _check_policy(name: str, value: Any) -> None:
 
 
 def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> QoSProfile:
-    """Return an endpoint's QoS by a node's parameters, where nothing is remapped."""
+    """Return an endpoint's QoS by a node's parameters, if nothing is remapped."""
     qos, prefix = QoSProfile(depth=1), endpoint.prefix(namespace)
     for policy in _USUAL:
         if prefix + policy in values:
@@ -97,13 +97,13 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
 def qos_problems(
     endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Return why endpoints can't be made with these parameters, where nothing is remapped."""
+    """Return why endpoints can't be made with these parameters, if nothing is remapped."""
     for endpoint in endpoints:
         try:
             qos = overridden(endpoint, namespace, values)
             if endpoint.adapted:
                 link_qos(qos)
-                # As AdaptedPublisher says.
+                # The message is the same as that of AdaptedPublisher.
                 latched = (
                     qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
                     and endpoint.direction == 'publisher'
@@ -119,7 +119,7 @@ def qos_problems(
 
 
 def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
-    """Say whether a parameter is for one of *endpoints*, in any namespace of its node."""
+    """Say whether a parameter is for one of *endpoints*, whatever the node's namespace is."""
     found = _KEY.fullmatch(name)
     return found is not None and any(
         f'{found[1]}.{found[2]}'.endswith(f'/{endpoint.topic}.{endpoint.direction}')
@@ -129,7 +129,7 @@ def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
 
 
 def override_names(endpoints: Iterable[Endpoint], namespace: str) -> list[str]:
-    """Return the names of all these parameters of a node, where nothing is remapped."""
+    """Return the names of all qos_overrides parameters of a node, if nothing is remapped."""
     return [endpoint.prefix(namespace) + policy for endpoint in endpoints for policy in _USUAL]
 
 

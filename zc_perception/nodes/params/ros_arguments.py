@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-What a command line's ROS arguments set, and for which nodes; and what is wrong with them.
+Read which parameters a command line's ROS arguments set, for which nodes; find mistakes.
 
-Only the command line tells for which node a key was meant. If none of our nodes has a key, it is
-refused if it was meant for one of them, by the node's name or by a bare ``-p``. In a section for
-nodes of any name the key may be another package's, so there it is a warning. A bare ``-p`` from a
-launch file is a warning too, because ``SetParameter`` reaches the programs of all packages that
-way.
+Only the command line shows for which node a key was meant. If none of our nodes has a key, the key
+is refused if it was meant for one of them, by the node's name or by a bare ``-p``. In a section
+for nodes of any name the key may be meant for another package, so it only causes a warning. A bare
+``-p`` from a launch file also causes only a warning, because ``SetParameter`` passes it to the
+programs of all packages.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
-    """Return what rclpy said about a command line, in plain words."""
+    """Return rclpy's error about a command line in plain words."""
     for flag, path in itertools.pairwise(arguments):
-        # Only what can be read again: a pipe is empty after rcl has read it.
+        # Look only into regular files: a pipe is empty after rcl has read it.
         if flag == '--params-file' and (os.path.isfile(path) or not os.path.exists(path)):
             try:
                 read_parameter_yaml(path)
@@ -77,7 +77,7 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
 
 
 class MeantFor(Enum):
-    """The nodes for which the command line sets a key."""
+    """How a command line says for which nodes it sets a key."""
 
     ANY_NODE = 'any node, by a section such as /**'
     THIS_PROCESS = 'all nodes of the process, by a bare -p'
@@ -88,10 +88,10 @@ class CommandLine:
     """
     A command line's parameters.
 
-    Its files are read once, on demand. rcl has parsed them before, so they are valid.
+    Its parameter files are read once, on demand. rcl has parsed them before, so they are valid.
 
     :param words: the command line, ROS arguments included.
-    :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
+    :param tolerant: whether an unknown parameter of a bare ``-p`` is only a warning.
     """
 
     def __init__(self, words: Sequence[str] = (), *, tolerant: bool = False) -> None:
@@ -109,7 +109,7 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """Return a node's keys, and for which nodes each was meant: this one counts most."""
+        """Return a node's keys, and for which nodes each was meant; naming this node wins."""
         of_any: set[str] = set()
         bare: set[str] = set()
         named: set[str] = set()
@@ -130,7 +130,7 @@ class CommandLine:
         )
 
     def place(self, node: str, key: str) -> str:
-        """Return file, section and line of a node's key; empty: an argument sets it."""
+        """Return file, section and line of a node's key; empty: a ``-p`` argument sets the key."""
         if any(text.partition(':=')[0].rpartition(':')[2] == key for _, text in self._arguments):
             return ''
         for file in reversed(self._files):
@@ -141,7 +141,7 @@ class CommandLine:
         return ''
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Refuse parameters that miss the one of *nodes* for which they were meant."""
+        """Refuse parameters that do not reach the one of *nodes* for which they were meant."""
         for flag, text in self._arguments:
             if prefix := _NODE_PREFIX.match(text):
                 _check_argument(prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
@@ -155,7 +155,7 @@ class CommandLine:
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
-    """Refuse what an argument sets for a node by a name that reaches none."""
+    """Refuse an argument's parameter for a node name that no node has."""
     own = last_name('/' + name)
     if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
         return
@@ -176,12 +176,12 @@ _LINES: weakref.WeakKeyDictionary[Context, CommandLine] = weakref.WeakKeyDiction
 
 
 def remember_command_line(context: Context, line: CommandLine) -> None:
-    """Remember what *context* was initialised with."""
+    """Remember the command line with which *context* was initialised."""
     _LINES[context] = line
 
 
 def command_line(context: Context) -> CommandLine:
-    """Return what a context was initialised with; nothing, where that wasn't said."""
+    """Return the command line of a context; an empty one if it wasn't remembered."""
     return _LINES.get(context) or CommandLine()
 
 
@@ -191,15 +191,15 @@ def check_start(
     """
     Refuse keys that the command line means for one of *nodes* and that none of them has.
 
-    A typing error must not go unnoticed. Keys that may be meant for other packages' nodes are a
-    warning, see above. A key that another of our nodes has is ignored, unless it was set for this
-    one by its name.
+    A mistyped key must not go unnoticed. Keys that may be meant for other packages' nodes cause a
+    warning, see above. A key of another of our nodes is ignored, unless it was set for this node
+    by its name.
 
-    :param nodes: all of this process.
-    :param component: the one component that a container loads: it isn't known who gave it a key,
-        or for which node that was meant.
-    :raises ConfigError: names the file or the node, and each section or key, with what is right in
-        its place.
+    :param nodes: all nodes of this process.
+    :param component: whether the only node is a component that a container loads. It isn't known
+        then where a key comes from and for which node it was meant.
+    :raises ConfigError: a key is unknown; the message names the file or the node, each wrong
+        section or key, and the right one.
     """
     line.check([(node.get_fully_qualified_name(), node.kind) for node in nodes])
     declared = {name for node in nodes for name in node.parameters.qos_overrides()}

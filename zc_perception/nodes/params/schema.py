@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The JSON schema of parameter files, by which editors complete and check a YAML.
+Make the JSON schema of parameter files, by which editors complete and check YAML files.
 
-It is made from the nodes' own declarations. ``python -m zc_perception.nodes.params.schema
-config/perception.schema.json`` writes it anew; a test compares. A file names it in its first line:
-``# yaml-language-server: $schema=perception.schema.json``.
+The schema is made from the nodes' own declarations. ``python -m zc_perception.nodes.params.schema
+config/perception.schema.json`` writes it again; a test compares the file. A parameter file names
+the schema in its first line: ``# yaml-language-server: $schema=perception.schema.json``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _EVERY_NODE = {
     spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description}
     for spec in EVERY_NODE_SPECS
 }
-# Parameters that nodes declare when they know them, nested or by names with dots.
+# Parameters that nodes declare later, when they know their names; nested, or with dots in the
+# name.
 OPEN_ENDED = {
     'qos_overrides': (
         'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.'
@@ -51,7 +52,7 @@ OPEN_ENDED = {
 
 
 def parameter_schema(spec: ParameterSpec) -> dict[str, Any]:
-    """Return what one parameter may be."""
+    """Return the schema of one parameter's value."""
     when = ' Can change while the node runs.' if spec.dynamic else ''
     unit = f' [{spec.unit}]' if spec.unit else ''
     return {
@@ -101,7 +102,7 @@ def _section(parameters: str) -> dict[str, Any]:
 
 
 def file_schema() -> dict[str, Any]:
-    """Return what a file may be; keys and sections of other packages' nodes are ignored."""
+    """Return the schema of a file; keys and sections of other packages' nodes are allowed."""
     definitions: dict[str, Any] = {}
     everywhere: dict[str, Any] = {}
     for name, node in node_kinds().items():
@@ -155,7 +156,7 @@ def text() -> str:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Write the file."""
+    """Write the schema to the file that the arguments name."""
     parser = argparse.ArgumentParser(
         prog='schema', description='Writes the JSON schema of parameter files.'
     )

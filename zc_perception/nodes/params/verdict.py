@@ -16,7 +16,7 @@
 """
 Judge, before anything runs, whether nodes would take a parameter file: :func:`judge`.
 
-It asks three questions, and the nodes at their start go by the same rules:
+The judgement answers three questions, by the same rules as the nodes at their start:
 
 1. Does each section reach the node that it was meant for (:func:`judge_sections`)? rcl applies a
    section to the nodes whose full name it matches, and says nothing if it matches none: a
@@ -67,7 +67,7 @@ NAMES = tuple(_CLASSES)
 
 
 class NodeKind(Protocol):
-    """What a node class declares, as ``PerceptionNode`` has it."""
+    """The declarations of a node class, under the names that ``PerceptionNode`` has."""
 
     SPECS: NodeSpecs
     PREFIXES: Sequence[str]
@@ -94,10 +94,11 @@ def node_kinds() -> dict[str, NodeKind]:
 
 def declares(kind: NodeKind, parameter: str) -> bool:
     """
-    Say whether such a node has a parameter.
+    Say whether a node of this kind has a parameter.
 
-    Of parameters that the node declares later only the prefix is known. A parameter of a topic's
-    QoS counts as the node's unless it is known as another node's: the topic may be a remapped one.
+    For parameters that the node declares later only the prefix is compared. A parameter of a
+    topic's QoS counts as the node's unless it is known as another node's: the topic may be a
+    remapped one.
     """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
@@ -112,7 +113,7 @@ def declares(kind: NodeKind, parameter: str) -> bool:
 
 
 def owners(parameter: str) -> list[str]:
-    """Return the names of the nodes that have a parameter of their own of that name."""
+    """Return the names of the nodes whose own parameters include this name."""
     return [
         name
         for name, kind in node_kinds().items()
@@ -122,7 +123,7 @@ def owners(parameter: str) -> list[str]:
 
 
 def belongs_elsewhere(parameter: str) -> str:
-    """Return whose an unknown parameter is, the rest of a sentence; empty: nobody's."""
+    """Return the rest of a sentence: which other node has the parameter; empty: none has it."""
     names = [f"'{name}'" for name in owners(parameter)]
     if names:
         return (
@@ -136,7 +137,7 @@ def belongs_elsewhere(parameter: str) -> str:
 
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
-    """Return the rest of such a sentence: which node has the parameter, or which one was meant."""
+    """Return the rest of a sentence: which node has the parameter, or which key was meant."""
     names = [
         *(spec.name for spec in kind.SPECS),
         *EVERY_NODE,
@@ -168,10 +169,10 @@ class Problem:
     """
     Why a node would not start with a file.
 
-    :param text: one sentence: the value, what is allowed, what to do.
-    :param node: kind of the node; empty: it is about a section.
-    :param section: the section that has the value; empty: it is about several values.
-    :param line: of the key or section in the file; 0: of several.
+    :param text: a sentence with the value, what is allowed, and what to do.
+    :param node: kind of the node; empty: the problem is about a section.
+    :param section: the section that has the value; empty: the problem is about several values.
+    :param line: line of the key or section in the file; 0: the problem is about several.
     """
 
     text: str
@@ -186,12 +187,12 @@ class Problem:
 @dataclass
 class Verdict:
     """
-    What the nodes would say.
+    The errors and warnings that the nodes would report.
 
-    :ivar misses: sections that were meant for one of the nodes and match none. The nodes end with
-        them.
-    :ivar problems: what else the nodes end with.
-    :ivar warnings: what they only warn of.
+    :ivar misses: sections that were meant for one of the nodes and match none, so that the nodes
+        would not start.
+    :ivar problems: other reasons why the nodes would not start.
+    :ivar warnings: sentences of which the nodes would only warn.
     """
 
     misses: list[Problem] = field(default_factory=list)
@@ -205,9 +206,9 @@ def judge(
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verdict:
     """
-    Return what the nodes would say about a file.
+    Return the errors and warnings that the nodes would report about a file.
 
-    :param nodes: the nodes that will get it: kinds (``capture``, ``inference`` …) by full
+    :param nodes: the nodes that will get the file: kinds (``capture``, ``inference`` …) by full
         names.
     :param on_top: values by kind that win over the file's, such as those of launch
         arguments.
@@ -257,7 +258,7 @@ def check_file(
     nodes: Mapping[str, str],
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[str]:
-    """Refuse what :func:`judge` finds; return what is worth a warning."""
+    """Raise the errors that :func:`judge` finds, and return its warnings."""
     verdict = judge(file, nodes, on_top)
     wrong = dict.fromkeys(
         f'{one.node}: {one}' if one.node else str(one) for one in verdict.misses + verdict.problems
@@ -277,10 +278,10 @@ def component_values(
     """
     Return the values for a component that doesn't get the file itself.
 
-    They are the file's values for it, and *on_top*. What a section for all nodes has for other
-    nodes is left out, and what the chosen kind doesn't read: :func:`judge` has said so with the
-    line, which the node doesn't know. An empty list has no type in ROS, so it goes as one empty
-    string, which doesn't count.
+    These are the file's values for the component, and *on_top*. Values of a section for all nodes
+    that only other nodes have are left out, and so are values that the chosen kind doesn't read:
+    :func:`judge` has reported these with their lines, which the node doesn't know. An empty list
+    has no type in ROS, so it is passed as a list with one empty string, which is ignored.
     """
     own, values = node_kind(kind), file.values(node)
     others = {name for name in file.keys_for_any_name(node) if not declares(own, name)}
@@ -300,11 +301,11 @@ def expected_nodes(
     """
     Return the nodes that will get a file, for :func:`judge`.
 
-    They are those of some namespaces, or those that the file names, or one of each kind. A
-    recorder or a pipeline is among them only where a section is for it: none of the programs for
-    cameras starts one.
+    They are the nodes in some namespaces, or those that the file names, or one node of each kind.
+    A recorder or a pipeline is among them only if the file has a section for it, because the
+    programs for cameras start neither.
 
-    :param namespaces: of all cameras; ``None``: as the file says.
+    :param namespaces: the namespaces of all cameras; ``None``: those that the file names.
     """
     named = {name: nodes_named(name, sections) for name in NAMES}
     alone = ('recorder', 'gstreamer')
@@ -334,12 +335,11 @@ def expected_nodes(
 
 def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
-    Return why a node would not start with *values*: parameter and sentence for each reason.
+    Return why a node would not start with *values*: a parameter and a sentence per reason.
 
-    The parameter is empty where the reason is about several. Keys that the node doesn't have are
-    ignored.
+    The parameter is empty if the reason is about several parameters. Unknown keys are ignored.
 
-    :param values: start-up values by parameter; what is left out has its default.
+    :param values: start-up values by parameter; missing parameters have their defaults.
     """
     found: list[tuple[str, str]] = []
     taken: dict[str, Any] = {spec.name: spec.default for spec in kind.SPECS}
@@ -362,7 +362,7 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
-    """Return a sentence for each key for nodes of any name that none of ours has."""
+    """Return a sentence for each key in a section for any node that none of our nodes has."""
     sentences, known = [], names_of(node_kinds().values())
     for key in dict.fromkeys(
         key for node in nodes for key in sorted(file.keys_for_any_name(node))
@@ -388,7 +388,7 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
-    """Return what is to be refused in a file's sections, *among* those of all files."""
+    """Return the errors in a file's sections; *among* has the sections of all files."""
     among = among or [section for section, _ in file.sections]
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     refused: list[Problem] = []
@@ -415,7 +415,7 @@ def judge_sections(
 
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
-    """Say whether a section may be for a node; a renamed one leaves its kind's to others."""
+    """Say whether a section may be meant for a node by its name, or by its kind's usual name."""
     own = last_name(node)
     return name == own or (
         name == kind and not any(last_name(s) == own and section_matches(s, node) for s in among)
@@ -423,7 +423,7 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
 
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
-    """Say whether one name is the other mistyped; other numbers or words: other cameras."""
+    """Say whether one name is the other mistyped; other numbers or words mean other cameras."""
     one, other = '_'.join(written), '_'.join(meant)
     pairs = list(zip(one.split('_'), other.split('_'), strict=False))
     if one.replace('_', '') == other.replace('_', ''):
@@ -435,7 +435,7 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Return why a section that matches none of *nodes* was meant for one; empty: it wasn't."""
+    """Return why a section that matches none of *nodes* was meant for one; empty: it was not."""
     shown = section.lstrip('/')
     literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:
@@ -457,5 +457,5 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
 
 
 def _names(section: str, node: str) -> bool:
-    """Say whether the section names that node rather than all of a kind."""
+    """Say whether the section names this single node, not all nodes of a kind."""
     return section_matches(section, node) and not set(section.split('/')[-2:]) & _WILDCARDS

@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-A parameter file: what rcl makes of it, and the lines of its keys.
+Read a parameter file: the values as rcl reads them, and the lines of its keys.
 
-rcl's own parser says what a file means: the library of ``rcl_yaml_param_parser``, whose header is
-the same from Humble to Kilted. It keeps no lines, so a walk over PyYAML's events finds them. If
-the two don't see the same parameters, ROS would start with something other than the file says, so
-such a file is refused. Where there is no ROS (``zc_doctor`` on a bare machine), the values are
-PyYAML's.
+The values come from rcl's own parser, the library of ``rcl_yaml_param_parser``, whose header is
+the same from Humble to Kilted. The parser keeps no line numbers, so a walk over PyYAML's events
+finds the lines. If the two find different parameters, ROS would start with other values than the
+file says, so such a file is refused. On a machine without ROS (where only ``zc_doctor`` runs) the
+values come from PyYAML.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Section = tuple[str, dict[str, Any]]
 @dataclass(frozen=True)
 class ParameterYaml:
     """
-    What a parameter file says.
+    The content of a parameter file.
 
-    :param where: begins messages about the file.
-    :param sections: in their order: a later one wins over an earlier one.
-    :param lines: where each parameter is given, by section and name; with an empty name: where the
-        section begins.
-    :param by_rcl: whether the values are rcl's.
+    :param where: the first words of messages about the file.
+    :param sections: the sections in their order: a later one wins over an earlier one.
+    :param lines: the line of each parameter by section and name; with an empty name, the line at
+        which the section begins.
+    :param by_rcl: whether the values were read by rcl.
     """
 
     path: str
@@ -67,7 +67,7 @@ class ParameterYaml:
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
-        """Return keys that a node gets only from sections for any name, perhaps for others."""
+        """Return the keys that a node gets only from sections for any node name."""
         matching = [
             (section, values)
             for section, values in self.sections
@@ -80,7 +80,7 @@ class ParameterYaml:
 
 
 def section_matches(section: str, node: str) -> bool:
-    """Match as rcl's wildcards do: ``*`` is one token, ``**`` any number of them, also none."""
+    """Match as rcl's wildcards do: ``*`` is one token, ``**`` is zero or more tokens."""
     pattern = ''.join(
         '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
         for token in section.split('/')[1:]
@@ -89,7 +89,7 @@ def section_matches(section: str, node: str) -> bool:
 
 
 def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
-    """Return what a node starts with: a later section wins, whichever is the more exact."""
+    """Return a node's values: a later section wins, also over a more exact one."""
     found: dict[str, Any] = {}
     for section, values in sections:
         if section_matches(section, node):
@@ -103,7 +103,7 @@ def last_name(section: str) -> str:
 
 
 def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
-    """Return full names of nodes of that name in sections: literal ones, or below ``/**``."""
+    """Return the full names of nodes of that name in sections: literal names, or below ``/**``."""
     named = []
     for section, _ in sections:
         below = section.removeprefix('/**')
@@ -113,7 +113,7 @@ def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-# What rcl's parser keeps of a file: rcl_yaml_param_parser/types.h, rcutils/allocator.h.
+# The structs of rcl's parser: rcl_yaml_param_parser/types.h, rcutils/allocator.h.
 
 
 def _struct(name: str, **fields: Any) -> Any:
@@ -184,7 +184,7 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """Return a value as Python has it: only one pointer is set, and of an empty list none."""
+    """Return a value as a Python object; only one pointer is set, for an empty list none."""
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
@@ -200,7 +200,7 @@ def _python(variant: Any) -> Any:
 
 
 def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
-    """Return what rcl makes of a copy of a file (it may be a pipe), or why it refuses it."""
+    """Return the values that rcl reads from a copy of a file (it may be a pipe), or its error."""
     params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
     try:
         with open(os.memfd_create('parameters'), 'wb', buffering=0) as copy:
@@ -225,7 +225,7 @@ def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
         library.rcl_yaml_node_struct_fini(params)
 
 
-# The lines.
+# The lines of keys.
 
 _PLAIN_WORDS = (
     ('expected <block end>', 'its indentation does not match the lines above'),
@@ -270,7 +270,7 @@ def _section_name(name: str) -> str:
 
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
-    """Return the value that PyYAML sees from *event* on; :data:`_UNREADABLE`: it can't be."""
+    """Return the value that PyYAML reads from *event* on; :data:`_UNREADABLE`: it can't."""
     if isinstance(event, yaml.SequenceStartEvent):
         items = []
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
@@ -293,7 +293,7 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Yield each key below *above*, its line and value; ``None``: it has keys of its own."""
+    """Yield each key below *above*, its line and value; ``None``: the key has keys below it."""
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         assert key.start_mark is not None  # PyYAML's own parser marks every event
         keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
@@ -309,24 +309,25 @@ def _walk(
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     """
-    Return what a file has, by section and name as in :class:`ParameterYaml`.
+    Return a file's keys, by section and name as in :class:`ParameterYaml`.
 
-    Each has its line, and the value that PyYAML sees; ``None`` where a section begins, or where a
-    name has others below.
+    Each has its line and the value that PyYAML reads; ``None`` for the begin of a section and for
+    a name with further names below it.
 
-    :raises yaml.YAMLError: it is no YAML.
+    :raises yaml.YAMLError: the file is no YAML.
     """
     found: dict[_Key, list[tuple[int, Any]]] = {}
     events, begun = yaml.parse(raw, Loader=yaml.SafeLoader), 0
     for event in events:
-        if isinstance(event, yaml.ScalarEvent):  # the whole file, which rcl takes for an empty one
+        # the whole file is one scalar, which rcl treats as an empty file
+        if isinstance(event, yaml.ScalarEvent):
             found['', event.value] = [(1, _UNREADABLE)]
         for keys, line, value in (
             _walk(events) if isinstance(event, yaml.MappingStartEvent) else ()
         ):
             if KEY not in keys:
                 begun = line
-                if value is not None:  # rcl takes any key that begins with KEY for it
+                if value is not None:  # rcl treats every key that begins with KEY as KEY
                     found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
             at = keys.index(KEY)
@@ -338,7 +339,7 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
 
 
 def _refusal(reason: str, sections: Mapping[str, int]) -> str:
-    """Return what rcl says about a file, in plain words and with the line."""
+    """Return rcl's error about a file in plain words, with the line."""
     problem, line = _in_plain_words(_RCL_LINE.sub('', reason)), _RCL_LINE.search(reason)
     odd = next((section for section in sections if not _NODE.fullmatch(section)), '')
     if line:
@@ -350,7 +351,7 @@ def _refusal(reason: str, sections: Mapping[str, int]) -> str:
 
 
 def _in_plain_words(problem: str) -> str:
-    """Return what PyYAML or rcl says about a file, without the names of tokens."""
+    """Return an error of PyYAML or rcl without the names of tokens."""
     words = next((words for pattern, words in _PLAIN_WORDS if pattern in problem), problem)
     return re.sub("'?<stream end>'?", 'the end of the file', words)
 
@@ -359,8 +360,8 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
     """
     Read a parameter file: a node gets the sections that match it, and later ones win.
 
-    :param called: what messages call the file.
-    :raises ConfigError: it can't be read, or is no parameter file for ROS.
+    :param called: the file's name in messages.
+    :raises ConfigError: the file can't be read, or is no parameter file for ROS.
     """
     where = f"{called} '{path}'"
     try:
