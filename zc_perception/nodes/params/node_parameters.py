@@ -182,7 +182,7 @@ class NodeParameters(Mapping[str, Any]):
         return converted, [*reasons, *unknown]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
-        """Return new values in the parameters' own types, and what speaks against others."""
+        """Return accepted new values in the parameters' types, and the other values' errors."""
         accepted, reasons = [], []
         for parameter in parameters:
             spec = self._specs.get(parameter.name)
@@ -192,9 +192,7 @@ class NodeParameters(Mapping[str, Any]):
                 accepted.append((spec.name, self._new_value(spec, parameter)))
             except ConfigError as error:
                 reasons.append(str(error))
-            except (
-                Exception
-            ) as error:  # an exception would end the process's executor
+            except Exception as error:  # an exception would end the process's executor
                 reasons.append(
                     f"parameter '{spec.name}' can't be checked: {one_line(error)}; please "
                     'report this line'
