@@ -99,11 +99,23 @@ def fetch_with_dependencies(
     return _with_lists(download, f'downloading {" ".join(names)} with dependencies', architecture)
 
 
-def resolve_dependency(meta: str, prefix: str, architecture: str = '') -> str:
-    """Return the package beginning with ``prefix`` on which the package ``meta`` depends now."""
+def resolve_dependency(
+    meta: str, prefix: str, architecture: str = '', optional: bool = False
+) -> str:
+    """
+    Return the package beginning with ``prefix`` on which the package ``meta`` depends now.
+
+    Return an empty name if there is none and it is *optional*.
+    """
 
     def look_up(options: Sequence[str]) -> str:
-        return parse_dependency(_apt(['apt-cache', *options, 'depends', meta]), meta, prefix)
+        listing = _apt(['apt-cache', *options, 'depends', meta])
+        try:
+            return parse_dependency(listing, meta, prefix)
+        except AptError:
+            if optional and listing:
+                return ''
+            raise
 
     return _with_lists(look_up, f'looking up what {meta} depends on', architecture)
 

@@ -55,7 +55,8 @@ class Recipe:
     :param name: of its folder.
     :param format: part of the cache's name: another list of packages or plugins is another root.
     :param renamed: libraries whose packages are called otherwise on other releases
-        (``libglib2.0-0t64``): who depends on them, how their names begin.
+        (``libglib2.0-0t64``): which package depends on them, and how their names begin; ``?`` if
+        it doesn't on every release.
     :param needed: plugins without which the root is of no use; the others are kept where they are.
     :param suite: the release of Debian; empty: the machine's own. Another one brings its own C
         library and programs, and no headers.
@@ -78,11 +79,12 @@ OWN = Recipe(
      'gstreamer1.0-plugins-good',
      'gstreamer1.0-plugins-bad', 'gstreamer1.0-plugins-ugly', 'libgstreamer-plugins-bad1.0-0',
      'libgstreamer1.0-dev', 'libgstreamer-plugins-base1.0-dev', 'libglib2.0-dev', 'libgudev-1.0-0',
-     'libv4l-0', 'libv4lconvert0',
-     'liborc-0.4-0', 'libdrm2', 'libffi8', 'libpcre2-8-0'),
-    (('libgstreamer1.0-0', 'libglib2.0-0'), ('libgstreamer1.0-0', 'libdw1'),
-     ('libgstreamer1.0-0', 'libunwind8'), ('libdw1', 'libelf1'),
-     ('libv4lconvert0', 'libjpeg'), ('gstreamer1.0-plugins-ugly', 'libx264-'),
+     'libdrm2', 'libffi8', 'libpcre2-8-0'),
+    (('libgstreamer1.0-0', 'libglib2.0-0'), ('libgstreamer1.0-0', 'libdw1?'),
+     ('libgstreamer1.0-0', 'libunwind8?'), ('libdw1?', 'libelf1?'),
+     ('libgstreamer-plugins-base1.0-0', 'liborc-0.4-0'), ('gstreamer1.0-plugins-good', 'libv4l-0'),
+     ('libv4l-0', 'libv4lconvert0'), ('libv4lconvert0', 'libjpeg'),
+     ('libglib2.0-dev', 'libgio-2.0-dev?'), ('gstreamer1.0-plugins-ugly', 'libx264-'),
      ('gstreamer1.0-plugins-bad', 'libopenh264-')),
     ('app', 'audiotestsrc', 'coreelements', 'jpeg', 'multifile', 'openh264', 'playback',
      'rawparse', 'typefindfunctions', 'video4linux2',
@@ -213,7 +215,7 @@ def fetch_root(recipe: Recipe, into: Path) -> None:
         step(f"fetching {recipe.name} from Debian's packages ({recipe.size})"),
         scratch_folder(into.parent) as scratch,
     ):
-        names = [*recipe.packages, *(resolve_dependency(*pair) for pair in recipe.renamed)]
+        names = [*recipe.packages, *_renamed(recipe)]
         # libjpeg comes as an empty package that depends on the real one.
         names = [name if name != 'libjpeg8' else 'libjpeg-turbo8' for name in names]
         for deb in fetch(names, scratch / 'debs', suite=recipe.suite):
@@ -222,6 +224,17 @@ def fetch_root(recipe: Recipe, into: Path) -> None:
         _keep(recipe, scratch / 'tree', kept)
         (kept / 'complete').write_text(str(recipe.format))
         os.replace(kept, into)
+
+
+def _renamed(recipe: Recipe) -> list[str]:
+    """Return the names that the packages of ``renamed`` have in this release."""
+    found: dict[str, str] = {}
+    for package, prefix in recipe.renamed:
+        if found.get(package, package):
+            found[prefix] = resolve_dependency(
+                found.get(package, package), prefix.rstrip('?'), optional=prefix.endswith('?')
+            )
+    return [name for name in found.values() if name]
 
 
 def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
