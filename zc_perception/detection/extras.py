@@ -46,7 +46,7 @@ Lines between the 17 keypoints of COCO's people: nose, eyes, ears, shoulders, el
 knees, ankles.
 """
 SEEN = 0.5
-"""Keypoints with a lower score are not seen: no line ends at them."""
+"""Keypoints with a lower score count as not seen: no line to them is drawn."""
 
 
 def keypoints(
@@ -76,7 +76,7 @@ def keypoints(
 
 
 MOST = 65535
-"""Labels that a picture can have."""
+"""The highest number of labels in a picture."""
 _NOWHERE = np.zeros((0, 4), np.int32)
 
 

@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from zc_perception.parameters import ParameterSpec
 
 PARAMETERS = (
-    ParameterSpec('depth_topic', '', "Depth pictures that are registered to the camera's: with "
-                                     'them detections_3d says where objects are in '
-                  'space. Empty: off.'),
+    ParameterSpec('depth_topic', '', "Topic of depth pictures registered to the camera's; "
+                                     'with them detections_3d gives the positions of objects '
+                  'in space. Empty: off.'),
 )  # fmt: skip
-"""Of the inference node."""
+"""The inference node's parameters for positions in space."""
 # The highest number of samples along each side of a box: it limits the work for a large box.
 _SAMPLES = 32
 # A surface counts as the object if it fills a quarter of the box's middle. If fewer than a tenth

@@ -101,13 +101,13 @@ def parse_tiles(text: str) -> tuple[int, int]:
 PARAMETERS = (
     ParameterSpec('roi', '', ('The part of the frame that the model sees, as '
                               "'x,y,width,height' in even numbers of pixels. Empty: all of it.")),
-    ParameterSpec('tiles', '1x1', ('COLUMNSxROWS of overlapping tiles, each of which the model '
-                                   'runs on. 1x1: none.')),
-    ParameterSpec('tile_overlap', 0.2, ('tiles: how much two neighbours share, as a part of a '
-                                        'side. More than the largest small object.'),
+    ParameterSpec('tiles', '1x1', ('COLUMNSxROWS of overlapping tiles; the model runs on each. '
+                                   '1x1: no tiles.')),
+    ParameterSpec('tile_overlap', 0.2, ('tiles: the overlap of two neighbours, as a share of a '
+                                        "tile's side. Choose it larger than a small object."),
                   '', 0.0, 0.5),
 )  # fmt: skip
-"""Of an accelerator that can run a model on parts of a frame."""
+"""The parameters of an accelerator that can run a model on parts of a frame."""
 
 
 _NOWHERE = Region(0, 0, 0, 0)

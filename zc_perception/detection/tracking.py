@@ -45,16 +45,16 @@ PARAMETERS = (
                                      'frame, in the id of each detection.'),
                   choices=(NONE, BYTETRACK), dynamic=True),
     ParameterSpec('track_score', 0.5, ('tracking: a detection with at least this score may '
-                                       'begin a track; one with less only goes on with one.'),
+                                       'begin a track; any other can only continue a track.'),
                   '', 0.0, 1.0, dynamic=True),
-    ParameterSpec('track_iou', 0.2, ('tracking: a detection goes on with a track whose '
-                                     'expected box it overlaps at least so much.'), 'IoU',
+    ParameterSpec('track_iou', 0.2, ('tracking: a detection continues a track if it overlaps '
+                                     "the track's expected box at least this much."), 'IoU',
                   0.01, 1.0, dynamic=True),
     ParameterSpec('track_lost', 1.0, ('tracking: an object that was not seen for longer than '
                                       'this gets a new number.'), 's', 0.0, 60.0,
                   dynamic=True),
 )  # fmt: skip
-"""Of the inference node."""
+"""The inference node's parameters for tracking."""
 # The standard deviations of a position, and of a velocity per 1/30 s, as shares of the box's
 # height.
 _POSITION, _VELOCITY, _STEP_S = 1 / 20, 1 / 160, 1 / 30

@@ -170,25 +170,25 @@ class Accelerator(ABC):
     """
 
     ENGINES: ClassVar[Sequence[EngineRules]] = ()
-    """What may stand in a manifest as ``engine`` for it, best first."""
+    """The values of a manifest's key ``engine`` that this accelerator runs, best first."""
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
-    """The inference node's parameters that it reads, besides :data:`FOR_ALL`.
+    """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 
     Their texts don't name the accelerator."""
     CHECKS: ClassVar[Sequence[Check]] = ()
-    """What ``zc_doctor`` looks at for it."""
+    """The checks of ``zc_doctor`` for this accelerator."""
     IMPORTS: ClassVar[bool] = False
-    """Whether its device reads the frames' own memory, which has to be dma-bufs then."""
+    """Whether its device reads the frames' own memory, which then must be dma-bufs."""
     EVENTS: ClassVar[DriverEvents | None] = None
-    """What its driver tells the kernel's trace about imports and jobs, for ``zc_verify``."""
+    """The driver's tracepoints of imports and jobs, for ``zc_verify``."""
     AUTO: ClassVar[int | None] = None
     """Its place in the order of ``accelerator: auto``, the lowest first.
 
-    ``None``: it runs only where the parameter names it."""
+    ``None``: it runs only if the parameter names it."""
     DEVICE_FIRST: ClassVar[bool] = False
     """Whether a device that can't be used is reported before a model that doesn't fit.
 
-    If so, opening the device must keep no other program from using it."""
+    If so, opening the device must not keep other programs from using the device."""
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:

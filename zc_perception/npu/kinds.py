@@ -40,7 +40,7 @@ FOR_ALL = (
     ParameterSpec(
         'in_flight',
         1,
-        'Most frames that are on the accelerator at the same time.',
+        'Highest number of frames on the accelerator at the same time.',
         '',
         1,
         16,
@@ -49,14 +49,14 @@ FOR_ALL = (
     ParameterSpec(
         'timeout',
         1.0,
-        'A frame that takes longer than this is given up.',
+        'A frame without a result after this time is given up.',
         's',
         0.01,
         60.0,
         dynamic=True,
     ),
 )
-"""Parameters of the inference node that every accelerator gets, too."""
+"""Parameters of the inference node that every accelerator also reads."""
 AUTO = 'auto'
 """Not an accelerator, but the first that fits, in the order of their ``AUTO``."""
 # The registered classes derive from Accelerator. That module imports this one for manifests'

@@ -388,7 +388,7 @@ INPUT = Table(
         'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes.', 'nchw'),
         'dtype': Key(choice(*_INPUT_TYPES), 'Type of the values.', 'float32'),
         'colour': Key(
-            choice('rgb', 'bgr', 'grey'), 'Order of the channels; grey: one, of luma.', 'rgb'
+            choice('rgb', 'bgr', 'grey'), 'Order of the channels; grey: only luma.', 'rgb'
         ),
         'range': Key(
             array(
@@ -406,35 +406,35 @@ INPUT = Table(
         ),
         'mean': Key(
             array('one number, or one for each channel', number(), 1, 3),
-            'Taken from the real values, in the order of the channels.',
+            'Subtracted from the real values: one number, or one for each channel.',
             [],
         ),
         'std': Key(
             array('one number above 0, or one for each channel', number(above=0), 1, 3),
-            'By which they are divided then.',
+            'Divisors of the values after mean was subtracted.',
             [],
         ),
         'scale': Key(
             number(above=0),
-            'Whole numbers: value = (raw - zero_point) * scale. uint8: by default 1.',
+            'For integer types: value = (raw - zero_point) * scale. Default for uint8: 1.',
         ),
-        'zero_point': Key(integer(*_INT32), 'Whole numbers: the raw value of 0.', 0),
+        'zero_point': Key(integer(*_INT32), 'For integer types: the raw value of a real 0.', 0),
         'resize': Key(
             choice('letterbox', 'stretch', 'none'),
             (
-                'How a frame becomes that size: aspect kept and borders filled, or not kept; '
-                'none: the model runs on the frame itself.'
+                'How a frame is scaled to this size. letterbox: with its aspect kept and borders '
+                'filled; stretch: without; none: the model runs on the frame itself.'
             ),
             'letterbox',
         ),
-        'pad': Key(integer(0, 255), 'Sample value of the borders of a letterbox.', 114),
+        'pad': Key(integer(0, 255), 'The sample that fills the borders of a letterbox.', 114),
     }
 )
 OUTPUTS = TableList(
     Table(
         {
             'name': Key(text('a name'), 'Name of the tensor.'),
-            'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes, if they have one.'),
+            'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes of a grid.'),
             'dtype': Key(choice(*DTYPES), 'Type of the values.'),
             'shape': Key(
                 array('a list of positive sizes', integer(1, 1 << 30), 1), 'Sizes without padding.'
@@ -443,54 +443,52 @@ OUTPUTS = TableList(
             'scale': Key(
                 _SCALE,
                 (
-                    'value = (raw - zero_point) * scale; one, or one for each element of the last '
-                    'axis.'
+                    'value = (raw - zero_point) * scale; one number, or one for each element of '
+                    'the last axis.'
                 ),
                 1.0,
             ),
-            'zero_point': Key(integer(*_INT32), 'The raw value of 0.', 0),
+            'zero_point': Key(integer(*_INT32), 'The raw value of a real 0.', 0),
             'padding': Key(
                 array(
                     'a list with two numbers for each axis, elements before and after', _PAIR, 1
                 ),
-                'Elements before and after each axis in the result buffer.',
+                'Padding elements before and after each axis in the result buffer.',
             ),
         },
         needed=('name',),
     ),
     'a list of at least one tensor',
 )
-# Keys that a variant may replace, besides those of its engine.
+# Keys that a variant may have, besides those of its own engine.
 _KEYS = {
     'input': Key(
         INPUT,
         (
-            'What the network takes (a compiled model says layout, type, scale and zero point '
-            'itself).'
+            "The network's input (a compiled model's file itself tells layout, type, scale and "
+            'zero point).'
         ),
     ),
-    'outputs': Key(
-        OUTPUTS, 'What the network yields; needed where there is no file that says it.'
-    ),
+    'outputs': Key(OUTPUTS, "The network's outputs; needed if no file describes them."),
     'head': Key(
         HeadRule(), 'How the outputs are read: the kind of head, or a mapping with its options.'
     ),
     'classes': Key(
         array('a list of at least one class name', text('a name'), 1),
-        'Names of the classes, in the order of the scores, no background.',
+        'Names of the classes, in the order of the scores, without a background class.',
     ),
     'classes_file': Key(
         text('the name of a text file with one class per line, relative to the manifest'),
-        'In place of classes.',
+        'A file with the names of the classes, instead of classes.',
     ),
-    'score_threshold': Key(number(0.0, 1.0), 'Detections below are dropped.', 0.25),
+    'score_threshold': Key(number(0.0, 1.0), 'Detections with a lower score are dropped.', 0.25),
     'nms_threshold': Key(
         number(0.0, 1.0), 'IoU above which the weaker of two boxes is dropped.', 0.45
     ),
-    'max_detections': Key(integer(1, 10000), 'Most detections per frame.', 300),
+    'max_detections': Key(integer(1, 10000), 'Highest number of detections per frame.', 300),
 }
 _SHARED = ('input', 'outputs', 'head', 'classes')
-# The other keys describe the file of one engine.
+# Keys that variants inherit. The other keys describe one engine's file.
 _SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
 _DEFAULT_ENGINE = 'onnx'
 COMPILED = 'model.json'
@@ -542,15 +540,15 @@ def manifest_table() -> Table:
     variant = variant_table()
     return Table(
         {
-            'name': Key(text('a name'), "The model's name; left out: the folder's."),
+            'name': Key(text('a name'), "The model's name; if left out, the folder's name."),
             **variant.keys,
             'finds': Key(
                 text('a few words', empty=True),
-                'What it finds, and in which pictures: logged at the start.',
+                'What the model finds and in which pictures; the node logs this at its start.',
                 '',
             ),
             'licence': Key(
-                text('the name of a licence', empty=True), 'Of weights and training data.'
+                text('the name of a licence', empty=True), 'Licence of weights and training data.'
             ),
             'variants': Key(
                 TableList(variant, 'a list of at least one mapping'),

@@ -66,7 +66,7 @@ CARD_CHECKS = (
     Check('metis.link', "speed and width of each card's PCIe link", f'{_CHECKS}:metis_link'),
     Check('metis.iommu', "each card's IOMMU group and what it does", f'{_CHECKS}:metis_iommu'),
 )
-"""Of every accelerator that uses a card."""
+"""The checks of every accelerator that uses a card."""
 _NODES = ('metis-*', 'europa-*')
 _PARAMETER = "parameter 'accelerator_device'"
 _PCI_ADDRESS = re.compile(
@@ -78,7 +78,7 @@ _NAME = re.compile(
 )
 INDEX = re.compile(r'[0-9]{1,4}', re.ASCII)
 _GONE = b'\xff\xff'
-"""What a read of a PCI device's vendor gives that doesn't answer any more."""
+"""The vendor id that is read from a PCI device that doesn't answer any more."""
 
 Place = tuple[int, int, int, int]
 """PCI domain, bus, slot and function."""

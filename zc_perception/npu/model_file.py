@@ -225,7 +225,7 @@ _Place = tuple[int, int] | int
 
 def _span(place: _Place) -> tuple[int, int]:
     if isinstance(place, int):
-        raise ValueError('a field has another type')
+        raise ValueError('one of its fields has a wrong type')
     return place
 
 
@@ -243,7 +243,7 @@ def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Pl
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise ValueError('it is no protocol buffer')
+            raise ValueError('its content is no protocol buffer')
         if start + length > end:
             raise ValueError('it ends too early')
         yield key >> 3, (start, start + length)
@@ -254,7 +254,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if shift > 63:
-            raise ValueError('it is no protocol buffer')
+            raise ValueError('its content is no protocol buffer')
         byte = content[start]
         start += 1
         value |= (byte & 0x7F) << shift

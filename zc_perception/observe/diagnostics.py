@@ -51,13 +51,15 @@ PERIOD_S = 1.0
 _REST_S = 5.0
 LOOK_S = 0.2
 """
-Seconds between two looks at the signs, and at the levels where a sign has changed: at most five
-messages a second, whatever flickers.
+Seconds between two checks of the signs, and of the levels after a sign has changed.
+
+So at most five messages a second are sent, however often levels change.
 """
 _RESTLESS_S = RECENT_S + PERIOD_S
 """
-Seconds within which a sign's announcement shows: warnings pass, and what has stopped is known to
-have stopped.
+Seconds for which the levels are checked after a sign has changed.
+
+This is long enough for a warning to pass, and for silence to be noticed.
 """
 
 

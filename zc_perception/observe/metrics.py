@@ -134,7 +134,7 @@ class StageLatencies:
 
 
 RECENT_S = 3.0
-"""For this many seconds an event is worth a warning."""
+"""An event causes a warning for this many seconds."""
 RATE_S = 1.0
 """A rate is taken over at least this many seconds: one frame more or less must not matter."""
 _LOOKS_KEPT = 50

@@ -130,7 +130,7 @@ class HeadRule(Rule):
         if near and value not in HEADS.names:
             kinds = ', '.join((self.words, *HEADS.others))
             raise place.refuse(
-                value, f'{kinds}; for {value} it is {near}, or is left out where the file says it'
+                value, f'{kinds}; for {value} use {near}, or leave it out if the file says it'
             )
         self._kind.check(value, place)
 

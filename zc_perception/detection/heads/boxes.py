@@ -252,17 +252,17 @@ class Boxes(Head):
         'coordinates': Key(
             UNITS,
             (
-                'Unit of boxes: pixels of the input or of the frame (source), or relative to the '
-                "input's size."
+                'Unit of the boxes: pixels of the input or of the frame (source), or relative to '
+                "the input's size."
             ),
             'input',
         ),
         **EXTRAS,
-        'suppressed': Key(boolean(), 'Whether the model has removed duplicates already.', True),
+        'suppressed': Key(boolean(), 'Whether the model itself has removed duplicates.', True),
         'sigmoid': SIGMOID,
         'background': Key(
             integer(-1, 1 << 16),
-            'Index of the background among the scores or classes; -1: there is none.',
+            'Index of the background class among the scores or classes; -1: there is none.',
             -1,
         ),
     }
@@ -273,7 +273,7 @@ class Boxes(Head):
         if spec.class_agnostic and spec.suppressed:
             raise ConfigError(
                 'head.class_agnostic is for boxes that the host suppresses: add suppressed: '
-                'false, or leave it out'
+                'false, or leave head.class_agnostic out'
             )
         check_background(spec)
         if spec.oriented and spec.box_order != 'cxcywh':

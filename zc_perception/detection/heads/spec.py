@@ -99,7 +99,8 @@ class HeadSpec:
         given = {name: value for name in EXTRAS if (value := getattr(self, name, None))}
         if len(given) > 1:
             raise ConfigError(
-                f'head.{" and head.".join(given)}: rows have one of them; leave the others out'
+                f'head.{" and head.".join(given)}: rows have one of them at most; leave the '
+                'others out'
             )
         count, numbers = given.get('keypoints', (0, 2))
         if numbers not in (2, 3):

@@ -103,8 +103,8 @@ class Ssd(Head):
         spec = self._spec
         if bool(spec.anchors) == bool(spec.priors):
             raise ConfigError(
-                'head.anchors and head.priors: give one of them, deltas are read with priors, '
-                'which are made from anchors; boxes that are '
+                'head.anchors and head.priors: give one of them, because deltas need priors, '
+                'given or made from anchors; if the model decodes boxes itself, boxes that are '
                 'ready are read by head: boxes (columns: [box, scores], [image class score box] …)'
             )
         if spec.anchors:
@@ -112,16 +112,19 @@ class Ssd(Head):
         elif list(spec.strides) != STRIDES.default:
             raise ConfigError(
                 'head.strides belongs to head.anchors, from which priors are made: give both, '
-                'or leave it out'
+                'or leave head.strides out'
             )
         if spec.anchors and len(spec.anchors) != len(spec.strides):
             raise ConfigError(
                 f'head.anchors has {len(spec.anchors)} levels, head.strides '
-                f'{len(spec.strides)}: must be as many'
+                f'{len(spec.strides)}: both must have the same number'
             )
         check_background(spec)
         if spec.softmax and spec.sigmoid:
-            raise ConfigError('head.softmax and head.sigmoid: scores are logits of one of them')
+            raise ConfigError(
+                'head.softmax and head.sigmoid: only one of them can apply to scores; leave the '
+                'other out'
+            )
         if any(min(prior[2:]) <= 0 for prior in spec.priors or ()):
             raise ConfigError('head.priors: every prior is cx, cy, w, h, with a size above 0')
         self._ready: ReadyFor[_PerPrior] = ReadyFor(

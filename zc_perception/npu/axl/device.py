@@ -51,11 +51,11 @@ from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
 JOB = 'job'
-"""The request that a fence's error names."""
+"""The name that an error of a job's fence has in place of an ioctl's name."""
 ENOTSUPP = 524
 """The kernel's own number, which some exporters let out to user space.
 
-C libraries have no name for it."""
+C libraries have no name for this number."""
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100

@@ -86,9 +86,9 @@ AXL = AxlRules(
 
 
 ENTRIES = 512
-"""Imports that the cache keeps: more than cameras have buffers.
+"""The highest number of cached imports, which is more than cameras have buffers.
 
-Each import takes a descriptor or more, and a range of device addresses."""
+Each import needs at least one descriptor, and a range of device addresses."""
 
 
 def _numbers(entries: Sequence[str]) -> dict[str, int]:
@@ -112,7 +112,7 @@ class Axl(Accelerator):
         ParameterSpec(
             'axl_ioctls',
             [],
-            "Other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255.",
+            "Ioctl numbers that the driver has changed, each as 'name=number' from 0 to 255.",
             check=_numbers,
         ),
     )

@@ -234,7 +234,7 @@ AXRUNTIME = VoyagerRules(
 
 OUTPUT_DMABUF = ('auto', 'true', 'false')
 LATE_CALLS = 2
-"""With double buffering: how many calls later a result comes."""
+"""With double buffering, a result comes this many calls later."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
 _JOBS = 2
 # Two frames wait inside the runtime, and one more is converted or runs. With fewer jobs, no later
@@ -266,7 +266,7 @@ class AxRuntime(Accelerator):
         ParameterSpec(
             'aipu_cores',
             1,
-            'Number of cores that run the model, each on frames of its own. 0: one.',
+            'Number of cores that run the model, each on different frames. 0 means 1.',
             '',
             0,
             4,
@@ -275,14 +275,14 @@ class AxRuntime(Accelerator):
             'double_buffer',
             False,
             (
-                'Transfers overlap with computing: more frames per second, results two frames '
-                'late. Set in_flight to 3.'
+                'Let transfers overlap with computing: this gives more frames per second, but '
+                'results come two frames later. Set in_flight to 3.'
             ),
         ),
         ParameterSpec(
             'output_dmabuf',
             'auto',
-            'Whether results are written to dma-bufs. auto: yes if a trial run works.',
+            'Whether results are written to dma-bufs. auto: they are if a trial run works.',
             choices=OUTPUT_DMABUF,
         ),
     )

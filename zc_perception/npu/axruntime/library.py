@@ -226,7 +226,7 @@ class TensorInfo(ctypes.Structure):
 
 
 Object = ctypes.c_void_p
-"""Every kind of object that the library creates; NULL says that it couldn't."""
+"""The handle of any object that the library creates; NULL: creating it failed."""
 
 FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     'axr_create_context': (Object, ()),
@@ -256,15 +256,15 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
         ),
     ),
 }
-"""Result and argument types of each function that is used.
+"""The result and argument types of each function that this package calls.
 
-A library that lacks one is refused; the message names the function."""
+A library that lacks one of them is refused; the message names the function."""
 
 OPTIONAL_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     'axr_api_version': (ctypes.c_uint, ()),
     'axr_get_model_properties': (Object, (Object,)),
 }
-"""Functions that only tell more; earlier releases may lack them."""
+"""Functions that only give more information; earlier releases may lack them."""
 
 
 LIBRARY = 'libaxruntime.so'

@@ -203,7 +203,7 @@ class Session(ABC):
 
     interface: ClassVar[str]
     pack: Pack
-    """Makes the arguments of :meth:`Connection.run`."""
+    """A function that makes the arguments of :meth:`Connection.run`."""
     runtime: str
     api_version: str
     release: str

@@ -61,7 +61,7 @@ _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
-"""Makes of tensors' memory what an interface of the runtime takes as inputs or outputs."""
+"""A function that converts tensors' memory into a run's arguments for one interface."""
 
 
 def runtime_tensor(
@@ -110,7 +110,7 @@ def named_outputs(
         )
         raise ConfigError(
             f"the manifest's outputs are {wanted}, the compiled model's {real}; "
-            "correct them, or leave the key 'outputs' out: the runtime knows"
+            "correct them, or leave the key 'outputs' out, because the runtime knows them"
         )
     return tuple(
         replace(

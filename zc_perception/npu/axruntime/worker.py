@@ -292,7 +292,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
                         f'({error})'
                     ) from error
                 raise
-            notices.append(f'the runtime refused {refused[attempt]}, which it copies ({error})')
+            notices.append(f'the runtime refused {refused[attempt]}, so it copies them ({error})')
             continue
         if plan.late:
             notices.append(

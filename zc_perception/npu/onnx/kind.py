@@ -91,7 +91,7 @@ class Onnx(Accelerator):
             'providers',
             [],
             "ONNX Runtime's execution providers, best first, each as 'NAME' or 'NAME; "
-            "option=value; …'. What they don't take runs on the CPU. Empty: all of it.",
+            "option=value; …'. Nodes that none of them takes run on the CPU. Empty: only CPU.",
             check=parse_providers,
         ),
         *TILES,
