@@ -270,7 +270,7 @@ PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
 """Each kind of camera whose library has the buffers declares this parameter."""
-# A pipeline may take long to start, so this is the shortest time, besides a number of frames.
+# A pipeline without a frame for both of these counts as lost: seconds, and periods of frames.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 
@@ -370,7 +370,7 @@ class Camera(ABC):
     node's; their texts don't name the kind.
     """
     CHECKS: ClassVar[Sequence[Check]] = ()
-    """What ``zc_doctor`` looks at for it."""
+    """The checks that ``zc_doctor`` makes for this kind of camera."""
     MEMORY: ClassVar[str] = 'unknown buffers'
     """For people: who owns the memory of its frames, where the package doesn't allocate it."""
     HELD: ClassVar[int] = 2
