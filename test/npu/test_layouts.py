@@ -476,7 +476,7 @@ def test_a_network_s_name_leads_to_its_head(
     written: str, meant: str, model: Callable[..., str]
 ) -> None:
     path = model({'output0': table(CORNERS)}, {}, {**TWO, 'head': written})
-    with pytest.raises(ConfigError, match=f'for {written} it is {meant}'):
+    with pytest.raises(ConfigError, match=f'for {written} use {meant}'):
         load_manifest(path)
 
 
