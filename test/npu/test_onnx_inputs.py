@@ -244,7 +244,7 @@ OPEN = {'name': 'y', 'shape': [1, 3, 7, WIDTH - 1]}
             {'dtype': 'float32'},
             "is float32, but model.onnx says 'x' 1x3x48x64 uint8",
         ),
-        ((SHAPE, UINT8), {'dtype': 'uint8', 'scale': 1.0}, 'leaves 2 values of uint8 for the 256'),
+        ((SHAPE, UINT8), {'dtype': 'uint8', 'scale': 1.0}, 'to only 2 of uint8'),
         (
             ([1, HEIGHT, WIDTH, 3], FLOAT),
             {'layout': 'nchw'},

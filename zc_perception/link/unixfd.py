@@ -364,7 +364,8 @@ class UnixfdServer:
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll = select.epoll()
         self._fences = FenceWatch(self._epoll)
-        # For each watched descriptor: the function to call when it is readable, and its reader.
+        # For each watched descriptor: the function to call when it is readable, and the reader
+        # that loses its connection if the function fails (None: no reader).
         self._calls: dict[int, tuple[Callable[[], None], _Reader | None]] = {}
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._wake.fileno(), self._awake)

@@ -226,13 +226,13 @@ class DetectionsCdr:
 
 def _samples() -> list[tuple[Header, Detections]]:
     """
-    Yield messages for the test of the bytes.
+    Return messages for the test of the bytes.
 
     The messages cover all alignments: frame ids, class ids and ids of all lengths modulo 4. Some
     have no detections, some have detections without ids and angles.
     """
     samples = []
-    # As few messages as cover every alignment, because the start of a process waits for this test.
+    # Only the messages that cover every alignment: a process waits for this test when it starts.
     for count, lengths in ((0, 1), (3, 5)):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
             [1, 2.5, 5, 10.25], np.float32

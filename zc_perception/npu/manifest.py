@@ -1108,8 +1108,8 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
     elif (values := min(len(set(table.tolist())) for table in network.tables())) < _FEWEST_VALUES:
         raise ConfigError(
             f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with "
-            f'scale {network.scale:g} leaves {values} values of {network.dtype} for the 256 of a '
-            'sample; correct one of them, or leave both out: samples go in as they are'
+            f'scale {network.scale:g} maps the 256 values of a sample to only {values} of '
+            f'{network.dtype}; correct one of them, or leave out both: samples go in unchanged'
         )
     else:
         return

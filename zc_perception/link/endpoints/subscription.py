@@ -38,8 +38,8 @@ readers of messages (``update_rung``). Any thread may call ``statistics``, ``pau
 **Locks**, in the order in which they are taken: ``_drain_lock`` is held while the callback runs,
 so the callback may destroy its own subscription; ``_rung_lock`` is held while the way is chosen;
 ``_message_lock`` is held while messages are taken and while the way changes; then comes the
-queue's own lock. A direct object takes only the queue's lock; while messages are read, it also
-takes ``_message_lock``, because it is ignored then.
+queue's own lock. A direct object takes only the queue's lock. While messages are read, direct
+objects are ignored, but noted under ``_message_lock``: so the change back misses none.
 """
 
 from __future__ import annotations

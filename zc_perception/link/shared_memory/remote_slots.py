@@ -565,8 +565,8 @@ class RemoteSlots:
         """
         End abandoned leases while this end is leaving, because nobody calls :meth:`attend` then.
 
-        This runs in finalizers, too, so it never waits for the lock. If another thread holds the
-        lock, that thread calls this after it.
+        Finalizers call this function, too, so it never waits for the lock. If another thread holds
+        the lock, that thread calls this function once it has released the lock.
         """
         while not self._abandoned_leases.empty() and self._lock.acquire(blocking=False):
             try:

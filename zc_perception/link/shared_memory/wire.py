@@ -214,9 +214,9 @@ def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
     """
     Return a frame_id as bytes for FRAME.
 
-    :param name: the parameter's name, for the message.
-    :raises ConfigError: *frame_id* is no text, has a character that a message can't have, or is
-        too long for FRAME.
+    :param name: the parameter's name, for the text of the error.
+    :raises ConfigError: *frame_id* is no text, has a character that a ROS message can't have, or
+        is too long for FRAME.
     """
     if not isinstance(frame_id, str):
         raise ConfigError(f'{name} is {shown(frame_id)}; it must be text')
