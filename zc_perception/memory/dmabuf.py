@@ -60,8 +60,8 @@ _FIXED_SIZE_SEALS = {'SHRINK': abi.F_SEAL_SHRINK, 'GROW': abi.F_SEAL_GROW}
 FIXED_SIZE = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
 NO_NEW_WRITERS = abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_WRITE
 
-# Ioctls that this kernel answered with ENOTTY on a real dma-buf: it has them for none, so that
-# asking once is enough.
+# Ioctls that this kernel answered with ENOTTY on a real dma-buf. The kernel then lacks them for
+# every dma-buf, so that asking once is enough.
 _missing_ioctls: set[int] = set()
 
 
@@ -83,8 +83,8 @@ class BufferIdentity(NamedTuple):
     """
     Identifies a buffer while any descriptor of it is open.
 
-    It is the same in every process and for every duplicate of the descriptor. A tuple, as it is a
-    key that is looked for with each frame.
+    The identity is the same in every process and for every duplicate of the descriptor. It is a
+    tuple because dictionaries look it up as a key with each frame, and tuples are quick to hash.
     """
 
     device: int
@@ -92,10 +92,10 @@ class BufferIdentity(NamedTuple):
 
 
 class Keeper(Protocol):
-    """What has to be closed after the buffer: the allocator's own object behind it."""
+    """The allocator's own object behind a buffer, which has to be closed after the buffer."""
 
     def close(self) -> None:
-        """Give it back to its allocator."""
+        """Give the object back to its allocator."""
 
 
 class DmaBuf:
@@ -108,7 +108,8 @@ class DmaBuf:
     :param fd: owned from here on, and closed when this raises.
     :param kind: what the descriptor is.
     :param heap: the allocator's name, for diagnostics.
-    :param writable: whether the CPU may map it for writing; an O_RDONLY descriptor never may.
+    :param writable: whether the CPU may map the buffer for writing; with an O_RDONLY descriptor it
+        never may.
     """
 
     def __init__(self, fd: OwnedFd, kind: BufferKind, heap: str, *, writable: bool = True) -> None:
@@ -129,8 +130,8 @@ class DmaBuf:
         self._lent = False
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
-        # The mapping as memory, made with it and ended with it, so that a frame's CPU access takes
-        # no lock.
+        # The mapping as a memoryview. It is made and ended together with the mapping, so that a
+        # frame's CPU access takes no lock.
         self.read_memory: memoryview | None = None
         self._memory: memoryview | None = None
         self._lock = threading.Lock()
@@ -150,15 +151,15 @@ class DmaBuf:
         Adopt a descriptor from elsewhere: a dma-buf, or a memfd whose size can't change.
 
         :param fd: owned from here on, and closed when it is refused.
-        :param expected_size: bytes that it must at least have, as its sender announced.
-        :param writable: whether the CPU is going to write to it.
-        :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the
-            exporter.
-        :param keeper: closed after the buffer.
-        :param lent: its owner, a library in this process, goes on writing to it, by mappings that
-            it may make anew for each frame.
-        :raises AllocationError: it is something else, is too small, or can't be written although
-            it has to be. The message says which.
+        :param expected_size: bytes that the buffer must at least have, as its sender announced.
+        :param writable: whether the CPU is going to write to the buffer.
+        :param heap: the allocator's name where it is known; by default ``foreign/`` and the
+            exporter's name.
+        :param keeper: the allocator's object, which is closed after the buffer.
+        :param lent: whether the buffer's owner, a library in this process, goes on writing to it.
+            The owner may make a new mapping for each frame.
+        :raises AllocationError: the descriptor is neither of them, the buffer is too small, or it
+            can't be written although *writable* is set. The message says which.
         """
         try:
             number = fd.fileno()
@@ -212,12 +213,12 @@ class DmaBuf:
         return self._fd.fileno()
 
     def dup(self) -> OwnedFd:
-        """Duplicate the descriptor: the result is a second owner of the buffer."""
+        """Return a duplicate of the descriptor: a second owner of the buffer."""
         return self._fd.dup()
 
     @property
     def mapped(self) -> bool:
-        """Whether this process has a CPU mapping of it."""
+        """Whether this process has a CPU mapping of the buffer."""
         return self._mapping is not None
 
     def mapping(self) -> mmap.mmap:
@@ -245,9 +246,9 @@ class DmaBuf:
 
     def memory(self, *, write: bool = False) -> memoryview:
         """
-        Return the mapping as memory, read-only unless *write*.
+        Return the mapping as a memoryview, which is read-only unless *write* is set.
 
-        A holder can't make read-only memory writable again. No SYNC brackets are used.
+        Whoever gets a read-only view can't make it writable. DMA_BUF_IOCTL_SYNC isn't called here.
 
         :raises AllocationError: the exporter refuses mmap, or *write* and this process may only
             read the buffer.
@@ -266,8 +267,8 @@ class DmaBuf:
         """
         Make the device's writes visible to the CPU (DMA_BUF_SYNC_START).
 
-        A memfd needs nothing. The kernel itself would wait for devices without a bound, so this
-        polls for them first.
+        Nothing is done for a memfd. The ioctl waits for devices without a limit, so this method
+        polls the buffer first.
 
         :raises AcceleratorError: a device hasn't finished with it after *timeout_s*.
         """
@@ -283,7 +284,7 @@ class DmaBuf:
         """
         Make the CPU's writes visible to devices (DMA_BUF_SYNC_END).
 
-        *access* must be the same as at the beginning.
+        *access* must be the same as in :meth:`begin_cpu_access`.
         """
         self._sync(int(access) | abi.DMA_BUF_SYNC_END)
 
@@ -312,9 +313,9 @@ class DmaBuf:
         """
         Wait for the fences in the buffer's reservation object that *access* has to wait for.
 
-        Returns whether they have signalled within *timeout_s*. Before reading, these are the
-        writers' fences; before writing, all fences. It returns at once for a memfd, and where
-        drivers add no fences.
+        Returns whether these fences have signalled within *timeout_s*. Before reading, these are
+        the writers' fences; before writing, all fences. The call returns at once for a memfd, and
+        where drivers add no fences.
         """
         return self.kind is not BufferKind.DMABUF or poll_fd(
             self.fileno(), select.POLLIN if access is CpuAccess.READ else select.POLLOUT, timeout_s
@@ -329,8 +330,8 @@ class DmaBuf:
                 fcntl.ioctl(self.fileno(), abi.DMA_BUF_IOCTL_SYNC, argument)
                 return
             except OSError as error:
-                # The kernel documents that both must be retried: the wait for the device's fences
-                # was interrupted.
+                # The kernel documents that the ioctl must be called again after either error,
+                # because its wait for the device's fences was interrupted.
                 if error.errno not in (errno.EINTR, errno.EAGAIN):
                     raise
         raise AcceleratorError(
@@ -340,9 +341,9 @@ class DmaBuf:
 
     def _optional_ioctl(self, request: int, argument: bytes | bytearray) -> bool:
         """
-        Call an ioctl, and tell whether the kernel has it and has done it.
+        Call an ioctl, and tell whether the kernel knows it and it succeeded.
 
-        A memfd has none of them.
+        A memfd has none of these ioctls.
         """
         if self.kind is not BufferKind.DMABUF or request in _missing_ioctls:
             return False
@@ -370,14 +371,14 @@ class DmaBuf:
 
     def export_fence(self, access: CpuAccess) -> SyncFile | None:
         """
-        Export the fences that are in its reservation object now, as one sync_file.
+        Export the fences that are now in the buffer's reservation object, as one sync_file.
 
         This is DMA_BUF_IOCTL_EXPORT_SYNC_FILE.
 
-        :param access: READ: the fences of writers, for which a reader waits; with WRITE: all
-            fences.
-        :returns: a fence that has signalled already where no device is busy with it; ``None`` for
-            a memfd, and on kernels before 6.0.
+        :param access: which fences to export. READ: those of writers, for which a reader waits;
+            with WRITE: all fences.
+        :returns: a fence, which has signalled already where no device is busy with the buffer;
+            ``None`` for a memfd, and on kernels before 6.0.
         :raises OSError: EMFILE, ENOMEM.
         """
         argument = bytearray(abi.DMA_BUF_SYNC_FILE.pack(int(access), -1))
@@ -389,11 +390,12 @@ class DmaBuf:
         """
         Make drivers wait for *fence* before they use the buffer.
 
-        This is DMA_BUF_IOCTL_IMPORT_SYNC_FILE. It borrows the fence.
+        This is DMA_BUF_IOCTL_IMPORT_SYNC_FILE. The caller goes on owning the fence.
 
-        :param access: what the fence stands for. READ: writers wait for it; with WRITE: all users
-            wait.
-        :returns: ``False`` for a memfd, and on kernels before 6.0: wait for the fence instead.
+        :param access: the access whose end the fence signals. After READ only writers wait for the
+            fence; after WRITE all users wait.
+        :returns: ``False`` for a memfd, and on kernels before 6.0: the caller has to wait for the
+            fence itself.
         """
         return self._optional_ioctl(
             abi.DMA_BUF_IOCTL_IMPORT_SYNC_FILE,
@@ -404,14 +406,15 @@ class DmaBuf:
         """
         Name the buffer in fdinfo and bufinfo (DMA_BUF_SET_NAME).
 
-        The name tells a person who looks for a leak whose buffer it is.
+        With the name, a person who searches for a leak sees who owns the buffer.
 
         :param name: printable, at most 31 bytes of UTF-8.
-        :returns: ``False`` where it can't be named: a memfd, a kernel before 5.3, or before 5.8
-            while a device is attached.
+        :returns: ``False`` where the buffer can't be named: a memfd, any buffer on a kernel before
+            5.3, or on a kernel before 5.8 while a device is attached.
         :raises ValueError: the name is too long or not printable.
         """
-        # The argument is the string's own address: exactly what ioctl() passes for bytes.
+        # The kernel wants the string's address as the argument. That is what fcntl.ioctl() passes
+        # for bytes.
         text = abi.c_name(name, abi.DMA_BUF_NAME_LEN, 'buffer name')
         try:
             return self._optional_ioctl(abi.DMA_BUF_SET_NAME, text)
@@ -421,7 +424,7 @@ class DmaBuf:
             return False
 
     def exporter(self) -> str:
-        """Return the exporter's name as fdinfo says it, or the heap's name for a memfd."""
+        """Return the exporter's name from fdinfo, or the heap's name for a memfd."""
         if self.kind is not BufferKind.DMABUF:
             return self.heap
         return abi.fdinfo(self.fileno()).get('exp_name', 'unknown')
@@ -431,8 +434,8 @@ class DmaBuf:
         """
         Whether a process that gets this descriptor could write to the pixels.
 
-        A dma-buf can't be opened again for writing, so O_RDONLY is enough for it. A memfd can be,
-        and needs :meth:`seal_for_sharing`.
+        A dma-buf can't be opened again for writing, so an O_RDONLY descriptor is enough to protect
+        it. A memfd can be opened again, so it needs :meth:`seal_for_sharing`.
         """
         if self.kind is BufferKind.MEMFD:
             return not seals_of(self.fileno()) & NO_NEW_WRITERS
@@ -444,22 +447,23 @@ class DmaBuf:
 
         Call it before the descriptor leaves the process.
 
-        A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves existing mappings alone and
-        forbids all later ones; F_SEAL_SEAL keeps peers from adding seals that would hinder us.
-        From then on only that mapping writes, until :meth:`close`. A dma-buf can't be restricted,
-        and udmabuf refuses memory that is sealed so: nothing changes for a dma-buf. Nothing
-        changes for lent memory either: its owner could not map it for writing any more.
+        A memfd is mapped first, because F_SEAL_FUTURE_WRITE keeps existing mappings and forbids
+        all later writable ones; F_SEAL_SEAL keeps peers from adding seals that would hinder us.
+        From then on pixels are written only through that mapping, until :meth:`close`. A dma-buf
+        can't be restricted, and udmabuf refuses memory that is sealed so: nothing changes for a
+        dma-buf. Nothing changes for lent memory either: its owner could not map it for writing any
+        more.
 
-        :returns: whether peers are kept from writing. If not, they are trusted writers, and the
-            match's log has to say so.
-        :raises AllocationError: it can't be mapped.
+        :returns: whether peers are kept from writing. If they aren't, they must be trusted not to
+            write, and the log line about the link has to say so.
+        :raises AllocationError: the memfd can't be mapped.
         """
         if self.kind is BufferKind.MEMFD and self.peers_can_write and not self._lent:
             if self.writable:
                 self.mapping()
             with contextlib.suppress(
                 OSError
-            ):  # EINVAL before Linux 5.1; EPERM where its maker forbade further seals
+            ):  # EINVAL before Linux 5.1; EPERM where F_SEAL_SEAL is set
                 fcntl.fcntl(
                     self.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_SEAL
                 )
@@ -467,7 +471,7 @@ class DmaBuf:
 
     def unmap(self) -> None:
         """
-        End the CPU mapping, if there is one; the next access makes another.
+        End the CPU mapping, if one exists; the next access makes another.
 
         :raises BufferError: views of the mapping are still alive.
         """
@@ -476,7 +480,7 @@ class DmaBuf:
 
     def _unmap(self) -> None:
         if self._mapping is not None:
-            # Each refuses while an array over it lives.
+            # Both calls raise BufferError while an array over the memory lives.
             for memory in (self.read_memory, self._memory):
                 if memory is not None:
                     memory.release()
@@ -507,11 +511,12 @@ class DmaBuf:
 
     def tell_end(self, listener: Callable[[BufferIdentity], None]) -> None:
         """
-        Call *listener* once with the identity when the buffer's owner gives it up.
+        Call *listener* once with the buffer's identity when the owner gives the buffer up.
 
-        The owner gives it up when it closes the buffer, even if views prevent that, or forgets it.
-        The call comes at once if it is closed already. It serves a cache that is keyed by the
-        identity and owns a duplicate until it is told.
+        The owner gives the buffer up when it calls :meth:`close`, even if views prevent that, or
+        when this object is collected. If the buffer is closed already, *listener* is called at
+        once. This serves a cache whose key is the identity, and which owns a duplicate until the
+        call.
 
         The call may come on any thread, also in finalizers: *listener* takes no lock.
         ``SimpleQueue.put`` is a suitable listener.
@@ -532,7 +537,7 @@ class DmaBuf:
 
 
 def is_dmabuf(fd: OwnedFd) -> bool:
-    """Tell whether it is a dma-buf: only a dma-buf's fdinfo names an exporter."""
+    """Tell whether the descriptor is a dma-buf: only a dma-buf's fdinfo names an exporter."""
     return 'exp_name' in abi.fdinfo(fd.fileno())
 
 
@@ -550,7 +555,7 @@ def seals_of(fd: int) -> int:
 
 def is_write_only(fd: int) -> bool:
     """
-    Tell whether it was opened with O_WRONLY.
+    Tell whether the descriptor was opened with O_WRONLY.
 
     Such a file can't be mapped, neither for reading nor for writing.
     """
@@ -581,7 +586,7 @@ def pending_fence(
     """
     Return one fence for everything that *access* to *buffers* has to wait for.
 
-    :param errors: whether a fence that has signalled an error counts as one.
+    :param errors: whether to return also a fence that has already signalled an error.
     :returns: ``None`` where no device is busy; also for memfds, and on kernels before 6.0, where
         this can't be known.
     :raises OSError: EMFILE, ENOMEM.

@@ -14,14 +14,15 @@
 # limitations under the License.
 
 """
-Fences: a fence polls readable when a device or program is done with a buffer.
+Fences: poll(2) reports a fence as readable when a device or program is done with a buffer.
 
-:class:`Waker` waits for fences and for other threads at once.
+:class:`Waker` waits for fences and for calls from other threads at the same time.
 
-A sync_file comes from a driver and is safe across processes. An eventfd is for user-space
-producers within one process: the eventfd of a dead peer would never signal. A deadline stands in
-where no driver tells. Waits are bounded, never spin, and go on with the remaining time after a
-signal handler ran. Code that gets a fence owns it and closes it.
+A sync_file comes from a driver, and may be waited for in another process. An eventfd is for
+user-space producers within one process: the eventfd of a dead peer would never signal. A deadline
+serves as the fence where no driver tells when its device is done. Waits have a time limit, never
+use the CPU in a loop, and go on with the remaining time after a signal handler ran. Code that gets
+a fence owns it and closes it.
 
 Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2),
 timerfd_create(2).
@@ -53,36 +54,36 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Fence(Protocol):
-    """Something to wait for. Passing one on passes its ownership."""
+    """Something to wait for. Whoever is passed a fence owns it."""
 
     def fileno(self) -> int:
-        """Return the descriptor for poll(2): readable once signalled, with success or error."""
+        """Return the descriptor, which poll(2) reports as readable after success or error."""
 
     def wait(self, timeout_s: float) -> bool:
         """
-        Wait, and tell whether it signalled, with success or error, within *timeout_s*.
+        Wait, and tell whether the fence signalled success or error within *timeout_s*.
 
-        0 only looks. It never spins.
+        With 0 the call doesn't wait. It never uses the CPU in a loop.
 
         :raises ValueError: the timeout is negative, infinite or NaN.
         """
 
     def check(self) -> None:
         """
-        Do nothing if it signalled success.
+        Raise an error unless the fence signalled success.
 
-        :raises AcceleratorError: it signalled an error, or not at all.
+        :raises AcceleratorError: the fence signalled an error, or hasn't signalled yet.
         """
 
     def close(self) -> None:
-        """Give it up. A second call does nothing."""
+        """Close the fence. A second call does nothing."""
 
 
 def check_timeout(timeout_s: float) -> float:
     """
-    Return *timeout_s* itself, if a bounded wait can use it.
+    Return *timeout_s* itself, if it is a valid time limit for a wait.
 
-    :raises ValueError: negative, infinite or NaN.
+    :raises ValueError: the timeout is negative, infinite or NaN.
     """
     if not 0.0 <= timeout_s < math.inf:
         raise ValueError(
@@ -93,12 +94,13 @@ def check_timeout(timeout_s: float) -> float:
 
 def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
     """
-    Tell whether one of *events* came within *timeout_s*.
+    Tell whether one of *events* happened on the descriptor within *timeout_s*.
 
-    Events are ``select.POLLIN`` and ``select.POLLOUT``. poll(2) is started again after a signal,
-    with what remains (PEP 475).
+    Events are ``select.POLLIN`` and ``select.POLLOUT``. After a signal handler, poll(2) is called
+    again with the remaining time (PEP 475).
 
-    :raises ValueError: a timeout that isn't bounded, or the descriptor was closed meanwhile.
+    :raises ValueError: the timeout is negative, infinite or NaN, or the descriptor was closed
+        meanwhile.
     """
     deadline = time.monotonic() + check_timeout(timeout_s)
     poller = select.poll()
@@ -110,8 +112,8 @@ def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
                 raise ValueError(f'descriptor {fd} was closed while somebody waited for it')
             if seen & events:
                 return True
-            # POLLERR and POLLHUP come whether asked for or not, and at once: polling again would
-            # spin.
+            # poll(2) reports POLLERR and POLLHUP even if nobody asked for them, and at once. So
+            # polling again would use the CPU in a loop.
             raise AcceleratorError(
                 f"the other end of descriptor {fd} ({abi.describe_fd(fd)}) is gone; it can't "
                 'signal any more'
@@ -138,7 +140,7 @@ class EventFence:
         """
         Signal success, or *error*.
 
-        The first call counts; nothing happens when nothing waits any more.
+        Only the first call has an effect, and only while the fence isn't closed.
         """
         with self._lock:
             if not self._signalled and not self._fd.closed:
@@ -154,7 +156,8 @@ class EventFence:
         if not self.wait(0.0):
             raise AcceleratorError('the fence has not signalled')
         if self._error is not None:
-            # A lost device stays one: whoever checks has to do more than to give the job up.
+            # A lost device stays lost, so its error keeps its own type: the caller has to do more
+            # than give the job up.
             kind = (
                 DeviceLostError if isinstance(self._error, DeviceLostError) else AcceleratorError
             )
@@ -170,7 +173,7 @@ class DeadlineFence:
     """
     Signals success by itself, *deadline_s* seconds from now.
 
-    It stands in where no driver tells that a device is done.
+    It is used where no driver tells that a device is done.
 
     It uses a descriptor only once :meth:`fileno` is called, so that it works when the process has
     no descriptor left.
@@ -184,7 +187,7 @@ class DeadlineFence:
 
     @property
     def deadline_ns(self) -> int:
-        """When, in ns of CLOCK_MONOTONIC."""
+        """When the fence signals, in nanoseconds of CLOCK_MONOTONIC."""
         return self._deadline_ns
 
     def fileno(self) -> int:
@@ -237,7 +240,7 @@ class SyncFile:
     """
     A driver's fence.
 
-    An error fence polls readable too, so that its status has always to be read.
+    A fence is readable for poll(2) after an error, too, so its status has always to be read.
     """
 
     def __init__(self, fd: OwnedFd) -> None:
@@ -249,13 +252,13 @@ class SyncFile:
         """
         Return a new fence that signals when both have (SYNC_IOC_MERGE).
 
-        It borrows both; neither is closed.
+        The caller goes on owning both fences, and they stay open.
 
         The kernel drops fences that have signalled already from a merge, and their errors with
         them. Here the errors are kept for :meth:`check`; another process that gets the merged
         descriptor doesn't learn of them.
 
-        :param name: at most 31 bytes, for the kernel's listings.
+        :param name: the new fence's name in the kernel's listings, at most 31 bytes.
         :raises ValueError: the name is too long.
         :raises OSError: EMFILE, ENOMEM.
         """
@@ -266,7 +269,8 @@ class SyncFile:
         )
         fcntl.ioctl(first.fileno(), abi.SYNC_IOC_MERGE, argument)
         merged = cls(OwnedFd(abi.SYNC_MERGE_DATA.unpack(argument)[2]))
-        # Looked at after merging: what is pending now was pending then, and is part of it.
+        # The errors are read after merging: a fence that is still pending now was pending during
+        # the merge, too, and is a part of the merged fence.
         merged._merged_error = min(
             0, *(part._merged_error or part.status() for part in (first, second))
         )
@@ -290,7 +294,8 @@ class SyncFile:
         """
         Return what SYNC_IOC_FILE_INFO says.
 
-        1: all of its fences have signalled; 0: pending; a negative errno: an error.
+        It is 1 if all of the file's fences have signalled success, 0 if one of them is pending,
+        and a negative errno if one has signalled an error.
         """
         header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, 0, 0, 0))
         fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
@@ -314,9 +319,9 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
     """
     Adopt a fence from another process.
 
-    It owns *fd* from here on, and closes it when it is refused.
+    The fence owns *fd* from here on. *fd* is closed when it is refused.
 
-    :raises AcceleratorError: it isn't a sync_file. An eventfd or pipe of a dead peer would never
+    :raises AcceleratorError: *fd* isn't a sync_file. An eventfd or pipe of a dead peer would never
         signal.
     """
     kind = abi.describe_fd(fd.fileno())
@@ -336,9 +341,10 @@ class Waker:
     Finalizers may call :meth:`wake`, because it takes no lock.
 
     It is an eventfd that counts (EFD_SEMAPHORE): a wake-up adds one, and a wait that ends takes
-    one away. So two wake-ups end two waits, and a wake-up that comes between looking and waiting
-    is not lost. Nothing closes it but the collector, when nobody can call :meth:`wake` any more:
-    else its number could become another file's, and a finalizer would write into that.
+    one away. So two wake-ups end two waits, and a wake-up that comes before the wait begins is not
+    lost. Only the garbage collector closes the eventfd, when nobody can call :meth:`wake` any
+    more. If it were closed earlier, the system could use its number for another file, and a
+    finalizer would write into that file.
 
     A process may have no descriptor left for it. Then nothing ends a wait early, and each wait
     ends by itself after a short time.
@@ -350,18 +356,19 @@ class Waker:
             self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
 
     def wake(self, waits: int = 1) -> None:
-        """End as many waits, now or when they begin."""
+        """End this many waits: those that run now, or else the next ones to begin."""
         if self._fd is None:
             return
-        # The collector may have closed it before the finalizer that calls.
+        # The garbage collector may have closed the eventfd before it ran the finalizer that calls
+        # this.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(self._fd.fileno(), waits)
 
     def wait(self, timeout_s: float | None, fences: Iterable[Fence]) -> None:
         """
-        Wait until a token is there, one of *fences* has signalled, or *timeout_s* has passed.
+        Wait until :meth:`wake` is called, one of *fences* signals, or *timeout_s* has passed.
 
-        ``None``: without a bound. It never spins.
+        With ``None`` the wait has no time limit. It never uses the CPU in a loop.
         """
         poller = select.poll()
         timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
@@ -370,13 +377,13 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            with contextlib.suppress(ValueError, OSError):  # decide by its deadline
+            with contextlib.suppress(ValueError, OSError):  # the fence's deadline decides
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)
         broken = [fd for fd, event in events if not event & select.POLLIN]
         if broken and len(broken) == len(events):
-            # A closed number, or one whose other end is gone, makes poll return at once, again and
-            # again.
+            # With a closed descriptor, or one whose other end is closed, poll() returns at once,
+            # again and again.
             for fd in broken:
                 poller.unregister(fd)
             poller.poll(_soon(timeout_ms))

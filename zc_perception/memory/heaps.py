@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Allocators of buffers, and which one serves which use.
+The heaps that buffers are allocated from, and which heap is best for which use.
 
 These are ``/dev/dma_heap/*``, ``/dev/udmabuf`` and sealed memfds. Devices can import a dma-heap's
 buffer as it is. udmabuf turns ordinary memory into a dma-buf. A memfd is only memory: links work
@@ -41,10 +41,11 @@ from zc_perception.memory.owned_fd import OwnedFd
 DMA_HEAP_DIRECTORY = '/dev/dma_heap'
 UDMABUF_DEVICE = '/dev/udmabuf'
 NVMAP_DEVICE = '/dev/nvmap'
-# One heap, by the name it has on different boards and kernels; other names with "cma" in them are
-# found in the folder.
+# The names of the CMA heap on different boards and kernels. Other names that contain "cma" are
+# found in the heaps' folder.
 _CMA = ('linux,cma', 'reserved', 'default_cma_region')
-# More than any image has; the kernel's own answers to absurd sizes differ and don't help.
+# Larger than any image. It is checked here, because kernels answer absurd sizes with different
+# errors that don't name the cause.
 _MAX_SIZE = 1 << 40
 
 
@@ -59,7 +60,7 @@ class Heap(Protocol):
         """
         Allocate a zeroed buffer of at least *size* bytes, rounded up to pages.
 
-        :raises AllocationError: no memory, no descriptor left, or no permission.
+        :raises AllocationError: no memory or no descriptor is left, or the user may not allocate.
         """
 
     def close(self) -> None:
@@ -80,7 +81,7 @@ class HeapUse(Enum):
 
 def is_contiguous(heap: str) -> bool:
     """
-    Tell whether buffers of the heap of that name are physically contiguous.
+    Tell whether the buffers of the heap *name* are physically contiguous.
 
     A device without IOMMU can use only contiguous buffers.
     """
@@ -103,15 +104,15 @@ def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[st
     """
     Return the names that ``auto`` tries, the best first.
 
-    - CAMERA: on a Jetson CMA first, elsewhere the system heap. The ISP and NVMM need contiguous
-      memory. Elsewhere CMA comes second: it is small (256 MB on the reference vehicle), and the
-      participants that need it say so.
+    - CAMERA: on a Jetson CMA first, because the ISP and NVMM need contiguous memory. On other
+      machines the system heap first and CMA second, because CMA is small (256 MB on the reference
+      vehicle), and the participants that need contiguous memory say so.
     - CAMERA_IMPORT: the same, but never a memfd: the camera's driver has to import the buffers.
-    - NPU_RESULT: CMA, then the system heap. PCIe DMA wants contiguous memory unless an IOMMU
-      gathers the pages. Never a memfd: a device writes there.
+    - NPU_RESULT: CMA, then the system heap. PCIe DMA needs contiguous memory unless an IOMMU joins
+      the pages. Never a memfd, because a device writes the buffers.
 
-    :param dma_heaps: the folder of the dma-heaps, where it isn't this machine's.
-    :param nvmap: the node that only a Jetson has, likewise.
+    :param dma_heaps: the folder of the dma-heaps; by default this machine's.
+    :param nvmap: the device node that only a Jetson has; by default this machine's.
     """
     contiguous = _cma_heaps(dma_heaps or DMA_HEAP_DIRECTORY)
     if use is HeapUse.NPU_RESULT:
@@ -145,7 +146,7 @@ _NEXT_STEP = {
 
 
 def _said(error: OSError) -> str:
-    """Return the error's words, and what to do if that is known."""
+    """Return the error's text and, if known, what to do about it."""
     step = _NEXT_STEP.get(error.errno or 0)
     return f'{error.strerror}; {step}' if step else str(error.strerror)
 
@@ -208,7 +209,7 @@ class Udmabuf:
         """See :class:`Heap`."""
         aligned = _page_align(size)
         try:
-            # udmabuf insists on SHRINK and refuses seals against writing.
+            # udmabuf requires F_SEAL_SHRINK, and refuses a memfd with a seal against writing.
             with _sealed_memfd(aligned, abi.F_SEAL_SHRINK) as memory:
                 argument = bytearray(
                     abi.UDMABUF_CREATION.pack(
@@ -250,7 +251,7 @@ class SealedMemfd:
 
 def check_heap_name(name: str) -> None:
     """
-    Refuse a name that no machine's heap has.
+    Raise an error for a name that no heap of any machine has.
 
     :raises ConfigError: no machine has a heap of that name.
     """
@@ -276,9 +277,9 @@ def _open_named(name: str) -> Heap:
 
 def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
     """
-    Return one sentence for all heaps whose device files are missing, if any.
+    Return one sentence about all heaps whose device files are missing; empty if none is.
 
-    CMA has several names, and one of them is enough.
+    CMA has several names. If one of them exists, CMA isn't missing.
     """
     cma = [name for name in candidates if is_contiguous(name)]
     absent = []
@@ -301,8 +302,8 @@ def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Hea
 
     A heap works if it allocates a page.
 
-    :returns: the heap, and for ``auto`` why others don't work, see :func:`working_heaps`.
-        :func:`is_contiguous` tells what kind of memory it gives.
+    :returns: the heap, and for ``auto`` the reasons why others don't work, see
+        :func:`working_heaps`. :func:`is_contiguous` tells whether the heap's memory is contiguous.
     :raises ConfigError: unknown name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
@@ -326,11 +327,11 @@ class OfferedHeaps:
     """
     The heaps that a camera's buffers may come from.
 
-    Each was tried. The one that is chosen is opened, and closed with this object. Used as a heap,
-    this object stands for the chosen one.
+    Each of these heaps was tried. The chosen heap is opened, and closed with this object. This
+    object can be used as a heap: it then allocates from the chosen one.
 
-    :param names: of heaps that work, the best first; at least one.
-    :param reasons: why others are not among them.
+    :param names: the names of heaps that work, the best first; at least one.
+    :param reasons: why other heaps are not among *names*.
     """
 
     def __init__(
@@ -348,7 +349,7 @@ class OfferedHeaps:
 
     @classmethod
     def only(cls, heap: Heap) -> OfferedHeaps:
-        """Return one open heap, owned from here on; or *heap* itself, if it is several."""
+        """Return an offer that owns one open heap; *heap* itself if it is an offer already."""
         if isinstance(heap, OfferedHeaps):
             return heap
         offered = cls((heap.name,))
@@ -357,17 +358,17 @@ class OfferedHeaps:
 
     @property
     def name(self) -> str:
-        """Of the heap that is chosen; before that, of the best."""
+        """The name of the chosen heap; before one is chosen, the name of the best."""
         return self.names[0] if self._heap is None else self._heap.name
 
     def choose(self, name: str) -> None:
         """
         Open the heap *name*.
 
-        The one that was chosen before is closed; its buffers live on.
+        The heap that was chosen before is closed; its buffers live on.
 
-        :raises AllocationError: it isn't one of them, it can't be opened any more, or all was
-            closed.
+        :raises AllocationError: the heap isn't one of those offered, it can't be opened any more,
+            or this object was closed.
         """
         if self._closed:
             raise AllocationError(f"heap '{name}': its owner is closed")
@@ -388,9 +389,9 @@ class OfferedHeaps:
 
     def remove(self, name: str, reason: str) -> None:
         """
-        Take one out that turned out not to do.
+        Remove a heap that turned out to be unusable.
 
-        :param reason: a sentence that begins with its name.
+        :param reason: a sentence that begins with the heap's name.
         """
         self.names, self.reasons = (
             tuple(other for other in self.names if other != name),
@@ -398,7 +399,7 @@ class OfferedHeaps:
         )
 
     def allocate(self, size: int) -> DmaBuf:
-        """See :class:`Heap`. Where nobody has chosen, from the best."""
+        """See :class:`Heap`. If no heap is chosen yet, allocate from the best."""
         if self._heap is None:
             self.choose(self.names[0])
         assert self._heap is not None
@@ -415,13 +416,14 @@ def working_heaps(
     name: str = 'auto', order: Sequence[str] = (), *, opener: Opener = _open_named
 ) -> OfferedHeaps:
     """
-    Return the heap *name*, which the user chose; with ``auto`` all heaps that work.
+    Return the heap *name*, which the user chose, or with ``auto`` all heaps that work.
 
-    With ``auto`` these are the heaps of *order* that allocate a page. The reasons say why others
-    don't: one sentence for all whose device files are missing, one for each that doesn't work.
+    A heap of *order* works if it allocates a page. The reasons say why the others don't work: one
+    sentence for all heaps whose device files are missing, and one for each other heap.
 
-    :param order: names, the best first; empty: :func:`heap_order`'s for cameras.
-    :param opener: opens those of ``auto``.
+    :param order: the names to try, the best first; empty: the order of :func:`heap_order` for
+        cameras.
+    :param opener: the function that opens the heaps that ``auto`` tries.
     :raises ConfigError: unknown name.
     :raises AllocationError: the named heap can't be used, or none works.
     """

@@ -63,9 +63,9 @@ def fdinfo(fd: int) -> dict[str, str]:
     """
     Return the kernel's description of an open descriptor, by key.
 
-    Of a repeated key the first line counts. Empty without /proc. A buffer's name may be any bytes,
-    and comes after the keys that the kernel itself fills in: hence no strict decoding and the
-    first line.
+    If a key is repeated, its first line counts. The result is empty without /proc. A buffer's name
+    may be any bytes, so the text isn't decoded strictly. It may also imitate a key; it comes after
+    the keys that the kernel itself fills in, so the first line is the kernel's.
     """
     entries: dict[str, str] = {}
     with (
@@ -83,7 +83,8 @@ def describe_fd(fd: int) -> str:
     """
     Describe a descriptor for messages.
 
-    That is the target of its link in /proc, such as ``socket:[123]`` or a path.
+    The description is the target of the descriptor's link in /proc, such as ``socket:[123]`` or a
+    path.
     """
     try:
         return os.readlink(f'/proc/self/fd/{fd}')
@@ -95,8 +96,8 @@ def c_name(name: str, capacity: int, what: str) -> bytes:
     """
     Return *name* as a NUL-terminated C string.
 
-    :raises ValueError: it doesn't fit, or has characters that would break a line of the kernel's
-        listings.
+    :raises ValueError: the name is too long, or has characters that would break a line of the
+        kernel's listings.
     """
     encoded = name.encode()
     if len(encoded) >= capacity or not name.isprintable():

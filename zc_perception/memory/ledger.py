@@ -16,9 +16,9 @@
 """
 The copy ledger: every place that touches pixels with the CPU books the bytes here.
 
-Each booking has a reason. The ledger is what the package claims of itself; the verification checks
-the claim from outside. It lies in this room, not in ``observe/``, because cameras and accelerators
-book into it and may not import upwards.
+Each booking has a reason. The ledger is the package's own claim; the verification checks this
+claim from outside. It lies in this folder, not in ``observe/``, because cameras and accelerators
+book into it and may not import from the higher folders.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class OwnedFd:
     collected. Concurrent :meth:`close` is not thread-safe; everything else only reads.
 
     :param fd: an open descriptor; this object owns it from here on and makes it close-on-exec.
-    :raises OSError: EBADF when it isn't open.
+    :raises OSError: EBADF when the descriptor isn't open.
     """
 
     __slots__ = ('_fd',)
@@ -42,7 +42,7 @@ class OwnedFd:
 
     @classmethod
     def duplicate(cls, fd: int) -> OwnedFd:
-        """Own a fresh duplicate of a borrowed descriptor."""
+        """Return the owner of a new duplicate of a borrowed descriptor."""
         return cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
 
     @classmethod
@@ -62,7 +62,7 @@ class OwnedFd:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or detached."""
+        """Whether the descriptor was closed or detached."""
         return self._fd < 0
 
     def dup(self) -> OwnedFd:
@@ -70,12 +70,12 @@ class OwnedFd:
         return OwnedFd.duplicate(self.fileno())
 
     def detach(self) -> int:
-        """Give the number away; the caller owns it now."""
+        """Return the number; the caller owns the descriptor from now on."""
         fd, self._fd = self.fileno(), -1
         return fd
 
     def close(self) -> None:
-        """Close it. A second call does nothing."""
+        """Close the descriptor. A second call does nothing."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

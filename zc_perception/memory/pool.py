@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-A producer's buffers, which holders have them, and when they may be used again.
+Pools: a producer's buffers, which holders have them, and when a buffer may be used again.
 
-:class:`BufferPool` tells the whole story: read its comment first. Before it stands what it is made
-of: a :class:`Slot`, the :class:`Lease` on it, and the :class:`Holder` that has leases.
+Read the docstring of :class:`BufferPool` first: it explains everything. The classes before it are
+its parts: a :class:`Slot`, the :class:`Lease` on a slot, and the :class:`Holder` that has leases.
 :class:`ForeignBufferPool` is a pool over buffers that something else allocates, orders, and may
 replace at any time, such as a GStreamer element.
 
@@ -71,16 +71,16 @@ MAX_SLOTS = 64
 QUARANTINE_S = 10.0
 SPARE = 2
 """A promise leaves this many slots for the next holder, where it can."""
-# A wait looks again after this time at the latest.
+# A wait checks its conditions again after this time at the latest.
 _LOOK_AGAIN_S = 1.0
-# How long to leave an allocator alone that had no buffers: at first, and at most. Looking for
-# contiguous memory is slow.
+# How many seconds to wait until the next call of an allocator that had no buffers: at first, and
+# at most. The search for contiguous memory is slow.
 FIRST_RETRY_S, LAST_RETRY_S = 0.01, 1.0
 _NO_LIMIT = 1 << 30
 
 
 class SlotState(Enum):
-    """Where a slot is in its cycle."""
+    """The state of a slot in its cycle."""
 
     FREE = 'free'
     FILLING = 'filling'
@@ -96,7 +96,8 @@ class PendingFence(NamedTuple):
     """
     A release fence, and the CLOCK_MONOTONIC second at which its slot is given up.
 
-    A fence may be anybody's object. If it raises, its slot is given up, and the pool goes on.
+    A fence may be an object of foreign code. If one of its methods raises, the slot is given up,
+    and the pool goes on.
     """
 
     fence: Fence
@@ -110,18 +111,20 @@ class Slot:
 
     Only its pool changes it.
 
-    :param index: its place in the pool; the index of a driver's buffer.
-    :param buffer_uid: names these buffers and no others; what replaces them has another one.
+    :param index: the slot's place in the pool; for a driver's buffers also the driver's index.
+    :param buffer_uid: identifies these buffers and no others; buffers that replace them have
+        another uid.
     :param layout: where each plane lies in the buffers.
-    :param generation: counts the uses of this place; it never goes back, not even when the buffers
+    :param generation: counts the uses of this place; it never decreases, not even when the buffers
         are replaced.
-    :param leases: by number, what keeps it from being reused.
+    :param leases: the leases that keep the slot from being reused, by number.
     :param fences: release fences of leases that were dropped.
-    :param pins: how many :meth:`BufferPool.revoke` calls are still making a quarantine for it.
-    :param condemned: its quarantine could not be made, so that nobody can say when a dead
-        consumer's device is done.
+    :param pins: how many :meth:`BufferPool.revoke` calls are still making a quarantine fence for
+        the slot.
+    :param condemned: whether its quarantine fence could not be made. Then nobody can say when a
+        dead consumer's device is done.
     :param since: CLOCK_MONOTONIC second of the last :meth:`BufferPool.acquire`.
-    :param sequence: the camera's number of the frame that was published in it last.
+    :param sequence: the camera's number of the last frame that was published in the slot.
     """
 
     index: int
@@ -144,17 +147,19 @@ class Slot:
 @dataclass(eq=False, slots=True)
 class Holder:
     """
-    A consumer that has leases, and what was promised to it.
+    A consumer that has leases, with the number of frames that it was promised.
 
     Only its pool changes it.
 
-    :param frames: its leases: of the frames that wait for it, and of those that it holds.
-    :param number: how many it may hold at a time; ``None``: nothing was agreed, so there is no
-        limit.
-    :param depth: how many of the newest frames may wait for it besides.
-    :param lossless: a producer that can wait does so, before this holder loses a frame.
-    :param wants: a frame waits that can't be handed out, because it holds its number.
-    :param on_room: tells it that it may be handed a frame again.
+    :param frames: the number of its leases: on frames that wait for it, and on frames that it
+        holds.
+    :param number: how many frames it may hold at a time; ``None``: nothing was agreed, so there is
+        no limit.
+    :param depth: how many of the newest frames may wait for it in addition to *number*.
+    :param lossless: whether a producer that can wait does so, so that this holder loses no frame.
+    :param wants: whether a frame waits that can't be handed out, because the consumer holds
+        *number* frames already.
+    :param on_room: called to tell the consumer that it may be handed a frame again.
     """
 
     name: str
@@ -177,9 +182,9 @@ class Lease:
     :param number: unique in its pool.
     :param since: CLOCK_MONOTONIC second at which it began.
 
-    ``uses``: how often it has to be released, see :meth:`BufferPool.again`. ``handed``: whether
-    its holder has got the frame; before that, the frame waits for it. ``ended``: empty while it is
-    good, then what ended it.
+    ``uses``: how many calls of :meth:`BufferPool.release` the lease still needs, see
+    :meth:`BufferPool.again`. ``handed``: whether the holder has got the frame; until then the
+    frame waits for the holder. ``ended``: empty while the lease is valid, then what ended it.
     """
 
     __slots__ = (
@@ -221,11 +226,11 @@ def close_buffers(buffers: Sequence[DmaBuf]) -> None:
     """
     Close this process's descriptors and mappings.
 
-    The memory goes once no device and no other process has it any more.
+    The memory is freed as soon as no device and no other process uses it any more.
     """
     for buffer in buffers:
-        # Someone still looks through the mapping, such as a job that was given up: it ends with
-        # the last view.
+        # Somebody still has views of the mapping, such as a job that was given up. The mapping
+        # ends with the last view.
         with contextlib.suppress(BufferError, OSError):
             buffer.close()
 
@@ -235,17 +240,18 @@ class PoolStatistics:
     """
     A snapshot for diagnostics.
 
-    :param slots: how many slots the pool has; replacements under way count.
-    :param states: how many of them are in which state.
-    :param holders: leases by holder.
+    :param slots: how many slots the pool has, including slots that are just being replaced.
+    :param states: the number of slots in each state.
+    :param holders: the number of leases by holder.
     :param exhausted: frames that found no free slot.
-    :param refused_by_quota: by holder, for as long as it has a quota.
+    :param refused_by_quota: by holder, the leases that it was refused because of its quota; kept
+        as long as the holder has a quota.
     :param abandoned: leases that their owners did not release.
     :param retired: slots given up because a release fence stayed pending, or a quarantine could
         not be made.
-    :param quotas: what is promised to each holder.
-    :param reserve: what the producer keeps for itself.
-    :param refused: all refusals ever.
+    :param quotas: how many frames each holder was promised.
+    :param reserve: the number of slots that the producer keeps for itself.
+    :param refused: the number of all refused leases since the pool was made.
     :param fence_errors: release fences that signalled an error.
     :param revoked: leases taken back from dead holders.
     :param failures: how often no buffers could be had for a retired slot, and exceptions out of
@@ -271,7 +277,7 @@ class PoolStatistics:
 
 @dataclass(frozen=True)
 class Holding:
-    """One lease as others see it, and for how long it has been held."""
+    """What others may know about one lease, and for how long it has been held."""
 
     holder: str
     index: int
@@ -283,8 +289,8 @@ def mapped(allocate: Allocate) -> Allocate:
     """
     Return an *allocate* that maps the buffers for the CPU as well.
 
-    It serves a producer that uses them by the CPU: a mapping takes a descriptor, and at the first
-    use of a slot there may be none left.
+    It is for a producer that fills the buffers with the CPU. A mapping needs a descriptor, and at
+    the first use of a slot the process may have none left.
     """
 
     def allocate_mapped() -> Buffers:
@@ -304,8 +310,8 @@ class Remainder(NamedTuple):
     """
     What is left of a closed pool.
 
-    :param slots: how many still have a holder or a pending fence.
-    :param fences: to look again when one of them signals.
+    :param slots: how many slots still have a holder or a pending fence.
+    :param fences: the pending fences; look at the pool again when one of them signals.
     :param deadline: CLOCK_MONOTONIC second at which to look again at the latest, or ``None``.
     """
 
@@ -318,7 +324,7 @@ class Reaper:
     """
     Finishes closed pools.
 
-    No caller uses them any more, yet their last frames come back only later. Thread-safe.
+    No caller uses closed pools any more, but their last frames come back only later. Thread-safe.
 
     One thread serves all closed pools of the process. It runs only while one of them has a frame
     out or waits for a fence.
@@ -331,7 +337,7 @@ class Reaper:
         """
         Forget everything, in a forked child.
 
-        The thread doesn't exist there, and the lock may be held for ever.
+        The thread doesn't exist in the child, and its copy of the lock may be held for ever.
         """
         self._lock = threading.Lock()
         self._pools: list[BufferPool] = []
@@ -345,12 +351,12 @@ class Reaper:
 
     def watch(self, pool: BufferPool) -> Waker | None:
         """
-        Look after *pool* until nothing is left of it.
+        Finish *pool*: call its :meth:`BufferPool.reap` until nothing is left of it.
 
         The caller holds the pool's lock.
 
-        :returns: what the pool has to wake at every change from here on; ``None`` while the
-            interpreter ends.
+        :returns: the waker that the pool has to wake at every change from now on; ``None`` while
+            the interpreter ends.
         """
         with self._lock:
             if self._thread is None:
@@ -360,7 +366,7 @@ class Reaper:
                 )
                 try:
                     self._thread.start()
-                except RuntimeError:  # no threads any more: the kernel is about to free everything
+                except RuntimeError:  # no new thread: the process ends
                     self._thread = self._waker = None
                     return None
             self._pools.append(pool)
@@ -378,7 +384,7 @@ class Reaper:
             raise
 
     def _end(self) -> None:
-        """End the thread, with the lock held: the next pool starts a thread of its own."""
+        """Note that the thread ends, with the lock held: the next closed pool starts a new one."""
         self._pools, self._thread, self._waker = [], None, None
 
     def _turn(self, waker: Waker) -> bool:
@@ -398,7 +404,7 @@ class Reaper:
             if not self._pools:
                 self._end()
                 return False
-        # A pool that was added meanwhile has written to the waker.
+        # If a pool was added meanwhile, its call of wake() ends this wait at once.
         fences = [fence for _, look in looks for fence in look.fences]
         deadlines = [look.deadline for _, look in looks if look.deadline is not None]
         del pools, looks, finished
@@ -423,45 +429,45 @@ class BufferPool:
 
     **The way of a slot:** free → filling → leased → waiting for release fences → free.
 
-    1. :meth:`acquire` hands a free slot to the producer, and its generation goes up by one. So a
-    lease or a descriptor of an earlier use is recognised. With no free slot the producer gets
-    none: it drops the new frame, which is counted, and :meth:`describe_holders` says which holders
-    have the others. It never waits for a consumer, unless it asks to (a file can wait, a camera
-    can't). :meth:`discard` takes a slot back that was not published.
+    1. :meth:`acquire` hands a free slot to the producer, and the slot's generation goes up by one,
+    so that a lease or a descriptor of an earlier use is recognised. If no slot is free, the
+    producer drops the new frame, which is counted, and :meth:`describe_holders` says which holders
+    have the slots. The producer never waits for a consumer, unless it asks to (a file can wait, a
+    camera can't). :meth:`discard` takes a slot back that was not published.
     2. :meth:`lease` makes a lease for each consumer, while the slot is being filled or leased. The
     frame waits for that consumer until :meth:`hand_out`; from then on the consumer holds it.
     3. :meth:`release` ends a lease, and :meth:`abandon` does so for finalizers. :meth:`revoke`
-    ends all leases of a holder that died, and has a quarantine made: a fence for each of its
-    slots, because its devices may still read (:func:`quarantine_fence`).
-    4. Without leases and fences the slot is free: ``on_free`` is called. A slot whose fence is
-    pending for too long is *retired*: retire listeners hear of it, its buffers are closed, and a
+    ends all leases of a holder that died, and gets a quarantine fence for each of the holder's
+    slots, because the holder's devices may still read them (:func:`quarantine_fence`).
+    4. A slot without leases and fences is free, and ``on_free`` is called. A slot whose fence is
+    pending for too long is *retired*: retire listeners are called, its buffers are closed, and a
     fresh slot takes its place.
 
     :meth:`close` ends all slots. A slot that is still in use then ends with its last lease and
-        fence.
+    fence.
 
     **One number for each consumer.** :meth:`grant` says how many frames a consumer may hold. A
     consumer that holds its number gets no other frame until it gives one back: then ``on_room``
-    tells it. Meanwhile the newest frames wait for it, up to its *depth*. Above number and depth
-    together it gets no lease; that is counted, and no other consumer notices. Numbers add up,
-    because each consumer may hold other frames. Depths don't: the same newest frames wait for all
-    consumers, so only the greatest depth takes slots. The promises never exceed the slots that
-    exist. A consumer without leases and without a promise leaves nothing behind: consumers come
-    and go for as long as a vehicle drives.
+    tells it. Meanwhile the newest frames wait for it, up to its *depth*. A consumer that has
+    number and depth together gets no further lease; this is counted, and other consumers aren't
+    affected. Numbers add up, because each consumer may hold different frames. Depths don't: the
+    same newest frames wait for all consumers, so only the greatest depth takes slots. The promises
+    never exceed the slots that exist. The pool forgets a consumer without leases and without a
+    promise, because consumers come and go for as long as a vehicle drives.
 
     **Threads.** Every public method may be called from any thread. An open pool has no thread of
     its own: every :meth:`acquire` first looks at what became free (:meth:`collect`). The reaper's
     thread finishes a closed pool (:class:`Reaper`).
 
-    **Locks.** One lock guards everything in the pool. Under it fences are only looked at, and
-    nothing outside is called. Outside calls (``on_free``, retire listeners, ``on_room``) are
-    noted, and the next thread that has given the lock back makes them (:meth:`_tell`). The
-    allocator and quarantines are called without the lock, too. Only the reaper's lock is ever
-    taken while the pool's lock is held. Finalizers take no lock: an abandoned lease goes onto a
-    ``SimpleQueue`` that the next call empties.
+    **Locks.** One lock guards everything in the pool. With the lock held, fences are only polled,
+    and no callback is called. Callbacks (``on_free``, retire listeners, ``on_room``) are noted,
+    and the next thread that has released the lock calls them (:meth:`_tell`). The allocator and
+    quarantines are called without the lock, too. Only the reaper's lock is ever taken while the
+    pool's lock is held. Finalizers take no lock: an abandoned lease goes onto a ``SimpleQueue``
+    that the next call empties.
 
-    **Fork.** The child's copy owns no slot and no lease: there giving something back does nothing,
-    and asking for something raises StaleFrameError.
+    **Fork.** A forked child's copy of the pool owns no slot and no lease: giving something back to
+    it does nothing, and asking it for something raises StaleFrameError.
 
     :param layout: where each plane lies in a slot's buffers.
     :param allocate: makes the buffers of one slot; called once per slot now, and again to replace
@@ -472,13 +478,13 @@ class BufferPool:
         replaced, never reused.
     :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues
         its buffer again.
-    :param reserve: slots that no consumer is promised: those that the driver needs queued, and
-        those that the producer has in flight.
+    :param reserve: the number of slots that no consumer is promised: those that the driver needs
+        queued, and those that the producer is filling.
     :raises ConfigError: a number that makes no sense.
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
 
-    # What the compiled steps look at (native/frames.h) has a fixed place.
+    # The fields that the compiled steps (native/frames.h) read have fixed places.
     __slots__ = (
         '__dict__', '__weakref__', '_abandoned_leases', '_closed', '_forked', '_free', '_holders',
         '_lease_numbers', '_lock', '_missing', '_news', '_on_free', '_slots', '_uid', '_waiting',
@@ -520,7 +526,8 @@ class BufferPool:
         self._forked = False
         self._closed = False
         self._lock = threading.Lock()
-        # Random: no two pools of a host use the same names. The upper half of every buffer_uid.
+        # The upper half of every buffer_uid. It is random, so that no two pools of a host have the
+        # same buffer_uid.
         self._uid = random.SystemRandom().getrandbits(31)
         self._serials = itertools.count(1)
         self._lease_numbers = itertools.count(1)
@@ -536,8 +543,8 @@ class BufferPool:
         self._waiters = 0
         # Wakes the waits in acquire(); for a closed pool, wakes the reaper.
         self._waker: Waker | None = None
-        # Retired slots are replaced by one thread at a time, and after an allocator has failed,
-        # not again for a while.
+        # Only one thread at a time replaces retired slots. After an allocator has failed, no
+        # thread tries again for a while.
         self._replacing = False
         self._retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
         self._slots: list[Slot] = []
@@ -561,8 +568,8 @@ class BufferPool:
         # Slots that wait for fences, by uid. Retired slots that have to be replaced, by index.
         self._waiting: dict[int, Slot] = {}
         self._missing: set[int] = set()
-        # One bit for each free index: to take the lowest or a certain one costs the same with 64
-        # slots as with 3.
+        # One bit for each free slot's index, so that taking the lowest or a given index costs the
+        # same with 64 slots as with 3.
         self._free = (1 << slots) - 1
         _POOLS.add(self)
 
@@ -605,12 +612,13 @@ class BufferPool:
         """
         Take a free slot to fill, or ``None`` (counted as exhausted) when there is none.
 
-        Without *index* it is the lowest: the memory that was used last.
+        Without *index* the free slot with the lowest index is taken, so that the same memory is
+        reused as soon as possible.
 
-        :param index: this very slot: a driver has filled its buffer.
-        :param wait_s: how long a source that isn't live (a file) may wait for any slot. It also
-            waits for holders that must lose no frame. Live producers never wait.
-        :raises ConfigError: there is no slot *index*, or it is to be waited for.
+        :param index: the slot to take, because a driver has filled its buffer.
+        :param wait_s: how long a source that isn't live (a file) may wait for any slot. The call
+            also waits for holders that must lose no frame. Live producers never wait.
+        :raises ConfigError: there is no slot *index*, or both *index* and *wait_s* are given.
         :raises StaleFrameError: in a forked child.
         """
         if self._forked:
@@ -669,7 +677,7 @@ class BufferPool:
                 with self._lock:
                     self._waiters -= 1
                     if self._waiters:
-                        waker.wake()  # another thread looks at the fences now
+                        waker.wake()  # another waiting thread has to watch the fences now
                     elif self._waker is waker:
                         self._waker = None
 
@@ -681,7 +689,7 @@ class BufferPool:
 
         :param generation: the one that was acquired, to be sure that nobody else has acquired the
             slot since.
-        :raises StaleFrameError: it isn't being filled, or is another pool's.
+        :raises StaleFrameError: the slot isn't being filled, or is another pool's.
         """
         if self._forked:
             return
@@ -708,7 +716,7 @@ class BufferPool:
         """
         Make one more lease on a slot that is being filled or is leased.
 
-        ``None``, which is counted, when *holder* has its maximum.
+        Returns ``None`` when *holder* has as many leases as it may have; this refusal is counted.
 
         :raises StaleFrameError: that generation has been given back already; the slot is another
             pool's; in a forked child.
@@ -740,9 +748,9 @@ class BufferPool:
 
     def again(self, lease: Lease) -> Lease:
         """
-        Let *lease* last until it is released once more.
+        Make *lease* need one more call of :meth:`release` before it ends.
 
-        It counts as the one frame that it is.
+        The lease still counts as one frame.
 
         :raises StaleFrameError: it has ended; in a forked child.
         """
@@ -756,15 +764,16 @@ class BufferPool:
 
     def hand_out(self, lease: Lease) -> bool:
         """
-        Hand the holder the frame that has been waiting for it.
+        Hand the frame of *lease*, which has been waiting, to the lease's holder.
 
-        ``False`` while it holds its number: its ``on_room`` says when to ask again. Only one
-        thread at a time may ask for a holder.
+        Returns ``False`` while the holder holds as many frames as it may: its ``on_room`` is
+        called when it may ask again. Only one thread at a time may call this for the same holder.
         """
         account = lease.account
         number = account.number
         if number is None or account.frames <= number:
-            # As nearly always: all that it has is no more than it may hold.
+            # The usual case: held and waiting frames together are no more than the holder may
+            # hold.
             lease.handed = True
             return True
         with self._lock:
@@ -784,10 +793,10 @@ class BufferPool:
         """
         Drop a lease.
 
-        With *fence*, the slot is free only once that has signalled.
+        With *fence*, the slot becomes free only after the fence has signalled.
 
-        :param fence: the pool's from here on, in any case.
-        :raises StaleFrameError: dropped or revoked before, or another pool's.
+        :param fence: the pool owns it from here on, even when this raises.
+        :raises StaleFrameError: the lease was dropped or revoked before, or is another pool's.
         """
         if self._forked:
             return
@@ -806,9 +815,10 @@ class BufferPool:
 
     def abandon(self, lease: Lease, *, forgotten: bool = True) -> None:
         """
-        Drop *lease* at the next opportunity, taking no lock now: for finalizers.
+        Have *lease* dropped by the pool's next call, without taking a lock: for finalizers.
 
-        :param forgotten: whether that is to be counted: its owner should have released it.
+        :param forgotten: whether to count the lease as abandoned, because its owner should have
+            released it.
         """
         if self._forked:
             return
@@ -844,16 +854,16 @@ class BufferPool:
         self, holder: str, quarantine: Quarantine | None = None, *, timeout_s: float = QUARANTINE_S
     ) -> int:
         """
-        Take back every lease of a holder that died, and what was promised to it.
+        Take back every lease of a holder that died, and the promise to it.
 
         Releasing one of them raises StaleFrameError afterwards.
 
-        :param quarantine: makes the fence, owned here from then on, that signals when no device of
-            the dead process uses the buffers any more. Called without the lock, once for each
-            slot. Where it raises, the slot is retired when its other holders are done.
+        :param quarantine: makes the fence that signals when no device of the dead process uses the
+            buffers any more; the pool owns the fence. Called without the lock, once for each slot.
+            If the call raises, the slot is retired when its other holders are done.
         :param timeout_s: how long that fence may be pending before the slot is retired and
             replaced.
-        :returns: how many leases it had.
+        :returns: how many leases the holder had.
         """
         if self._forked:
             return 0
@@ -866,7 +876,7 @@ class BufferPool:
             ]
             pinned = {lease.slot.buffer_uid: lease.slot for lease in leases}
             for slot in pinned.values():
-                slot.pins += 1  # the slot must not become free before its quarantine has begun
+                slot.pins += 1  # the slot must not become free before its quarantine fence is made
             for lease in leases:
                 self._drop(lease, 'revoked')
             self._revoked += len(leases)
@@ -911,7 +921,7 @@ class BufferPool:
                 try:
                     entry.fence.check()
                 except Exception:
-                    # The fence has an error, but the device is done with the buffer.
+                    # The fence signalled an error, but the device is done with the buffer.
                     self._fence_errors += 1
                 with contextlib.suppress(Exception):
                     entry.fence.close()
@@ -921,11 +931,11 @@ class BufferPool:
                 if slot.state is not _WAITING:
                     slot.state = _WAITING
                     self._waiting[slot.buffer_uid] = slot
-                    self._wake()  # a thread that waits for a slot has one more fence to watch
+                    self._wake()  # a thread that waits for a slot must watch this fence, too
                 return
         if slot.fences or slot.condemned:
-            # A device may still use its buffers: this process gives them up, and never hands them
-            # out again.
+            # A device may still use the slot's buffers, so this process gives them up and never
+            # hands them out again.
             self._retired += 1
             if not self._closed:
                 self._missing.add(slot.index)
@@ -959,26 +969,26 @@ class BufferPool:
             self._waker.wake()
 
     def _wake(self) -> None:
-        """End one wait for a slot, or of a closed pool the reaper's wait, with the lock held."""
+        """With the lock held, end one wait for a slot or, if the pool is closed, the reaper's."""
         if self._waker is not None:
             self._waker.wake()
 
     def _pending_fences(self) -> list[PendingFence]:
-        """Return what slots wait for, with the lock held."""
+        """Return the fences that slots wait for, with the lock held."""
         return [pending for slot in self._waiting.values() for pending in slot.fences]
 
     @property
     def waiting(self) -> bool:
-        """Whether a slot waits for release fences: then :meth:`collect` is worth calling soon."""
+        """Whether a slot waits for release fences; if so, call :meth:`collect` soon."""
         return bool(self._waiting)
 
     def collect(self) -> None:
         """
-        Take back what became free without a call.
+        Take back the slots that became free although nobody called :meth:`release` for them.
 
-        It serves producers that don't :meth:`acquire` for a while. It takes back abandoned leases,
-        and slots whose fences have signalled. Slots whose fences never will are retired, and
-        retired ones are replaced.
+        It is for producers that don't call :meth:`acquire` for a while. It drops abandoned leases,
+        and frees slots whose fences have signalled. Slots whose fences were pending for too long
+        are retired, and retired slots are replaced.
         """
         if self._forked or not (
             self._waiting or self._missing or not self._abandoned_leases.empty()
@@ -1005,7 +1015,8 @@ class BufferPool:
         """
         Make fresh slots in place of retired ones.
 
-        Without memory for them the pool goes on with the others, and tries again later.
+        If there is no memory for new slots, the pool goes on with the others, and tries again
+        later.
         """
         failed = True
         try:
@@ -1044,14 +1055,15 @@ class BufferPool:
         """
         Make a slot over *buffers*, which somebody else has allocated.
 
-        Acquire it next.
+        The caller has to acquire the slot next.
 
-        While there are fewer than *most* slots, it is one more. Then it takes the place of a
-        retired slot, or of the free slot that was unused for the longest time, which ends.
+        While the pool has fewer than *most* slots, the new slot is added. After that it takes the
+        place of a retired slot, or of the free slot that was unused for the longest time; that
+        slot ends.
 
         :param buffers: owned from here on, and closed when there is no place or this raises.
-        :returns: the slot, and the one that ended for it; ``None`` twice, and counted as
-            exhausted, while every slot is in use.
+        :returns: the slot, and the slot that ended for it; ``None`` twice while every slot is in
+            use, which is counted as exhausted.
         :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
         """
         fresh, ended = None, None
@@ -1095,13 +1107,17 @@ class BufferPool:
 
     def _tell_ended(self, slot: Slot) -> None:
         # Caches forget the buffers while their inodes still exist, so that no new buffer can have
-        # the same.
+        # the same inode.
         for listener in tuple(self._retire_listeners.values()):
             self._call(listener, slot, 'a retire listener')
         close_buffers(slot.buffers)
 
     def _call(self, callback: Callable[[Slot], None], slot: Slot, what: str) -> None:
-        """Call it, and count what it raises: neither the consumer nor the producer is at fault."""
+        """
+        Call *callback*, and count an exception instead of passing it on.
+
+        Neither the consumer nor the producer is at fault for it.
+        """
         try:
             callback(slot)
         except Exception as error:
@@ -1131,7 +1147,7 @@ class BufferPool:
         """
         Return the error for a lease that has ended or is another pool's, with the lock held.
 
-        The fence is ours, unless it is the one that came with the first release.
+        The fence is closed, unless the pool got the same fence with the first release.
         """
         if fence is not None and all(fence is not pending.fence for pending in lease.slot.fences):
             fence.close()
@@ -1157,15 +1173,15 @@ class BufferPool:
         lossless: bool = False,
     ) -> None:
         """
-        Let *holder* hold *number* frames at a time, and the *depth* newest wait for it.
+        Let *holder* hold *number* frames at a time, and let the *depth* newest frames wait for it.
 
-        Nothing checks that there are enough slots: :meth:`grant` does.
+        This method doesn't check whether the pool has enough slots; :meth:`grant` does.
 
-        :param number: ``None``: no limit; also when that consumer is gone.
-        :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and
-            wouldn't any more.
-        :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this
-            holder loses a frame.
+        :param number: ``None``: no limit. Pass it also when the consumer is gone.
+        :param on_room: called, without the lock, when the holder may be handed a frame again after
+            :meth:`hand_out` has refused one.
+        :param lossless: whether a producer that can wait (:meth:`acquire`) does so, so that this
+            holder loses no frame.
         """
         with self._lock:
             room = self._promise(holder, number, depth, on_room, lossless)
@@ -1181,10 +1197,10 @@ class BufferPool:
         lossless: bool = False,
     ) -> Callable[[], object] | None:
         """
-        Set the promise, with the lock held.
+        Set the promise to a holder, with the lock held.
 
-        Returns what tells the holder that it may be handed a frame again, for the caller to call
-        without the lock.
+        Returns the ``on_room`` that the caller has to call without the lock, because the holder
+        may be handed a frame again.
         """
         account = self._holders.get(name)
         if account is None:
@@ -1213,19 +1229,21 @@ class BufferPool:
         alone: bool = False,
     ) -> tuple[int, int]:
         """
-        Grant as much of *number* and *depth* as fits what is left, at least one of each.
+        Grant as much of *number* and *depth* as the unpromised slots allow, at least one of each.
 
-        It returns (0, 0), and makes no promise, if not even that fits. A number that fits is
-        granted whole. Otherwise two slots are left for the next holder, where that is possible. A
-        depth leaves them, too: frames that wait are needed less than those in use.
+        It returns (0, 0), and makes no promise, if even one of each is too much. A number for
+        which there are enough slots is granted in full. A smaller number leaves two slots for the
+        next holder, where that is possible. The depth leaves them, too, because waiting frames are
+        needed less than frames in use.
 
-        :param on_room: as :meth:`set_quota`, also *lossless*.
-        :param alone: grant one of each in any case to the only holder that was promised something.
+        :param on_room: as in :meth:`set_quota`; *lossless*, too.
+        :param alone: whether to grant one of each in any case if no other holder has a promise.
         """
         with self._lock:
             numbers, deepest = self._promises(holder)
             left = len(self._slots) - self._reserve - numbers - deepest
-            # The frames that wait take slots of their own only as far as they are the deepest.
+            # The same frames wait for all holders, so a depth takes slots only where it exceeds
+            # all other depths.
             room = left if deepest else left - 1
             if room < 1:
                 if not alone or numbers or deepest:
@@ -1250,7 +1268,7 @@ class BufferPool:
         return sum(number for number, _ in promised), max((d for _, d in promised), default=0)
 
     def free_name(self, wanted: str) -> str:
-        """Return *wanted*, with a number added if a holder of that name exists already."""
+        """Return *wanted*, with a number added if a holder with this name exists already."""
         with self._lock:
             names = itertools.chain(
                 [wanted], (f'{wanted}#{number}' for number in itertools.count(2))
@@ -1259,13 +1277,17 @@ class BufferPool:
 
     @property
     def unpromised(self) -> int:
-        """How many slots are left to promise; below 0 where more were promised than there are."""
+        """How many slots are left to promise; below 0 if more slots were promised than exist."""
         with self._lock:
             return len(self._slots) - self._reserve - sum(self._promises())
 
     @property
     def too_few(self) -> str:
-        """Why somebody was granted nothing, or less than it asked for, and what to do about it."""
+        """
+        Why a holder was granted nothing or less than it asked for.
+
+        The text also says what to do about it.
+        """
         return (
             f'{max(0, self.unpromised)} of {len(self.slots)} slots are not promised to others; '
             "raise 'slots', or end other consumers"
@@ -1274,7 +1296,7 @@ class BufferPool:
     # What the pool says about itself.
 
     def holdings(self) -> tuple[Holding, ...]:
-        """List which holder has what and since when, the oldest lease first."""
+        """List which holder has which slot and for how long, the oldest lease first."""
         with self._lock:
             return self._holdings(time.monotonic())
 
@@ -1289,7 +1311,7 @@ class BufferPool:
 
     def describe_holders(self) -> str:
         """
-        Return one line for the log when a frame had to be dropped.
+        Return one line for the log of a dropped frame.
 
         It says which holder has how many slots, which generations, and for how long. For example::
 
@@ -1322,7 +1344,11 @@ class BufferPool:
             return '; '.join(parts)
 
     def in_hand(self, holder: str) -> tuple[tuple[int, float], ...]:
-        """Return the frames that *holder* holds: each one's sequence, and for how many seconds."""
+        """
+        Return the frames that *holder* holds.
+
+        For each frame: its sequence, and for how many seconds it has been held.
+        """
         with self._lock:
             now = time.monotonic()
             found = [
@@ -1335,7 +1361,7 @@ class BufferPool:
 
     @property
     def troubles(self) -> int:
-        """The sum of the counters of what should not happen, and of refusals for quota."""
+        """How many refusals for quota and events that should not happen were counted."""
         return (
             self._exhausted
             + self._abandoned
@@ -1372,9 +1398,9 @@ class BufferPool:
         """
         Hand nothing out any more.
 
-        Free slots' buffers end now. The others' end when their last lease is dropped and their
-        last fence has signalled or timed out, also when no caller uses the pool again
-        (:class:`Reaper`): leased frames stay readable.
+        The buffers of free slots are closed now. The buffers of the other slots are closed when
+        their last lease is dropped and their last fence has signalled or timed out; no further
+        call is needed for this (:class:`Reaper`). So leased frames stay readable.
         """
         if self._forked:
             return
@@ -1395,7 +1421,11 @@ class BufferPool:
         self._tell()
 
     def reap(self) -> Remainder:
-        """Finish what has ended of a closed pool; the reaper calls it."""
+        """
+        Finish the slots of a closed pool that have ended, and return what is left.
+
+        The reaper calls this method.
+        """
         self.collect()
         with self._lock:
             pending = self._pending_fences()
@@ -1414,17 +1444,18 @@ class BufferPool:
 
 def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     """
-    Return what has to signal before *buffers*, those of one frame, may be reused.
+    Return the fence that has to signal before *buffers*, those of one frame, may be reused.
 
-    The caller owns it.
+    The caller owns the fence.
 
-    Where devices are busy with them right now, it is a sync_file of all their fences: their
-    drivers add fences to every buffer of a job. Where nothing is pending that means nothing,
-    because most drivers add none. There, on kernels without the ioctl, and when the fences can't
-    be had (no descriptor left), it is a :class:`DeadlineFence` of *timeout_s*. A frame of memfds
-    alone is over at once: no device uses one, and the process that read it is gone.
+    If the buffers have pending fences now, the result is a sync_file of all these fences. If none
+    is pending, a device may still be busy, because most drivers add no fences. In this case, on
+    kernels without the ioctl, and when the fences can't be exported (no descriptor left), the
+    result is a :class:`DeadlineFence` of *timeout_s*. For a frame of memfds alone the fence
+    signals at once: no device uses a memfd, and the process that read the frame is gone.
 
-    :param timeout_s: seconds that a job may run, the longest submit timeout of all.
+    :param timeout_s: seconds that a device's job may run: the longest submit timeout of all
+        devices.
     :raises ValueError: the timeout is negative, infinite or NaN.
     """
     check_timeout(timeout_s)
@@ -1436,14 +1467,14 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     return pending or DeadlineFence(timeout_s)
 
 
-# Mark the child's copies as copies.
+# Mark the forked child's pools as copies.
 _POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
 
 def live_pools() -> list[BufferPool]:
     """Return this process's pools that are still referenced, also closed ones with leases."""
     while True:
-        with contextlib.suppress(RuntimeError):  # another thread has made one
+        with contextlib.suppress(RuntimeError):  # another thread has made a pool
             return list(_POOLS)
 
 
@@ -1459,7 +1490,11 @@ Identities = tuple[BufferIdentity, ...]
 
 
 def identities_of(buffers: Buffers) -> Identities:
-    """Return the identities of one frame's buffers, the same for all descriptors of them."""
+    """
+    Return the identities of one frame's buffers.
+
+    All descriptors of a buffer have the same identity.
+    """
     return tuple(buffer.identity for buffer in buffers)
 
 
@@ -1470,7 +1505,7 @@ class BorrowedMemory(NamedTuple):
     The descriptor is never closed here, only duplicated.
 
     :param offset: where the part begins, in bytes.
-    :param size: its bytes.
+    :param size: the part's size in bytes.
     """
 
     number: int
@@ -1479,10 +1514,10 @@ class BorrowedMemory(NamedTuple):
 
     def identity(self) -> BufferIdentity:
         """
-        Identify the memory that it refers to.
+        Return the identity of the memory that the descriptor refers to.
 
-        The descriptor's number alone says nothing: it may be another buffer's as soon as its owner
-        has closed it.
+        The descriptor's number doesn't identify the memory: when the owner closes the descriptor,
+        the system may use the number for another buffer.
         """
         status = os.fstat(self.number)
         return BufferIdentity(status.st_dev, status.st_ino)
@@ -1490,7 +1525,7 @@ class BorrowedMemory(NamedTuple):
 
 def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) -> Buffers:
     """
-    Return descriptors of our own, one for each part, or none at all.
+    Return buffers with duplicated descriptors, one for each part; if one part fails, close all.
 
     :param heap: the allocator's name where it is known.
     :raises AllocationError: a part is neither a dma-buf nor memory whose size can't change.
@@ -1507,10 +1542,10 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
 
 class HeldBuffers:
     """
-    For each slot in use: the calls that give its buffers back to their owner.
+    A table of the calls that give each used slot's buffers back to the buffers' owner.
 
-    The last user of the slot makes these calls, on its own thread. The lock guards the table of
-    calls. The calls are made without it. Pass :meth:`free` to the pool as ``on_free``, and
+    The last user of the slot makes these calls, on its own thread. The lock guards the table only;
+    the calls are made without the lock. Pass :meth:`free` to the pool as ``on_free``, and
     :meth:`ended` to its ``add_retire_listener``.
     """
 
@@ -1521,7 +1556,7 @@ class HeldBuffers:
         self._closing = False
 
     def hold(self, slot: Slot, give_back: Callable[[], object]) -> None:
-        """Register a slot that is in use; *give_back* is called when it isn't any more."""
+        """Register a used slot; *give_back* is called when the slot isn't used any more."""
         with self._lock:
             self._held[slot.buffer_uid] = [give_back]
 
@@ -1529,7 +1564,7 @@ class HeldBuffers:
         """
         Register one more *give_back* for a slot that is in use already.
 
-        ``False``: it isn't in use.
+        Returns ``False`` if the slot isn't in use.
         """
         with self._lock:
             held = self._held.get(slot.buffer_uid)
@@ -1547,9 +1582,9 @@ class HeldBuffers:
 
     def ended(self, slot: Slot) -> None:
         """
-        Keep a retired slot's buffers from their owner until :meth:`end_close`.
+        Wait until :meth:`end_close` before giving back the buffers of a retired slot.
 
-        A device may still read them.
+        A device may still read these buffers.
         """
         if self._closing:
             self.free(slot)
@@ -1558,11 +1593,11 @@ class HeldBuffers:
                 self._parked += self._held.pop(slot.buffer_uid, [])
 
     def begin_close(self) -> None:
-        """Give back each slot that ends from now on at once: the pool will be closed."""
+        """From now on give back each slot as soon as it ends: the pool will be closed."""
         self._closing = True
 
     def end_close(self) -> None:
-        """Give back the rest: as far as is known, no device reads any more."""
+        """Give back the other slots: as far as is known, no device reads them any more."""
         parked, self._parked = self._parked, []
         for give_back in parked:
             give_back()
@@ -1572,14 +1607,15 @@ class ForeignBufferPool(BufferPool):
     """
     A pool over buffers that a source has allocated, and that the source may replace.
 
-    A GStreamer pipeline is such a source. Which buffers there are shows as frames come.
+    A GStreamer pipeline is such a source. The pool learns of its buffers as frames arrive.
     :meth:`slot_of` finds the slot of buffers that came before, :meth:`adopt` makes a slot for new
     ones. Once there are *most* slots, new buffers take the place of the free slot that was unused
     for the longest time: so a source that makes new buffers for ever doesn't keep all of them in
     memory. A retired slot stays empty until new buffers come, because the pool can't ask the
     source for any.
 
-    The producer's thread calls these two. Everything else is as in :class:`BufferPool`.
+    Only the producer's thread calls these two methods. Everything else is as in
+    :class:`BufferPool`.
 
     :param layout: the layout of every frame.
     :param known: the buffers of the frames that are known already, one slot for each; owned from
@@ -1625,7 +1661,7 @@ class ForeignBufferPool(BufferPool):
         self.replaced = 0
 
     def slot_of(self, identities: Identities) -> Slot | None:
-        """Return the slot of these buffers; ``None`` if they aren't known."""
+        """Return the slot of the buffers with these identities; ``None`` if they aren't known."""
         slot = self._slots_by_identity.get(identities)
         if slot is not None and slot.state is SlotState.RETIRED:
             del self._slots_by_identity[identities]
@@ -1634,7 +1670,7 @@ class ForeignBufferPool(BufferPool):
 
     def adopt(self, buffers: Buffers) -> Slot | None:
         """
-        Make a slot for a frame's *buffers*, which weren't known.
+        Make a slot for a frame's *buffers*, which the pool doesn't know yet.
 
         Acquire it next.
 
