@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-What only a Jetson has: images of ``libnvbufsurface``, and the VIC that converts them.
+Code for Jetsons only: images of ``libnvbufsurface``, and the VIC, which converts them.
 
-No ROS.
+ROS isn't used here.
 
-Read ``nvbufsurface.py`` first: how an image is allocated, how one of a camera is read, and how a
-descriptor becomes the library's object. ``vic.py`` converts from one image to another. Nothing of
-it has run on a Jetson yet: the tests use doubles of the libraries in C.
+Read ``nvbufsurface.py`` first: how an image is allocated, how a camera's image is read, and how
+the library's object is made from a descriptor. ``vic.py`` converts from one image to another. This
+code hasn't run on a Jetson yet: the tests use stand-ins for the libraries, written in C.
 """

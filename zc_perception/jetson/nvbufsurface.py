@@ -16,20 +16,20 @@
 """
 Images of NVIDIA's ``libnvbufsurface``: one image in one nvmap dma-buf.
 
-Jetson cameras and the VIC use such images. First come the structs and enums of this library and of
-``libnvbufsurftransform``.
+Jetson cameras and the VIC use such images. This file begins with the structs and enums of this
+library and of ``libnvbufsurftransform``.
 
-* :class:`NvBufSurfaceHeap` allocates one.
-* :func:`surface_parameters` and :func:`surface_image` read one that something else made, such as a
-  camera: where its planes lie.
-* :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
+* :class:`NvBufSurfaceHeap` allocates an image.
+* :func:`surface_parameters` and :func:`surface_image` read where the planes lie in an image that
+  something else made, such as a camera.
+* :class:`SurfaceCache` makes the library's object for an image that came as a descriptor.
 
 Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1 to
-R39.2); offsets as a C compiler lays out the documented fields (``test_jetson_abi.py``).
-The head of ``NvBufSurface`` and of its parameters is the same in all of them. Their tails have
-grown, so only element 0 of a list may be read. R36's own page wasn't found. So this module checks
-the structs before it reads a camera's: it makes an image of its own, and compares the result with
-what was asked for.
+R39.2); offsets as a C compiler lays out the documented fields (``test_jetson_abi.py``). The first
+fields of ``NvBufSurface`` and of its parameters are the same in all these releases. Later releases
+have added fields at the end, so only element 0 of a list may be read. R36's own page wasn't found.
+So before this module reads a camera's structs, it allocates an image of its own, and compares the
+fields with the values that it asked for.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ TAG_CAMERA = 0x200
 TAG_VIDEO_CONVERT = 0xF01
 MAP_READ = 0
 
-# Below a name is the library's without ``NvBufSurface`` or ``NvBufSurf``. Some structs end with
-# the last field that is used here.
+# Each struct below has the library's name without NvBufSurface or NvBufSurf. Some structs leave
+# out the fields after the last one that this package uses.
 CreateParams = c_struct(
     'u32 gpuId width height size; bool isContiguous; int colorFormat layout memType'
 )
@@ -102,7 +102,7 @@ MapPlaneParams = c_struct(
     'u32 width height pitch offset psize secondfieldoffset blockheightlog2; u64 flags; u8[64] '
     'reserved'
 )
-# All that another process needs to know of a buffer.
+# All that another process needs to know about a buffer.
 MapParams = c_struct(
     'u32 num_planes gpuId; u64 fd; u32 totalSize; int memType layout scanformat colorFormat; '
     'chroma chromaSubsampling; planes[4] planes; u8[64] reserved',
@@ -129,7 +129,7 @@ class TransformCompute(IntEnum):
 
 
 class TransformFlag(IntFlag):
-    """``NvBufSurfTransform_Transform_Flag``: which parameters count."""
+    """``NvBufSurfTransform_Transform_Flag``: which parameters the library uses."""
 
     CROP_SRC = 1
     CROP_DST = 2
@@ -138,7 +138,7 @@ class TransformFlag(IntFlag):
 
 
 class TransformFilter(IntEnum):
-    """``NvBufSurfTransform_Inter``; the others are the VIC's own filters with more taps."""
+    """``NvBufSurfTransform_Inter``, without the VIC's filters that have more taps."""
 
     NEAREST = 0
     BILINEAR = 1
@@ -159,9 +159,9 @@ SURFACE_LIST_OFFSET = 24
 PLANE_PARAMS_OFFSET = 48
 # Sizes that no other field is likely to contain.
 _TRIAL_SIZE = (646, 358)
-# What makes an image readable for the CPU, and how many numbers each takes.
+# The functions that make an image readable for the CPU, and how many integers each takes.
 _FOR_CPU = {'NvBufSurfaceMap': 3, 'NvBufSurfaceUnMap': 2, 'NvBufSurfaceSyncForCpu': 2}
-# The descriptors that the library is given begin here.
+# The library is given descriptors with this number or a higher one.
 _HIGH_NUMBERS = 512
 assert (
     Surface.surfaceList.offset == SURFACE_LIST_OFFSET
@@ -173,8 +173,8 @@ def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
     """
     Load a library of JetPack.
 
-    :raises AllocationError: it can't be loaded, or lacks one of the functions. The message begins
-        with *who* needs it.
+    :raises AllocationError: the library can't be loaded, or lacks one of the functions. The
+        message begins with *who* needs it.
     """
     try:
         library = ctypes.CDLL(name)
@@ -186,7 +186,7 @@ def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
 
 
 class OwnedSurface:
-    """Destroys a surface once: when its buffer is closed, or is only forgotten."""
+    """Destroys a surface once: on :meth:`close`, or when this object is collected."""
 
     def __init__(self, library: ctypes.CDLL, surface: ctypes._Pointer[Any]) -> None:
         self._library = library
@@ -195,7 +195,7 @@ class OwnedSurface:
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
         """
-        For a call of the library made right now.
+        The library's pointer, for a call that is made right now.
 
         :raises ValueError: after close.
         """
@@ -216,10 +216,10 @@ class OwnedSurface:
 
 class NvBufSurfaceHeap:
     """
-    Allocates images, one in one buffer: the library decides strides and offsets.
+    Allocates images, each in a buffer of its own; the library chooses strides and offsets.
 
     :param library: the shared library's name or path.
-    :raises AllocationError: it can't be loaded, or lacks the functions.
+    :raises AllocationError: the library can't be loaded, or lacks the functions.
     """
 
     name = 'nvbufsurface'
@@ -232,7 +232,8 @@ class NvBufSurfaceHeap:
             'NvBufSurfaceCreate',
         )
         self._library.NvBufSurfaceDestroy.argtypes = [SurfacePointer]
-        # Releases before R35 lack it. It tells the library that this is a camera's memory.
+        # Releases before R35 lack this function. It tells the library that the memory is a
+        # camera's.
         self._allocate = getattr(self._library, 'NvBufSurfaceAllocate', None)
 
     def allocate_image(
@@ -245,7 +246,8 @@ class NvBufSurfaceHeap:
         """
         owner, real = self.allocate_surface(layout, colorimetry)
         try:
-            # The surface owns the descriptor in it; the memory lives as long as either of the two.
+            # The surface owns its own descriptor, so the buffer gets a duplicate. The memory lives
+            # as long as one of the two is open.
             fd = OwnedFd.duplicate(owner.pointer[0].surfaceList[0].bufferDesc)
             buffer = DmaBuf.from_fd(
                 fd, expected_size=real.buffer_size(0), writable=True, heap=self.name, keeper=owner
@@ -313,7 +315,7 @@ class NvBufSurfaceHeap:
 
 
 def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structure) -> ImageLayout:
-    """Return where the planes lie in a surface, which must be the one asked for."""
+    """Return where the planes lie in a surface; check that it is what was asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
             f'libnvbufsurface returned a batch of {surface.batchSize}; this release has '
@@ -379,7 +381,7 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
 
 
 def surface_signature(parameters: ctypes.Structure) -> bytes:
-    """Return a value that is equal for two images that differ only in where they are."""
+    """Return a value that is equal for two images that differ only in their memory."""
     address = ctypes.addressof(parameters)
     head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
     return head + ctypes.string_at(
@@ -395,8 +397,8 @@ def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetr
     NVIDIA's modifier (page kind, generation, sector layout, height of the blocks), so its modifier
     is INVALID: the layout isn't known.
 
-    :raises LayoutError: a number that isn't possible, or a layout that isn't documented.
-    :raises FormatError: a colour format without a DRM fourcc.
+    :raises LayoutError: a field has an impossible value, or the layout isn't documented.
+    :raises FormatError: the colour format has no DRM fourcc.
     """
     fourcc, colorimetry = from_nvbufsurface(parameters.colorFormat)
     if parameters.layout not in (LAYOUT_PITCH, LAYOUT_BLOCK_LINEAR):
@@ -421,7 +423,7 @@ def check_structs(library: str | None = None) -> None:
     """
     Allocate an image, and check that the library's structs have the fields where we read them.
 
-    Nothing is read that isn't mapped.
+    Only mapped memory is read, so that a wrong struct can't crash the process.
 
     :raises AllocationError: the library isn't there or doesn't allocate, or its structs differ;
         the message says what they contain.
@@ -459,7 +461,7 @@ def check_structs(library: str | None = None) -> None:
 
 
 def _find_problem(address: int) -> str:
-    """Return what is wrong with the trial image; empty if nothing is."""
+    """Return what is wrong with the trial image; empty if nothing is wrong."""
     width, height = _TRIAL_SIZE
     try:
         surface = Surface.from_buffer_copy(_peek(address, ctypes.sizeof(Surface)))
@@ -495,7 +497,7 @@ def _find_problem(address: int) -> str:
 
 
 def _peek(address: int, size: int) -> bytes:
-    """Read bytes of our own memory."""
+    """Read bytes of this process's memory without a crash if they aren't mapped."""
     with open('/proc/self/mem', 'rb', buffering=0) as memory:
         found = os.pread(memory.fileno(), size, address) if 0 < address < 1 << 62 else b''
     if len(found) != size:
@@ -505,7 +507,7 @@ def _peek(address: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class SurfaceImage:
-    """An image in one buffer of NvBufSurface memory, as a frame has it."""
+    """A frame's image in one buffer of NvBufSurface memory."""
 
     buffers: tuple[DmaBuf, ...]
     layout: ImageLayout
@@ -521,20 +523,21 @@ itself where it was imported.
 
 class SurfaceCache:
     """
-    The library's objects of buffers that came as descriptors, by buffer and layout.
+    Caches the library's objects for buffers that came as descriptors, by buffer and layout.
 
     One thread.
 
-    An object is made once per buffer and kept until the buffer's owner gives it up.
-    ``NvBufSurfaceFromFd`` finds what this process's library made itself. ``NvBufSurfaceImport``
-    takes what came from elsewhere, with a description that the frame's layout yields.
+    An object is made once per buffer and kept until the buffer's owner gives the buffer up.
+    ``NvBufSurfaceFromFd`` finds the object of a buffer that the library allocated in this process.
+    ``NvBufSurfaceImport`` makes the object of any other buffer, from a description that is made of
+    the frame's layout.
 
-    The library caches by the descriptor's *number*, and answers a reused number with the buffer
-    that had it before. So it is given duplicates of high numbers, which live as long as the entry,
-    and what it answers is compared with the layout.
+    The library caches by the descriptor's *number*. If a number is reused, it returns the buffer
+    that had the number before. So the library is given duplicates with high numbers, which stay
+    open as long as the cache's entry, and its result is compared with the layout.
 
     :param library: name or path of ``libnvbufsurface``.
-    :raises AllocationError: it can't be loaded.
+    :raises AllocationError: the library can't be loaded.
     """
 
     def __init__(self, library: str | None = None) -> None:
@@ -629,7 +632,7 @@ class SurfaceCache:
 
 
 def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Structure:
-    """Return the library's description of *image*, whose buffer is *fd* there."""
+    """Return the library's description of *image*, with *fd* as the buffer's descriptor."""
     layout = image.layout
     parameters = MapParams(
         num_planes=len(layout.planes),
@@ -652,7 +655,7 @@ def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Struct
 
 
 def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int) -> None:
-    """Check that the library means the buffer that was meant."""
+    """Check that the library returned the surface of the right buffer."""
     if not pointer[0].surfaceList:
         raise AcceleratorError(
             'libnvbufsurface returned a surface without an image; this release may have '

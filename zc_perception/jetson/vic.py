@@ -21,8 +21,8 @@ It scales, and converts colours and layouts between NvBufSurface images, without
 Camera and decoder images are often block-linear, and a CPU reads their memory slowly. One pass of
 the VIC turns such an image into a small linear one.
 
-Source: NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6). Tested
-against a double of the library (``test/doubles/nvbufsurftransform.c``), not on a Jetson.
+Source: NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6). The tests
+use a stand-in for the library (``test/doubles/nvbufsurftransform.c``), not a Jetson.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class VicImage:
 
     Made by :meth:`Vic.allocate`.
 
-    The library maps it once; :meth:`reading` only makes the CPU's view current.
+    The library maps the image once; :meth:`reading` only makes the VIC's last writes visible.
     """
 
     def __init__(self, library: ctypes.CDLL, owner: OwnedSurface, layout: ImageLayout) -> None:
@@ -130,12 +130,13 @@ class VicImage:
         """
         Return the planes as the VIC left them, (rows, columns, components), read-only.
 
-        They are overwritten by the next transform.
+        The next transform overwrites these planes.
 
-        :raises AcceleratorError: the library can't make them visible.
+        :raises AcceleratorError: the library can't make the planes visible to the CPU.
         """
         for index in range(self._mapped):
-            # One plane after the other: all at once (-1) is reported broken on some releases.
+            # Planes are synchronised one after the other, because users report that all at once
+            # (-1) fails on some releases.
             if self._library.NvBufSurfaceSyncForCpu(self.pointer, 0, index) != 0:
                 raise AcceleratorError(
                     f'libnvbufsurface could not synchronise plane {index} for the CPU; see the '
@@ -145,7 +146,7 @@ class VicImage:
 
     def close(self) -> None:
         """
-        Unmap and destroy it; views of it must not be used any more.
+        Unmap and destroy the image; views of it must not be used any more.
 
         A second call does nothing.
         """
@@ -159,13 +160,13 @@ class VicImage:
 
 class Vic:
     """
-    Transforms images.
+    Transforms images with the VIC.
 
-    One thread at a time.
+    Only one thread at a time may use it.
 
     :param library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
-    :param surface_library: the same of ``libnvbufsurface``.
-    :raises AllocationError: this machine has none of them: it is no Jetson.
+    :param surface_library: name or path of ``libnvbufsurface``; ``None``: the system's.
+    :raises AllocationError: a library can't be loaded, because this machine is no Jetson.
     """
 
     def __init__(self, library: str | None = None, surface_library: str | None = None) -> None:
@@ -180,7 +181,7 @@ class Vic:
             ctypes.POINTER(TransformParams),
         ]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
-        # A session's parameters belong to the thread that sets them.
+        # The library keeps the session's parameters for each thread.
         self._sessions = threading.local()
 
     def allocate(
@@ -189,10 +190,10 @@ class Vic:
         """
         Allocate an image that the VIC writes and the CPU reads.
 
-        :param colorimetry: of a Y'CbCr format; other formats have none.
-        :raises AllocationError: no memory, or the library lays it out in a way that isn't
-            understood.
-        :raises FormatError: NvBufSurface doesn't have the format.
+        :param colorimetry: the colorimetry of a Y'CbCr format; ``None`` for other formats.
+        :raises AllocationError: no memory is left, or the image has a layout that isn't known
+            here.
+        :raises FormatError: NvBufSurface has no name for the format.
         """
         owner, layout = self._heap.allocate_surface(
             compute_layout(fourcc, width, height), colorimetry, TAG_VIDEO_CONVERT
@@ -201,13 +202,14 @@ class Vic:
 
     def transform(self, source: SurfaceImage, destination: SurfaceImage | VicImage) -> None:
         """
-        Make *destination* of *source*: scaled to its size, in its format and layout.
+        Convert *source* to the size, format and layout of *destination*, and write it there.
 
-        The call blocks, but other Python threads run on. No device may be using either image; wait
-        for their fences before.
+        The call blocks, but other Python threads run on. No device may use either image during the
+        call, so wait for the images' fences before.
 
-        :raises AcceleratorError: a buffer isn't NvBufSurface memory, or the VIC can't.
-        :raises FormatError: NvBufSurface doesn't have a format.
+        :raises AcceleratorError: a buffer isn't NvBufSurface memory, or the VIC can't do the
+            transform.
+        :raises FormatError: NvBufSurface has no name for one of the formats.
         """
         self._begin_session()
         source_rect, destination_rect = (

@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-Asks questions in a process of its own.
+Call functions that may hang or crash in a process of their own.
 
-Vendors' libraries, GStreamer's plugins, rclpy and models may hang or crash, and cost memory.
+Such a function is called a question here. It loads vendors' libraries, GStreamer's plugins, rclpy
+or models, which may also cost much memory.
 
-The answer is one line of JSON on a pipe of its own, because such libraries may write anything to
-stdout. This file is also the program that answers:
-``python -m …asking DESCRIPTOR MODULE:FUNCTION [ARGUMENT ...]``.
+The answer is one line of JSON on a separate pipe, because such libraries may write anything to
+stdout. This file is also the program that answers: ``python -m …asking DESCRIPTOR MODULE:FUNCTION
+[ARGUMENT ...]``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 Question = Callable[..., dict[str, Any]]
 TIME_LIMIT_S = 30.0
-#: Of a check, which may ask two questions.
+#: The time limit of a check in seconds; a check may ask two questions.
 CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
 _KILLED_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -71,9 +72,9 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
     """
     Call a module's function in a fresh process, and return its result.
 
-    There it may load and open what it likes.
+    In that process the function may load and open anything.
 
-    :param question: the function. It takes texts and returns something that JSON can express.
+    :param question: the function. It takes strings and returns something that JSON can express.
     :raises NoAnswerError: there is no answer; the message says why.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -111,7 +112,8 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             return _understood(subject(question), text, process, errors, time_limit_s)
         finally:
             _kill(process.pid)
-            # One in the kernel that ignores SIGKILL is left behind: waiting for it would hang.
+            # A process that hangs in the kernel ignores SIGKILL. It is left behind, because a wait
+            # for it would hang, too.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILLED_S)
             with _lock:
@@ -119,7 +121,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
 
 
 def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
-    """Read a line, or the rest at the end of the pipe; ``None`` if neither came in time."""
+    """Read a line, or all bytes until the pipe's end; ``None`` if neither came in time."""
     deadline, parts = time.monotonic() + time_limit_s, b''
     poller = select.poll()
     poller.register(pipe.fileno(), select.POLLIN)
@@ -172,7 +174,7 @@ def _kill(pid: int) -> None:
 
 
 def end_all() -> None:
-    """Kill the processes that still run: the doctor ends."""
+    """Kill the processes that still run, because the doctor ends."""
     with _lock:
         running = list(_running)
     for pid in running:
@@ -180,7 +182,7 @@ def end_all() -> None:
 
 
 def _answer(number: int, place: str, *arguments: str) -> None:
-    """Write the answer to the descriptor, and end without what libraries do at exit."""
+    """Write the answer to the descriptor, and end without the libraries' exit handlers."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     module, _, name = place.partition(':')
     os.set_inheritable(number, False)

@@ -14,19 +14,19 @@
 # limitations under the License.
 
 """
-What a check of ``zc_doctor`` is, what it is asked for, and what it says.
+What a check of ``zc_doctor`` is, what it gets, and what it reports.
 
-The doctor has its own checks, and each kind of camera or accelerator declares checks of what it
-needs.
+The doctor has its own checks, and each kind of camera or accelerator declares checks of the things
+that it needs.
 
 How bad a finding is depends on which nodes need the thing that is missing or can't be used. The
 parameter file says so (:class:`Need`):
 
-- REQUIRED: the parameter file names it. The finding is a ``fail``: these nodes won't do what their
-  file says.
-- POSSIBLE: ``auto`` may take it, or there is no parameter file. The finding is a ``warn``:
-  something else takes its place, or the use that needs it isn't possible; for software that most
-  machines don't have, it is a ``skip``.
+- REQUIRED: the parameter file names the thing. The finding is a ``fail``: these nodes won't do
+  what the file says.
+- POSSIBLE: ``auto`` may choose the thing, or there is no parameter file. The finding is a
+  ``warn``: something else takes the thing's place, or the use that needs the thing isn't possible.
+  For software that most machines don't have, the finding is a ``skip``.
 - UNUSED: the parameter file uses something else. The finding is a ``skip``.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """The verdict. ``SKIP``: does not apply here, and why."""
+    """The result of a check. ``SKIP``: the check does not apply here; the finding says why."""
 
     OK = 'ok'
     WARN = 'warn'
@@ -62,12 +62,12 @@ class Need(Enum):
 
     @property
     def missing(self) -> Status:
-        """The verdict on something that is missing, or can't be used."""
+        """The status of a check of a thing that is missing, or can't be used."""
         return Status.WARN if self is Need.POSSIBLE else self.missing_extra
 
     @property
     def missing_extra(self) -> Status:
-        """The same of software that most machines do without."""
+        """The status for missing software that most machines don't have."""
         return Status.FAIL if self is Need.REQUIRED else Status.SKIP
 
 
@@ -76,11 +76,11 @@ class Finding:
     """
     One line of the report.
 
-    :param found: what is there, in one sentence without a full stop.
-    :param advice: what to do; empty where there is nothing to do.
-    :param subject: which device, heap or camera, where a check has several.
-    :param figures: the same for programs: strings, numbers, booleans, ``None``, and lists and
-        objects of them.
+    :param found: what the check found, in one sentence without a full stop.
+    :param advice: what the user should do; empty if there is nothing to do.
+    :param subject: the device, heap or camera that the line is about, if a check has several.
+    :param figures: the finding as data for programs: strings, numbers, booleans, ``None``, and
+        lists and objects of these.
     """
 
     status: Status
@@ -101,17 +101,17 @@ def skip(found: str, subject: str = '', /, **figures: Any) -> Finding:
 
 
 def warn(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
-    """Report that it works less well than it could, or that nothing asked for it."""
+    """Report that a thing works less well than it could, or can't be used but isn't required."""
     return Finding(Status.WARN, found, advice, subject, figures)
 
 
 def fail(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
-    """Report that it doesn't work."""
+    """Report that a required thing doesn't work."""
     return Finding(Status.FAIL, found, advice, subject, figures)
 
 
 def told(status: Status, error: object, subject: str = '', /, **figures: Any) -> Finding:
-    """Report one of the package's own errors; what follows its last semicolon is advice."""
+    """Report an error of this package; the text after its last semicolon becomes the advice."""
     found, _, advice = str(error).rpartition('; ')
     return Finding(status, found or advice, advice, subject, figures)
 
@@ -119,14 +119,14 @@ def told(status: Status, error: object, subject: str = '', /, **figures: Any) ->
 @dataclass(frozen=True)
 class NodeNeed:
     """
-    What one node is going to have.
+    The parameters that one node is going to have.
 
-    ``need['width']`` is the value of its parameter ``width``, by default the parameter's own
-    default.
+    ``need['width']`` is the value of the node's parameter ``width``, or the parameter's default if
+    the file doesn't set it.
 
-    :param node: its full name.
-    :param chooses: the parameter that chooses its kind of camera or accelerator.
-    :param values: all its parameters.
+    :param node: the node's full name.
+    :param chooses: the parameter that chooses the node's kind of camera or accelerator.
+    :param values: the values of all parameters of the node.
     """
 
     node: str
@@ -138,29 +138,29 @@ class NodeNeed:
 
     @property
     def kind(self) -> str:
-        """Its kind of camera or accelerator."""
+        """The node's kind of camera or accelerator."""
         return str(self.values[self.chooses])
 
     @property
     def label(self) -> str:
-        """For people: the node and its kind."""
+        """The node and its kind, as text for people."""
         return f'{self.node} ({self.kind})'
 
 
 @dataclass(frozen=True)
 class Needs:
     """
-    Everything that is asked.
+    All that the nodes need, and where this is known from.
 
-    :param path: the parameter file; empty: none was given.
-    :param cameras: one for each capture node.
-    :param inferences: one for each inference node.
-    :param cameras_given: whether these are all cameras, by ``--cameras``, not those that the file
-        names.
+    :param path: the path of the parameter file; empty: none was given.
+    :param cameras: the needs of each capture node.
+    :param inferences: the needs of each inference node.
+    :param cameras_given: whether ``cameras`` come from the option ``--cameras`` instead of the
+        file.
     :param heaps: the heaps that cameras take their buffers from: names, or ``auto``.
     :param device_imports: whether a device has to import buffers, so that a memfd won't do.
-    :param read_by_ros: whether the file's values are ROS's; ``False``: PyYAML's, as there is no
-        ROS here.
+    :param read_by_ros: whether ROS has read the file; ``False``: PyYAML has, because this machine
+        has no ROS.
     """
 
     path: str = ''
@@ -177,21 +177,21 @@ class Needs:
         return bool(self.path)
 
     def cameras_of(self, *kinds: str) -> list[NodeNeed]:
-        """Return the capture nodes with one of these kinds of cameras."""
+        """Return the needs of the capture nodes that have a camera of one of these kinds."""
         return [camera for camera in self.cameras if camera.kind in kinds]
 
     def camera(self, *kinds: str) -> Need:
-        """Return which nodes need one of these kinds of cameras."""
+        """Return how much the parameter file needs one of these kinds of cameras."""
         return self._need(bool(self.cameras_of(*kinds)))
 
     def accelerator(self, *kinds: str) -> Need:
-        """Return which nodes need one of these kinds of accelerators."""
+        """Return how much the parameter file needs one of these kinds of accelerators."""
         wanted = [inference.kind for inference in self.inferences]
         asked = any(kind in wanted for kind in kinds)
         return Need.POSSIBLE if 'auto' in wanted and not asked else self._need(asked)
 
     def heap(self, name: str) -> Need:
-        """Return which nodes need that heap."""
+        """Return how much the parameter file needs that heap."""
         asked = name in self.heaps
         return (
             Need.POSSIBLE
@@ -210,7 +210,7 @@ class Needs:
         return Need.REQUIRED if asked else Need.UNUSED
 
     def summary(self) -> str:
-        """Return one line for people."""
+        """Return one line for people that says what is needed."""
         if not self.known:
             return 'no parameter file was given: every use is checked'
         parts = [camera.label for camera in self.cameras] + [
@@ -223,12 +223,12 @@ class Needs:
 @dataclass(frozen=True)
 class Check:
     """
-    One check: at least one finding, more where it has several subjects.
+    One check. It has one finding, or one for each subject if it has several.
 
-    :param id: ``GROUP.NAME``. It stays, since programs may rely on it.
-    :param about: what it looks at, in a few words.
-    :param function: what it does, or its place as ``module:function``: that module is imported
-        when the check runs.
+    :param id: ``GROUP.NAME``. It must not change, because programs may rely on it.
+    :param about: what the check looks at, in a few words.
+    :param function: the function to run, or its place as ``module:function``: the module is
+        imported when the check runs.
     """
 
     id: str  # noqa: A003
@@ -237,7 +237,7 @@ class Check:
 
     @property
     def group(self) -> str:
-        """What ``--only`` names. The checks of a group run one after the other."""
+        """The group, as ``--only`` names it. The checks of a group run one after the other."""
         return self.id.partition('.')[0]
 
     def run(self, system: System, needs: Needs) -> Iterable[Finding]:

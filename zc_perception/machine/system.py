@@ -16,11 +16,11 @@
 """
 What the checks may look at.
 
-That is the machine's folders below one root, the environment, and the few calls that open
-something. Tests put a folder tree and functions of their own in their place, so that a broken
-vehicle is a folder. :class:`HostTree` says where nodes and attributes are, for whoever looks
-without opening a device. At the end stand the machine's heaps: their nodes, the rights that they
-need, and real buffers to try, which a check gives back at once.
+These are the machine's folders below one root, the environment, and the few calls that open
+something. Tests replace them with a folder tree and functions of their own, so that a test can
+describe a broken vehicle as a folder. :class:`HostTree` says where device nodes and attributes
+are, for code that reads them without opening a device. The last part is about the machine's heaps:
+their nodes, the rights that they need, and real buffers to try, which a check gives back at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from zc_perception.shipped_files import shipped_file
 
 @dataclass(frozen=True)
 class HostTree:
-    """Where the machine's nodes and attributes are; tests have trees of their own."""
+    """Where the machine's device nodes and attributes are; tests use trees of their own."""
 
     dev: Path = Path('/dev')
     sysfs: Path = Path('/sys')
@@ -70,7 +70,7 @@ def programs_using(path: str) -> list[str]:
     """
     Return the programs that have the device node open, as ``name (pid)``.
 
-    Only those that this user may see.
+    The result has only programs that this user may see.
     """
     try:
         wanted = os.stat(path).st_rdev
@@ -79,7 +79,8 @@ def programs_using(path: str) -> list[str]:
     found = set()
     for entry in glob.glob('/proc/[0-9]*/fd/*'):
         try:
-            # Only nodes are of interest; a stat of a pipe or socket would be as good as none.
+            # Only device nodes matter here, so pipes and sockets are left out without a stat()
+            # call.
             if os.readlink(entry).startswith('/dev/') and os.stat(entry).st_rdev == wanted:
                 found.add(int(entry.split('/')[2]))
         except OSError:
@@ -94,7 +95,7 @@ def programs_using(path: str) -> list[str]:
 
 
 def file_of(library: ctypes.CDLL | str) -> str:
-    """Return the file that the loader took: its name often ends in the version."""
+    """Return the file that the loader loaded, whose name often ends with the version."""
     wanted = library if isinstance(library, str) else library._name
     base = os.path.basename(wanted or '').split('.so')[0]
     with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:
@@ -110,9 +111,9 @@ T = TypeVar('T')
 
 def _open_node(path: str) -> int:
     """
-    Return 0, or the errno with which the node refuses this user.
+    Return 0 if this user can open the node, else the errno.
 
-    Opening a heap or a card changes nothing in it.
+    Opening a heap or a graphics card changes nothing in it.
     """
     try:
         OwnedFd.open(path, os.O_RDWR | os.O_NONBLOCK).close()
@@ -130,18 +131,19 @@ class System:
     """
     The machine that is examined.
 
-    All checks share it, on threads of their own, so nothing in it changes.
+    All checks use the same object from several threads, so nothing in it changes.
 
-    :param root: what stands for ``/``.
-    :param environment: variables.
+    :param root: the folder that is used in place of ``/``.
+    :param environment: the environment variables.
     :param machine: processor architecture, as ``uname -m`` says it.
     :param user: effective user id.
-    :param open_node: tries to open a device node for reading and writing; 0 or an errno.
+    :param open_node: tries to open a device node for reading and writing, and returns 0 or an
+        errno.
     :param open_heap: opens a heap by its name.
-    :param ask: puts a question to a process of its own, because the answer needs libraries that
-        may hang or crash; see :mod:`~zc_perception.machine.asking`.
-    :param users_of: programs that have a node open, as far as this user may look.
-    :param doubles: what a test has in place of a class or function that opens a device, see
+    :param ask: calls a function in a process of its own, because it loads libraries that may hang
+        or crash; see :mod:`~zc_perception.machine.asking`.
+    :param users_of: returns the programs that have a node open, as far as this user may see them.
+    :param doubles: a test's replacements for classes or functions that open a device, see
         :meth:`opener`.
     """
 
@@ -156,12 +158,12 @@ class System:
     doubles: Mapping[Any, Any] = field(default_factory=dict)
 
     def opener(self, opens: T) -> T:
-        """Return *opens*, a class or function that opens a device, or its double in a test."""
+        """Return *opens*, a class or function that opens a device, or a test's replacement."""
         return cast('T', self.doubles.get(opens, opens))
 
     @property
     def dev(self) -> Path:
-        """Device nodes."""
+        """The folder of device nodes."""
         return self.root / 'dev'
 
     @property
@@ -176,11 +178,11 @@ class System:
 
     @property
     def host(self) -> HostTree:
-        """Where cards are looked for."""
+        """The tree in which cards are searched."""
         return HostTree(self.dev, self.sys)
 
     def shown(self, path: Path | str) -> str:
-        """Return a path as it is on the machine itself."""
+        """Return a path without the root: as it is on the machine itself."""
         path = Path(path)
         return (
             str(Path('/') / path.relative_to(self.root))
@@ -189,7 +191,7 @@ class System:
         )
 
     def read(self, *parts: str) -> str:
-        """Read a file's text, stripped; empty where it can't be read."""
+        """Return a file's text without outer whitespace; empty if the file can't be read."""
         try:
             return (
                 self.root.joinpath(*parts)
@@ -200,7 +202,7 @@ class System:
             return ''
 
     def names(self, *parts: str) -> list[str]:
-        """List a folder, sorted; empty where it can't be read."""
+        """Return the sorted names in a folder; empty if the folder can't be read."""
         try:
             return sorted(os.listdir(self.root.joinpath(*parts)))
         except OSError:
@@ -222,7 +224,7 @@ class System:
         )
 
     def kernel_version(self) -> tuple[int, int]:
-        """Return the major and minor version; (0, 0) where the release can't be read."""
+        """Return the kernel's major and minor version; (0, 0) if the release can't be read."""
         parts = self.release.split('.')
         try:
             return int(parts[0]), int(parts[1].split('-')[0])
@@ -234,7 +236,7 @@ DENIED = (errno.EACCES, errno.EPERM)
 
 
 def heap_nodes(system: System) -> dict[str, Path]:
-    """Return the heaps' names as parameter ``heap`` takes them, and their nodes."""
+    """Return the heaps' names, as in the parameter ``heap``, and their device nodes."""
     found = {
         f'dma_heap/{name}': system.dev / 'dma_heap' / name for name in system.names('dev/dma_heap')
     }
@@ -263,7 +265,7 @@ def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
 
 
 def udev_line(name: str) -> str:
-    """Return the rule that opens a heap to group video."""
+    """Return the udev rule that lets the group ``video`` open a heap."""
     if name == 'udmabuf':
         return 'SUBSYSTEM=="misc", KERNEL=="udmabuf", GROUP="video", MODE="0660"'
     return (
@@ -273,7 +275,7 @@ def udev_line(name: str) -> str:
 
 
 def rights_advice(line: str, node: str) -> str:
-    """Return what to do where a node refuses this user."""
+    """Return what to do if this user may not open a node."""
     return (
         f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
         f'(or add there: {line}), then udevadm control --reload && udevadm trigger; '
@@ -288,7 +290,7 @@ PAGE = 4096
 @contextmanager
 def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
     """
-    Allocate a buffer of a heap; it is given back at the end of the block.
+    Allocate a buffer of a heap; the buffer is closed at the end of the ``with`` block.
 
     :raises ZcError: the heap can't be opened, or has no memory.
     """
@@ -299,9 +301,9 @@ def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
 @contextmanager
 def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
     """
-    Return a page of the first heap that gives a dma-buf; ``None``: no heap does.
+    Return a buffer of one page from the first heap that gives a dma-buf; else ``None``.
 
-    Scattered heaps come first, since the contiguous pool is small.
+    Heaps that aren't contiguous come first, because the contiguous pool is small.
     """
     names = sorted(
         heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name)
