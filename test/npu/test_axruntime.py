@@ -526,7 +526,7 @@ def test_a_runtime_that_hangs_while_loading_is_lost(
     double.hang_at = 1
     with pytest.raises(DeviceLostError, match=r'did not load the model within 0\.05 s'):
         accelerator.load(model(tmp_path))
-    with pytest.raises(DeviceLostError, match=r'does not give the model.*back; restart the node'):
+    with pytest.raises(DeviceLostError, match=r'does not release the previous model; restart'):
         accelerator.load(model(tmp_path))
     with pytest.warns(RuntimeWarning):
         accelerator.close()

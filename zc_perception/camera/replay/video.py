@@ -92,12 +92,12 @@ def open_video(path: str) -> OpenVideo:
     """
     av = pyav(path)
     head = _head(path)
+    # PyAV 19 has no such option: it always replaces.
+    lenient = {} if int(av.__version__.partition('.')[0]) > 18 else {'metadata_errors': 'replace'}
     try:
         # FFmpeg would take a name with a colon for a protocol, and a playlist could name any host.
         container = av.open(
-            f'file:{os.path.abspath(path)}',
-            options={'protocol_whitelist': 'file'},
-            metadata_errors='replace',
+            f'file:{os.path.abspath(path)}', options={'protocol_whitelist': 'file'}, **lenient
         )
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise ConfigError(_why_not(path, head, error)) from error
@@ -297,7 +297,8 @@ def turn_of(frame: Any) -> Turn:
 
     :raises FormatError: it isn't turned by a quarter of a circle.
     """
-    for data in frame.side_data:
+    # By its place: iterating gives the data up to PyAV 18, and its types from 19 on.
+    for data in (frame.side_data[place] for place in range(len(frame.side_data))):
         if getattr(data.type, 'name', data.type) == 'DISPLAYMATRIX':
             a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
             if abs(a) + abs(b) != 1 or (abs(a), abs(b)) != (abs(d), abs(c)):
