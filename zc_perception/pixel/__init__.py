@@ -16,11 +16,11 @@
 """
 What bytes mean: formats, modifiers, where planes lie, colours, and conversions between formats.
 
-No memory is owned here.
+Nothing here owns frame memory.
 
 Read first: ``fourcc`` (the table of formats), then ``layout`` (an image's planes in its buffers),
-``modifier`` and ``colorimetry``. ``format_names`` translates names to those of
-V4L2, GStreamer, NvBufSurface and ROS. ``readable`` says which formats the CPU reads and at what
-cost; ``conversion`` reads and converts them. ``raw_picture`` has what messages and recordings
-bring, and reads it.
+``modifier`` and ``colorimetry``. ``format_names`` translates names to those of V4L2, GStreamer,
+NvBufSurface and ROS. ``readable`` says which formats the CPU reads and at what cost;
+``conversion`` reads and converts them. ``raw_picture`` reads pictures as messages and recordings
+hold them.
 """

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-What the numbers in the planes stand for: matrix, range, transfer.
+The meaning of the numbers in the planes: matrix, range and transfer.
 
-NV12 and NvBufSurface's NV12_ER differ in nothing but the range, and pictures look washed out when
-a program assumes the wrong one. Source: ``videodev2.h`` (values and the rules for what a driver
-leaves at DEFAULT) and GStreamer's ``video-color.h``.
+NV12 and NvBufSurface's NV12_ER differ only in the range, and pictures look washed out when a
+program assumes the wrong range. Source: ``videodev2.h`` (values, and rules for the fields that a
+driver leaves at DEFAULT) and GStreamer's ``video-color.h``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zc_perception.errors import FormatError
 
 
 class Matrix(Enum):
-    """Which Y'CbCr matrix (ITU-R recommendation). RGB: there is none, samples are R, G, B."""
+    """The Y'CbCr matrix, an ITU-R recommendation. RGB: no matrix, samples are R, G, B."""
 
     BT601 = 'bt601'
     BT709 = 'bt709'
@@ -51,7 +51,7 @@ class Transfer(Enum):
     """
     The transfer function of the samples.
 
-    BT.601's and BT.2020's are BT.709's curve; PQ is SMPTE ST 2084.
+    BT.601 and BT.2020 have the same curve as BT.709; PQ is SMPTE ST 2084.
     """
 
     BT709 = 'bt709'
@@ -62,9 +62,9 @@ class Transfer(Enum):
 @dataclass(frozen=True)
 class Colorimetry:
     """
-    Colorimetry of one image; travels with every frame.
+    The colorimetry of one image; every frame has it.
 
-    Primaries follow from matrix and transfer, as in the usual standards.
+    It has no primaries: they follow from matrix and transfer, as in the usual standards.
     """
 
     matrix: Matrix
@@ -107,16 +107,16 @@ def named_colorimetry(text: str) -> Colorimetry:
     return Colorimetry(matrix, span, Transfer(words[2]) if len(words) > 2 else default.transfer)
 
 
-# GStreamer writes range:matrix:transfer:primaries, and has names for the usual ones.
+# GStreamer writes range:matrix:transfer:primaries, and has names for the usual combinations.
 _GST_NAMES = {
     'bt601': '2:4:16:4', 'bt709': '2:3:5:1', 'bt2020': '2:6:11:7', 'bt2020-10': '2:6:13:7',
     'bt2100-pq': '2:6:14:7', 'sRGB': '1:1:7:1', 'smpte240m': '2:5:6:5', 'bt2100-hlg': '2:6:15:7',
 }  # fmt: skip
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
-# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header.
-# 4 and 8 are what analogue television says of its screens (BT.470 M, and B/G, which PAL on a DVD
-# is): its cameras have that function too.
+# The header says that 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as
+# 5. 4 and 8 are BT.470 M and B/G (the latter for PAL on a DVD), which describe the screens of
+# analogue television. Its cameras use function 5, too.
 _GST_TRANSFERS = {
     4: Transfer.BT709,
     5: Transfer.BT709,
@@ -133,9 +133,10 @@ def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) 
     """
     Translate a GStreamer string to :class:`Colorimetry`; its primaries aren't kept.
 
-    :param default: what counts where a number is 0, which means "not known". For R, G, B and grey,
-        whose matrix is RGB, the matrix is *default*'s whatever the string says, as in GStreamer.
-    :raises FormatError: not such a string, or a range, matrix or transfer that has no name here.
+    :param default: supplies each value whose number is 0, which means "not known". For R, G, B and
+        grey, whose matrix is RGB, the matrix is always *default*'s, as in GStreamer.
+    :raises FormatError: the string isn't a colorimetry, or has a range, matrix or transfer that is
+        not supported here.
     """
     numbers = _GST_NAMES.get(text, text).split(':')
     if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and len(n) < 4 for n in numbers):
@@ -181,7 +182,7 @@ def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
 
 
 class V4l2Colorimetry(NamedTuple):
-    """The four fields of ``struct v4l2_pix_format``; zeros are V4L2's DEFAULT."""
+    """The four colour fields of ``struct v4l2_pix_format``; zeros are V4L2's DEFAULT."""
 
     colorspace: int = 0
     ycbcr_enc: int = 0
@@ -199,18 +200,18 @@ _V4L2_MATRICES = {
     6: Matrix.BT2020,
 }
 _V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
-# What DEFAULT encoding and transfer mean in a colour space, where it isn't BT.601 and BT.709
-# (V4L2_MAP_*_DEFAULT).
+# The meaning of DEFAULT encoding and transfer in the colour spaces where it isn't BT.601 and
+# BT.709 (V4L2_MAP_*_DEFAULT).
 _V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
 _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 
 
 def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colorimetry:
     """
-    Translate what a V4L2 driver reports; a driver that says nothing gets BT.601 limited.
+    Translate a V4L2 driver's report; if the driver reports nothing, it is BT.601 limited.
 
-    :param rgb: the pixels are R, G, B. V4L2 has no matrix for them, and their range is full by
-        default.
+    :param rgb: whether the pixels are R, G, B. V4L2 has no matrix for them, and their range is
+        full by default.
     :raises FormatError: an encoding or transfer that has no name here, such as SMPTE 240M or
         constant-luminance BT.2020.
     """

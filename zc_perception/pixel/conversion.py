@@ -23,11 +23,11 @@ of two bytes, and a picture with the wrong order looks plausible. Below every co
 samples of frames as single planes, and planes at another size.
 
 Each converter is made for one format, size and colorimetry. It allocates its memory once, and
-refuses planes of anything else. Where the picture gets smaller, planes are resized first and
-colours are converted after, because that reads and computes a fraction of what a conversion of the
-full frame would. Chroma is resized to the picture's size, not to half of it as in 4:2:0, because
-the picture would then lose colour detail that the frame has. ``zc_bench decode`` measures the
-speed, and the difference from converting the full frame first.
+refuses planes of anything else. If the picture is smaller than the frame, planes are resized first
+and colours are converted after, because fewer pixels have to be converted then. Chroma is resized
+to the picture's size, not to half of it as in 4:2:0, because the picture would then lose colour
+detail that the frame has. ``zc_bench decode`` measures the speed, and the difference from
+converting the full frame first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Checked:
     """
     Refuses planes of another format or size.
 
-    OpenCV would not refuse them: it would write into memory of its own, or misread them.
+    OpenCV doesn't refuse such planes: it would write into memory of its own, or misread them.
     """
 
     def __init__(self, fmt: PixelFormat, width: int, height: int) -> None:
@@ -92,8 +92,8 @@ class Resized:
 
     A plane that already has this size and 8 bits is not copied.
 
-    :param shape: of the plane: rows, columns and, if it has several, components.
-    :param wide: whether its samples have 16 bits.
+    :param shape: the plane's rows, columns and, if it has several, components.
+    :param wide: whether the plane's samples have 16 bits.
     """
 
     def __init__(
@@ -103,14 +103,16 @@ class Resized:
         self._size = size
         self._filter = interpolation
         self._scaled = (columns, rows) != size
-        # The mean of two rows, for which OpenCV's resizing takes twelve times as long.
+        # Whether each result row is the mean of two rows. OpenCV's resizing takes twelve times as
+        # long for this as the mean computed below.
         self._two_rows = interpolation == cv2.INTER_AREA and (columns, rows) == (
             size[0],
             2 * size[1],
         )
         result = (size[1], size[0], *components)
-        # Where a filter mixes samples, they are of 8 bits before: the picture is the one that NV12
-        # gives. Where it only picks some, it comes first, and fewer are left to cut down.
+        # If the filter mixes samples, they are narrowed to 8 bits before it, so that the picture
+        # is the same as with NV12. If it only picks samples, it runs first, so that fewer samples
+        # have to be narrowed.
         between = self._scaled and interpolation not in (
             cv2.INTER_NEAREST,
             cv2.INTER_NEAREST_EXACT,
@@ -121,7 +123,7 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """Return the resized plane, which is *out* if that is given. With *out*, it is there."""
+        """Return the resized plane; with *out*, write it there and return *out*."""
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:
@@ -140,7 +142,7 @@ class Resized:
 
 
 def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
-    """Return the left upper part of an image's planes, of *size* pixels."""
+    """Return the upper left part of an image's planes, of *size* pixels."""
     width, height = size
     return [
         plane[: part.rows(height), : width // part.horizontal]
@@ -149,7 +151,7 @@ def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
 
 
 def narrowed(plane: NDArray[np.uint16], out: Pixels) -> Pixels:
-    """Narrow 16 bits to 8, rounded: the high byte alone would darken."""
+    """Narrow 16 bits to 8 and round; the high byte alone would make the picture darker."""
     cv2.convertScaleAbs(plane, dst=out, alpha=1 / 256)
     return out
 
@@ -158,13 +160,13 @@ class Yuv(NamedTuple):
     """
     How the samples of a Y'CbCr format lie.
 
-    :param packed: luma and chroma in one plane, in turn.
-    :param luma_first: in a packed format, luma comes before chroma.
-    :param planar: U and V have a plane each; otherwise one plane has pairs.
-    :param v_first: V before U.
-    :param horizontal: luma samples of a row that share a chroma sample.
-    :param vertical: rows that share a chroma sample.
-    :param wide: each sample has 16 bits.
+    :param packed: whether luma and chroma alternate in one plane.
+    :param luma_first: whether luma comes before chroma in a packed format.
+    :param planar: whether U and V have a plane each; otherwise one plane has pairs of U and V.
+    :param v_first: whether V comes before U.
+    :param horizontal: the number of luma samples in a row that share a chroma sample.
+    :param vertical: the number of rows that share a chroma sample.
+    :param wide: whether each sample has 16 bits.
     """
 
     packed: bool
@@ -221,26 +223,25 @@ def two_by_two(packed: Pixels) -> Pixels:
 
 
 class Filters:
-    """How to resize planes to a picture."""
+    """Chooses OpenCV's filters for resizing planes to a picture."""
 
     def __init__(self, source: Size, size: Size) -> None:
-        # Source samples per sample of the picture, across and down; 0 where that is no whole
-        # number.
+        # The number of source samples per picture sample, across and down; 0 if it isn't whole.
         self._ratios = [
             0 if whole % part else whole // part for whole, part in zip(source, size, strict=True)
         ]
         self._enlarged = size[0] > source[0] or size[1] > source[1]
-        # At an odd ratio linear interpolation reads the one sample in the middle: the same
-        # picture, a third of the time.
+        # At an odd ratio linear interpolation reads only the sample in the middle. Picking that
+        # sample gives the same picture in a third of the time.
         odd = all(ratio % 2 for ratio in self._ratios)
         self.luma: int = cv2.INTER_NEAREST_EXACT if odd else cv2.INTER_LINEAR
 
     def chroma(self, horizontal: int, vertical: int) -> int:
         """
-        Resize chroma; a luma sample has the colour of the chroma sample that it lies in.
+        Return the filter for chroma; a luma sample has the colour of the chroma sample around it.
 
-        The same holds for the picture's pixel, unless it lies between two samples. The rule is the
-        same for 4:4:4: a scene gives the same picture in every format.
+        A pixel of the picture has that colour, too, unless it lies between two chroma samples. The
+        rule is the same for 4:4:4, so that a scene gives the same picture in every format.
         """
         between = any(
             ratio and ratio % (2 * shared) == 0
@@ -249,8 +250,9 @@ class Filters:
         return int(cv2.INTER_LINEAR if self._enlarged or between else cv2.INTER_NEAREST_EXACT)
 
 
-# OpenCV converts this many columns at once (two vectors of 64 bytes, AVX-512; others have less),
-# and those that are left over one by one: at 360 columns nine tenths of the time.
+# OpenCV converts this many columns at once (two vectors of 64 bytes with AVX-512; other processors
+# have smaller vectors). It converts the remaining columns one by one, which at 360 columns takes
+# nine tenths of the time.
 _COLUMNS = 128
 
 
@@ -262,9 +264,11 @@ def _codes(layout: str) -> dict[tuple[bool, int], int]:
 
 _NV12_CODES, _NV21_CODES = _codes('NV12'), _codes('NV21')
 _PACKED_CODES = {'YUYV': _codes('YUY2'), 'YVYU': _codes('YVYU'), 'UYVY': _codes('UYVY')}
-# Orders without a conversion of OpenCV: the same order, and one that OpenCV lacks.
+# Numbers for component orders without an OpenCV conversion: the order is already right, or OpenCV
+# has no conversion for it.
 _AS_IT_IS, _ANY_ORDER = -1, -2
-# 5 and 6 bits to 8, so that all ones become 255; OpenCV leaves the low bits at 0.
+# A table that widens 5 and 6 bits to 8, so that the largest value becomes 255; OpenCV leaves the
+# low bits at 0.
 _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)], axis=-1).astype(
     np.uint8
 )[None]
@@ -272,13 +276,13 @@ _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)
 
 class ToPicture:
     """
-    Makes R, G, B pictures, in memory that is allocated once, or in the caller's.
+    Makes R, G, B pictures, in memory that is allocated once, or in the caller's memory.
 
-    :param colorimetry: of the frames. Of grey and of R, G, B it is
-        :func:`~zc_perception.pixel.readable.rgb_range` alone.
+    :param colorimetry: the frames' colorimetry. Of grey and of R, G, B frames only the range is
+        used, see :func:`~zc_perception.pixel.readable.rgb_range`.
     :param size: width and height of the picture; ``None``: the frame's.
-    :param channels: 3, or 4 for a last one of 255.
-    :param bgr: channel order B, G, R instead of R, G, B.
+    :param channels: 3, or 4 for a picture whose last channel is 255.
+    :param bgr: whether the channels' order is B, G, R instead of R, G, B.
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: a size that the format can't have.
     """
@@ -306,7 +310,7 @@ class ToPicture:
             )
             return
         yuv = yuv_of(fmt)
-        # OpenCV's own conversions know BT.601 limited alone, and no scaling.
+        # OpenCV's own conversions know only BT.601 limited, and don't scale.
         plain = (colorimetry.matrix, colorimetry.range) == (
             BT601_LIMITED.matrix,
             BT601_LIMITED.range,
@@ -347,7 +351,7 @@ class ToPicture:
 
 
 class _Way:
-    """One way from planes to a picture."""
+    """One method of converting planes to a picture."""
 
     def write(self, planes: Planes, out: Pixels) -> None:
         """Fill *out*."""
@@ -356,12 +360,12 @@ class _Way:
 
 class _Aligned:
     """
-    Runs one of OpenCV's conversions over all columns of its vector width, and then the rest.
+    Runs an OpenCV conversion over the columns that fill its vectors, and then over the rest.
 
     The rest is padded to the vector width in scratch memory.
 
-    :param parts: per input, the columns that share an element of it, and its elements' components;
-        none for 1.
+    :param parts: for each input, the number of columns that share an element, and the number of
+        components of an element; empty for 1.
     """
 
     def __init__(
@@ -385,7 +389,7 @@ class _Aligned:
         """
         Run the conversion.
 
-        :param convert: takes inputs and output.
+        :param convert: the conversion, which is called with the inputs and the output.
         """
         split = self._split
         if not self._rest:
@@ -408,9 +412,9 @@ class _Aligned:
 
 class _TwoPlanes(_Way):
     """
-    4:2:0 of the picture's size, BT.601 limited.
+    Converts 4:2:0 frames of the picture's size, in BT.601 limited.
 
-    OpenCV takes luma below 16 as 16; the matrix alone would take it as it is.
+    OpenCV raises luma below 16 to 16; the matrix conversion doesn't.
     """
 
     def __init__(self, yuv: Yuv, width: int, height: int, channels: int, bgr: bool) -> None:
@@ -436,9 +440,9 @@ class _TwoPlanes(_Way):
 
 class _Packed(_Way):
     """
-    4:2:2 of the picture's size, BT.601 limited.
+    Converts 4:2:2 frames of the picture's size, in BT.601 limited.
 
-    Planes are put into YUYV first, which is quicker than a matrix.
+    Separate planes are merged into YUYV first, which is faster than a matrix conversion.
     """
 
     def __init__(
@@ -475,7 +479,7 @@ class _Packed(_Way):
 
 
 class _ByMatrix(_Way):
-    """Any Y'CbCr format, size and colorimetry."""
+    """Converts frames of any Y'CbCr format, size and colorimetry."""
 
     def __init__(
         self, yuv: Yuv, source: Size, size: Size, channels: int, matrix: NDArray[np.float64]
@@ -514,7 +518,8 @@ class _ByMatrix(_Way):
 
     def write(self, planes: Planes, out: Pixels) -> None:
         luma, chroma = self._nearest_samples(planes[0]) if self._nearest else self._samples(planes)
-        # Three single planes are merged four times as quickly as one and a pair.
+        # OpenCV merges three single planes four times as fast as a single plane and a plane of
+        # pairs.
         cv2.merge([luma, *(chroma[::-1] if self._yuv.v_first else chroma)], dst=self._ycc)
         if self._rgb is None:
             cv2.transform(self._ycc, self._matrix, dst=out)
@@ -542,7 +547,7 @@ class _ByMatrix(_Way):
 
 
 class _FromRgb(_Way):
-    """Grey, and R, G, B in any order."""
+    """Converts grey frames, and R, G, B frames in any order."""
 
     def __init__(
         self, fmt: PixelFormat, source: Size, size: Size, channels: int, bgr: bool, span: Range
@@ -568,7 +573,7 @@ class _FromRgb(_Way):
         )
         self._resized = Resized(shape, size, Filters(source, size).luma, wide=fmt.bits == 16)
         self._wide = np.empty((*source[::-1], 3), np.uint8) if self._word else None
-        # Padding where alpha is wanted, and alpha that is not 255.
+        # The result's fourth channel is 255, but a frame's may be padding, or alpha below 255.
         self._opaque = channels == 4 and not self._grey
         self._three = np.empty((*size[::-1], 3), np.uint8) if self._opaque else None
 
@@ -595,7 +600,7 @@ class _FromRgb(_Way):
 
 
 def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
-    """Return OpenCV's conversion that picks *wanted*'s colours."""
+    """Return OpenCV's conversion from *components* to the colour order of *wanted*."""
     if components[0] in 'XA':
         return _ANY_ORDER
     same = list(components[:3]) == list(wanted[:3])
@@ -605,7 +610,7 @@ def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
 
 
 def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Return the source and destination channels for ``mixChannels``."""
+    """Return the pairs of source and destination channels for ``mixChannels``."""
     return [
         number
         for place, name in enumerate(wanted[:3])
@@ -615,9 +620,9 @@ def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 class ToLuma:
     """
-    Makes the grey picture of frames: luma as it is, or what BT.601 makes of R, G, B.
+    Makes grey pictures of frames: luma as it is, or BT.601's luma of R, G, B.
 
-    Its range is the frame's.
+    The picture keeps the frame's range.
 
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: a size that the format can't have.
@@ -629,7 +634,7 @@ class ToLuma:
         self._shape = (height, width)
         self._yuv = yuv_of(fmt) if fmt.is_yuv else None
         colour = self._yuv is None and len(fmt.components[0]) > 1
-        # R, G, B of limited range stay that.
+        # R, G, B of limited range aren't expanded: the grey picture keeps the frame's range.
         self._colours = (
             ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True)
             if colour
@@ -665,7 +670,7 @@ class ToLuma:
         return target
 
 
-# By whether red comes first, and whether alpha follows.
+# OpenCV's conversions, by whether red comes first and whether alpha follows.
 _CODES = {
     (False, False): cv2.COLOR_BGR2YUV_I420,
     (True, False): cv2.COLOR_RGB2YUV_I420,
@@ -681,9 +686,9 @@ def even(size: int) -> int:
 
 class Nv12Writer:
     """
-    Converts pictures of one size to BT.601 limited, into planes that the caller owns.
+    Converts pictures of one size to NV12 in BT.601 limited, into planes that the caller owns.
 
-    It converts as OpenCV does. Its scratch memory is allocated once.
+    The result is the same as OpenCV's. The scratch memory is allocated once.
 
     :raises LayoutError: a size that NV12 can't have.
     """
@@ -792,7 +797,7 @@ class ToNv12:
 
 
 class _Nv12Way:
-    """One way from planes to NV12."""
+    """One method of converting planes to NV12."""
 
     def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         """Fill both planes."""
@@ -818,7 +823,7 @@ class _YuvToNv12(_Nv12Way):
             (size[0] // 2, size[1] // 2),
         )
         self._pairs = not yuv.planar
-        # A pair of planes is resized more quickly than a plane of pairs.
+        # OpenCV resizes two single planes faster than one plane of pairs.
         self._direct = (
             Resized((*samples[::-1], 2), half, cv2.INTER_NEAREST, wide=yuv.wide)
             if self._pairs and samples == half
@@ -876,7 +881,7 @@ class _RgbToNv12(_Nv12Way):
         plain = (
             components[0] in 'RB' and fmt.bits == 8 and rgb_range(fmt, colorimetry) is Range.FULL
         )
-        # Nv12Writer takes B, G, R and R, G, B, with a fourth channel and without.
+        # Nv12Writer takes B, G, R and R, G, B, with and without a fourth channel.
         self._resized = (
             Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
         )

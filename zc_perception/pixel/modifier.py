@@ -17,8 +17,8 @@
 64-bit format modifiers: how a plane's samples lie in memory.
 
 Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's
-*Exchanging pixel buffers*. Zero is LINEAR: planes are rows, one after the other. INVALID is no
-layout: it says that nobody named one.
+*Exchanging pixel buffers*. Zero is LINEAR: a plane is its rows, one after the other. INVALID is no
+layout: it says that nobody named a layout.
 
 This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a
 device that takes them. So it knows their names, for messages, how many planes a buffer has, and
@@ -52,7 +52,7 @@ class KnownModifier(IntEnum):
     """
     The tilings that buffers of cameras and decoders have.
 
-    Named as in the header, after ``DRM_FORMAT_MOD_``, or ``I915_FORMAT_MOD_`` for Intel's.
+    The names are the header's without ``DRM_FORMAT_MOD_``, or for Intel's ``I915_FORMAT_MOD_``.
     """
 
     INTEL_X_TILED = 0x01 << 56 | 1
@@ -66,7 +66,7 @@ class KnownModifier(IntEnum):
 
 _VENDORS = {int(vendor): vendor for vendor in Vendor}
 _KNOWN = {int(modifier): modifier for modifier in KnownModifier}
-# Their other modifiers can add planes with the state of a compression.
+# Other modifiers of these vendors can add planes that hold the state of a compression.
 _VENDORS_WITH_MORE_PLANES = (Vendor.NONE, Vendor.INTEL, Vendor.AMD, Vendor.VIVANTE)
 
 
@@ -74,7 +74,7 @@ def check_modifier(modifier: int) -> int:
     """
     Return *modifier* itself, if it is a 64-bit unsigned number.
 
-    :raises FormatError: it isn't.
+    :raises FormatError: *modifier* isn't such a number.
     """
     if not 0 <= modifier < 1 << 64:
         raise FormatError(f'modifier {modifier:#x} is outside 0 .. 2^64-1')
@@ -83,11 +83,11 @@ def check_modifier(modifier: int) -> int:
 
 def same_layout(modifier: int) -> tuple[int, ...]:
     """
-    Return all numbers of the layout of *modifier*, itself first.
+    Return all modifiers that mean the same layout, *modifier* itself first.
 
     NVIDIA's old block-linear modifiers have page kind 0, which no block-linear memory has. The
-    header says that it means the generic kind 0xfe. Kernel drivers answer with 0xfe, whichever of
-    the two they were asked for.
+    header says that kind 0 means the generic kind 0xfe. Kernel drivers always return 0xfe, even
+    when they were asked for 0.
     """
     block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
     kind = modifier & _NVIDIA_KIND
@@ -98,10 +98,10 @@ def same_layout(modifier: int) -> tuple[int, ...]:
 
 def modifier_name(modifier: int) -> str:
     """
-    Return a short name for lists.
+    Return a short name for lists of modifiers.
 
-    That is ``LINEAR``, ``INVALID``, ``INTEL:X_TILED``, or else vendor and digits, as in
-    ``NVIDIA:0x00000000000010``.
+    The name is ``LINEAR``, ``INVALID``, a known name such as ``INTEL:X_TILED``, or else vendor and
+    digits, as in ``NVIDIA:0x00000000000010``.
 
     :raises FormatError: not a 64-bit number.
     """

@@ -46,7 +46,7 @@ class Encoding(NamedTuple):
     """
     What the samples of an encoding are.
 
-    :param fourcc: their format; of Bayer grey, because each pixel has one sample.
+    :param fourcc: the samples' format; for Bayer a grey format, because each pixel has one sample.
     :param demosaic: OpenCV's conversion of Bayer to B, G, R; ``None`` for all others.
     """
 
@@ -62,7 +62,7 @@ _BAYER = {
     'gbrg': cv2.COLOR_BayerGR2BGR,
     'grbg': cv2.COLOR_BayerGB2BGR,
 }
-# What users of cv_bridge mean by the types of OpenCV.
+# The encodings that users of cv_bridge mean by OpenCV's type names.
 _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
@@ -89,7 +89,7 @@ def encoding_named(name: str) -> Encoding:
     """
     Return the entry of *name*.
 
-    :raises FormatError: there is none. The message lists the names that exist.
+    :raises FormatError: the table has no such name. The message lists the names that exist.
     """
     found = ENCODINGS.get(name)
     if found is None:
@@ -112,8 +112,8 @@ class RawPicture(NamedTuple):
     """
     An uncompressed picture.
 
-    :param step: bytes of a row of the first plane, with those that pad it.
-    :param data: ``uint8``, or what has a buffer of bytes.
+    :param step: bytes of a row of the first plane, padding included.
+    :param data: the picture's bytes: a ``uint8`` array, or an object with a buffer of bytes.
     """
 
     width: int
@@ -128,8 +128,8 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     """
     Find where the planes lie in the picture's data; no byte of it is read.
 
-    Planes follow each other without a gap. More data than the picture needs are taken for rows
-    that pad the height, or for the rest of a page: see :func:`_padded`.
+    Planes follow each other without a gap. If the data are larger than the picture, the other
+    bytes are taken to be rows that pad the height, or the rest of a page: see :func:`_padded`.
 
     :raises FormatError: the encoding, the byte order or the size is wrong, or the data don't hold
         the picture or leave open where its planes are. The message has the values and what is
@@ -139,7 +139,7 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     width, height, name, big_endian, step, data = picture
     encoding = encoding_named(name)
     fmt = pixel_format(encoding.fourcc)
-    # NV12 has no smaller picture, and OpenCV's demosaicing makes black of a smaller one.
+    # NV12 can't be smaller, and OpenCV's demosaicing makes a smaller picture black.
     least = 2 if encoding.demosaic is None else 3
     if not (least <= width < MAX_DIMENSION and least <= height < MAX_DIMENSION):
         raise FormatError(
@@ -169,17 +169,21 @@ def layout_of(picture: RawPicture) -> ImageLayout:
 
 
 def _whole(fmt: PixelFormat, layout: ImageLayout, rows: int) -> int:
-    """Return the bytes of all planes of *rows* rows, the last row whole."""
+    """
+    Return the size in bytes of all planes of a picture with *rows* rows.
+
+    The last row counts with its padding.
+    """
     last = layout.planes[-1]
     return last.offset + last.stride * fmt.planes[-1].rows(rows)
 
 
 def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | None:
     """
-    Return the layout that explains *there* bytes.
+    Return the layout of a picture whose data have *there* bytes.
 
-    The height, or the size of the buffer, was rounded up. ``None``: no layout explains the bytes,
-    or several do and differ in where chroma is.
+    The sender has rounded up the height or the buffer's size. ``None``: no layout has this size,
+    or several layouts have it and differ in where chroma is.
     """
     found = []
     for rows in sorted({-(-tight.height // n) * n for n in _HEIGHT_ALIGNMENTS}):
@@ -199,12 +203,12 @@ class PictureReader:
 
     def read(self, picture: RawPicture, layout: ImageLayout) -> tuple[int, list[NDArray[Any]]]:
         """
-        Return the format, and its planes of the picture's whole size.
+        Return the picture's readable format, and its planes at full size.
 
         The planes are views of the picture's data. For Bayer they are B, G, R, which the next call
         overwrites.
 
-        :param layout: :func:`layout_of` the picture.
+        :param layout: the result of :func:`layout_of` for the picture.
         """
         planes = views(layout, picture.data)
         code = encoding_named(picture.encoding).demosaic

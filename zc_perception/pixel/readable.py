@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which LINEAR formats programs can read, what each costs, and what samples mean in R, G, B."""
+"""Which LINEAR formats programs can read, what reading costs, and how samples become R, G, B."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
     """
     Return the (3, 4) matrix of R, G, B = matrix · (Y, Cb, Cr, 1), all 0..255.
 
-    It follows ITU-R BT.601, BT.709 and BT.2020. Primaries stay as they are: a network is trained
-    on pictures of all of them and isn't told which.
+    It follows ITU-R BT.601, BT.709 and BT.2020. Primaries aren't converted, because networks are
+    trained on pictures with all kinds of primaries.
     """
     red, blue = _LUMA_WEIGHTS[colorimetry.matrix]
     green = 1 - red - blue
@@ -97,7 +97,8 @@ def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
     """
     Return the range of the samples of grey and of R, G, B.
 
-    The range that comes with a Y'CbCr matrix doesn't apply to R, G, B: these are full then.
+    If the colorimetry has a Y'CbCr matrix, its range doesn't apply to R, G, B, and the result is
+    FULL.
     """
     own = len(fmt.components[0]) == 1 or colorimetry.matrix is Matrix.RGB
     return colorimetry.range if own else Range.FULL
@@ -105,9 +106,9 @@ def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
 
 def full_range_table() -> NDArray[np.uint8]:
     """
-    Return a table (256) from samples of limited range to 0..255.
+    Return a table of 256 values that maps samples of limited range to 0..255.
 
-    16 becomes black, 235 white. It serves for luma, and for R, G, B of limited range.
+    16 becomes 0 and 235 becomes 255. The table is for luma, and for R, G, B of limited range.
     """
     table: NDArray[np.uint8] = np.clip(
         np.rint((np.arange(256) - 16) * (255 / 219)), 0, 255
@@ -116,6 +117,6 @@ def full_range_table() -> NDArray[np.uint8]:
 
 
 def limited_range_table() -> NDArray[np.uint8]:
-    """Return a table (256) from 0..255 to samples of limited range."""
+    """Return a table of 256 values that maps 0..255 to samples of limited range."""
     table: NDArray[np.uint8] = np.rint(16 + np.arange(256) * (219 / 255)).astype(np.uint8)
     return table
