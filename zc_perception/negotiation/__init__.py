@@ -14,10 +14,11 @@
 # limitations under the License.
 
 """
-Which participants can agree on what, before the first frame.
+The participants' agreement on buffers, before the first frame.
 
-Constraints come in, one buffer setting comes out. Read :mod:`~zc_perception.negotiation.session`
-first: how a camera and its consumers agree. :mod:`~zc_perception.negotiation.agreement` chooses.
-:mod:`~zc_perception.negotiation.constraints` is what each of them asks for,
+Each participant states its constraints; the result is one buffer setting. Read
+:mod:`~zc_perception.negotiation.session` first: how a camera and its consumers agree.
+:mod:`~zc_perception.negotiation.agreement` chooses the setting.
+:mod:`~zc_perception.negotiation.constraints` is what each participant asks for,
 :mod:`~zc_perception.negotiation.settings` is the result.
 """

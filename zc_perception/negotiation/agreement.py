@@ -14,14 +14,15 @@
 # limitations under the License.
 
 """
-Chooses one setting that suits every participant, or says what stands against it.
+Choose one setting that suits every participant, or explain why none does.
 
-It also checks what the allocator made of the setting.
+This module also checks the allocator's answer to the setting.
 
 Formats are intersected as pairs. Sizes, heaps, placement, alignments and counts don't depend on
-each other: each is judged by itself, and an empty intersection names everything that emptied it.
-Among several possible settings the lowest total of stated costs wins, and the producer's own order
-decides a tie: the result depends neither on chance nor on which participant was quicker.
+each other, so each is checked by itself. If nothing is common to all participants, the error names
+every constraint that is a cause. Among several possible settings the lowest sum of stated costs
+wins, and the producer's own order decides a tie. So the result depends neither on chance nor on
+which participant was faster.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ from zc_perception.pixel.layout import check_dimensions, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
-# No device needs larger alignments, and they would take all memory. The first limit is for
-# small images.
+# Limits of padding in bytes and as a multiple of the image. No device needs larger alignments, and
+# they would take all memory. The first limit is for small images.
 _MOST_PADDING = 1 << 24
 _MOST_TIMES = 8
 
@@ -66,8 +67,8 @@ def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> 
     """
     Return the heaps to choose from.
 
-    These are the heaps that the producer names, in its order; else all heaps that any participant
-    names in full.
+    These are the heaps that the producer names, in its order. If it names none, they are all heaps
+    that any participant names in full.
     """
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
@@ -86,9 +87,9 @@ def _producer(
 @dataclass(frozen=True)
 class HeapChoice:
     """
-    The heap for every participant, and why; else what stands against every heap.
+    The heap that suits every participant, and the reason; else the objections to every heap.
 
-    Both are empty where no participant cares.
+    Heap and objections are empty if no participant has a constraint on heaps.
     """
 
     heap: HeapOffer | None = None
@@ -97,7 +98,7 @@ class HeapChoice:
 
 
 def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -> HeapChoice:
-    """Return the first heap that everybody can use for images of *fmt*."""
+    """Return the first heap that every participant can use for images of *fmt*."""
     offers = offers_of(participants, fmt)
     good = [offer for offer in offers if not any(offer.objections(p, fmt) for p in participants)]
     if good:
@@ -138,7 +139,7 @@ def _reason(
 
 
 def _producer_note(participants: Sequence[BufferConstraints], fmt: Format | None) -> str:
-    """Explain why there are no other heaps, as far as the producer says so."""
+    """Return the producer's reason for offering no other heaps, if it gives one."""
     producer = _producer(participants, fmt)
     return (
         f' ({producer.participant}: {producer.memory_note})'
@@ -151,7 +152,7 @@ def _against(
     offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints], fmt: Format | None
 ) -> str:
     """
-    List what stands against these heaps.
+    List the participants' objections to these heaps.
 
     For each participant: its first objection to each heap, or the same objection once for all
     heaps.
@@ -169,7 +170,7 @@ def _candidates(participants: Participants) -> list[Format]:
     """
     Return all formats that every participant accepts, the cheapest first.
 
-    LINEAR comes before an implicit layout that no consumer lists.
+    An implicit layout that no consumer lists comes after LINEAR.
     """
     producer, *others = (p for p in participants if p.formats is not None)
     found = [
@@ -187,7 +188,7 @@ def _candidates(participants: Participants) -> list[Format]:
 
 
 def _format_objection(participants: Participants) -> str:
-    """Explain why there is no candidate."""
+    """Explain why no format suits every participant."""
     choosy = [p for p in participants if p.formats is not None]
     offers = '; '.join(f'{p.participant}: {formats_text(p.formats)}' for p in choosy)
     common = [f for f in choosy[0].formats or () if all(p.listed(f) for p in choosy)]
@@ -244,7 +245,7 @@ def _count(participants: Participants, wanted: int) -> tuple[int, int, str | Non
 
 def slots_of(participants: Participants, wanted: int) -> int:
     """
-    Return how many slots :func:`agree` asks for, whatever the images are like.
+    Return how many slots :func:`agree` asks for; the number doesn't depend on the images.
 
     :param wanted: the total number, if no participant minds, even where fewer are needed.
     """
@@ -274,9 +275,9 @@ def _layout_objection(
     placement: Placement | None,
 ) -> str | None:
     """
-    Explain why an image of that format can't exist, or a LINEAR one can't keep the limits.
+    Explain why no image of a format can exist, or why a LINEAR image can't keep the limits.
 
-    Only the allocator knows what other layouts need; its answer is checked.
+    Only the allocator knows what other layouts need, so for them its answer is checked.
     """
     fourcc, text = fmt[0], format_text(fmt)
     if fmt[1] != LINEAR:
@@ -323,8 +324,8 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
 
     :param wanted_slots: the total number of slots if no participant minds, even where fewer are
         needed.
-    :raises NegotiationError: nothing suits every participant. The message names each participant
-        and constraint that stands against it.
+    :raises NegotiationError: no setting suits every participant. The message names the
+        participants and constraints that are the cause.
     """
     if all(p.formats is None for p in participants):
         raise NegotiationError('no participant names a format; the camera must')
@@ -333,7 +334,7 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     total, needed, count_objection = _count(participants, wanted_slots)
     candidates = _candidates(participants)
     objections = [] if candidates else [_format_objection(participants)]
-    # With one plane placement makes no difference.
+    # With one plane the placement makes no difference.
     single = [
         (code, modifier)
         for code, modifier in candidates
@@ -375,13 +376,13 @@ def check_answer(
     request: AllocationRequest, allocation: Allocation, participants: Participants
 ) -> BufferSettings:
     """
-    Return the settings of what was really allocated.
+    Return the settings of the buffers that were really allocated.
 
-    An allocator chooses a modifier from the list and may pad; it varies nothing else. If it names
-    no layout for an allocation, the layout stays implicit.
+    An allocator chooses a modifier from the list and may add padding; it may change nothing else.
+    If it names no layout, the layout is implicit.
 
-    :raises NegotiationError: the allocator varied what it may not, gave too few or too small
-        buffers, or broke a participant's constraint.
+    :raises NegotiationError: the allocator changed something that it may not change, gave too few
+        or too small buffers, or broke a participant's constraint.
     """
     layout = allocation.layout
     if request.modifiers == (INVALID,):

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-What one participant can use: its side of the negotiation.
+The constraints of one participant: what it can use.
 
-The same as text is a participant of a parameter file, which stands in for a consumer that comes
-later, and what a HELLO adds:
+Constraints can be written as text: in a parameter file, where they stand in for a consumer that
+comes later, and in part in a HELLO:
 ``NAME: NV12 NV12:0x0300000000000010; stride_align=256; heap=dma_heap/; slots=2; contiguous``
 
 Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participants) and the kernel's
@@ -59,12 +59,12 @@ class Placement(Enum):
 
 
 def format_text(fmt: Format) -> str:
-    """Return format and modifier as text, such as ``NV12 LINEAR``."""
+    """Return fourcc and modifier as text, such as ``NV12 LINEAR``."""
     return f'{fourcc_name(fmt[0])} {modifier_name(fmt[1])}'
 
 
 def formats_text(formats: Iterable[Format] | None) -> str:
-    """List formats as text, of many the first few: ``NV12 LINEAR, YUYV LINEAR and 32 more``."""
+    """Return the first few formats as text: ``NV12 LINEAR, YUYV LINEAR and 32 more``."""
     if formats is None:
         return 'any'
     names = list(map(format_text, formats))
@@ -88,15 +88,16 @@ class BufferConstraints:
     """
     One participant's constraints.
 
-    ``None`` means that it doesn't care.
+    ``None`` means that the participant has no such constraint.
 
-    :param participant: its name, for the message when nothing fits.
-    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an
-        absent ``drm-format``. INVALID in the list says that it also takes buffers whose layout
-        nobody names; INVALID alone, that it knows no modifiers. Of a layout that has two numbers
-        (:func:`~zc_perception.pixel.modifier.same_layout`) either number is accepted.
-    :param costs: what each format costs it, lower is better; without it the position in the list
-        is the cost.
+    :param participant: the participant's name, for messages.
+    :param formats: the (fourcc, modifier) pairs that it can use, the best first; ``None``: any
+        format, like caps without a ``drm-format``. INVALID in the list means that it also takes
+        buffers whose layout nobody names; INVALID alone means that it knows no modifiers. If a
+        layout has two modifiers (:func:`~zc_perception.pixel.modifier.same_layout`) either
+        modifier is accepted.
+    :param costs: the cost of each format for it, lower is better; without *costs* a format's
+        position in the list is its cost.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
     :param height_align: planes must have memory for the image's height rounded up to this many
@@ -104,20 +105,20 @@ class BufferConstraints:
     :param max_stride: largest stride in bytes.
     :param min_size: smallest image, width and height.
     :param max_size: largest image.
-    :param placement: planes in one buffer, or one buffer for each.
+    :param placement: whether all planes are in one buffer, or each plane in its own.
     :param heaps: names of heaps whose buffers it can use, or prefixes ending in ``/``.
     :param format_heaps: a producer's heaps for single formats. A format in this table has these
         heaps instead of ``heaps``.
-    :param contiguous: it needs physically contiguous memory.
+    :param contiguous: whether it needs physically contiguous memory.
     :param memory_note: for messages: why memory must be contiguous, or why the camera offers no
         other heaps.
-    :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a
-        heap that can be mapped.
-    :param devices: names of the devices that will attach.
-    :param slots: buffers that it holds at the same time (it *camps* on them); the numbers of all
-        participants add up.
-    :param max_slots: most buffers in all that it can work with.
-    :raises NegotiationError: constraints that can never be satisfied.
+    :param cpu_access: whether the CPU reads or writes the pixels for it; CPU access needs LINEAR
+        and a heap that can be mapped.
+    :param devices: the names of the devices that will attach to the buffers.
+    :param slots: the number of slots that it holds at the same time; the numbers of all
+        participants are added.
+    :param max_slots: the largest total number of slots that it can work with.
+    :raises NegotiationError: the constraints can never be satisfied.
     """
 
     participant: str
@@ -191,14 +192,14 @@ class BufferConstraints:
 
     @property
     def wants_certain_memory(self) -> bool:
-        """Whether not every heap will do."""
+        """Whether the participant restricts which heaps can be used."""
         return self.heaps is not None or self.contiguous or bool(self.devices)
 
     def accepts_format(self, fmt: Format) -> bool:
         """
         Tell whether the participant can use images of (fourcc, modifier).
 
-        A CPU reads rows: for it only LINEAR will do.
+        A participant that uses the CPU accepts only LINEAR, because the CPU reads rows.
         """
         if self.uses_cpu and fmt[1] != LINEAR:
             return False
@@ -206,15 +207,15 @@ class BufferConstraints:
 
     def listed(self, fmt: Format) -> Format | None:
         """
-        Return the entry of its list that means *fmt*; a layout may have two numbers.
+        Return the entry of ``formats`` that means *fmt*; a layout may have two modifiers.
 
-        :returns: ``None``: the list has no such entry.
+        :returns: the entry; ``None`` if the list has no such entry.
         """
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 
     def format_cost(self, fmt: Format) -> float:
-        """Return what *fmt* costs it; nothing if it lists none."""
+        """Return the cost of *fmt*; 0 if the participant lists no formats."""
         own = self.listed(fmt)
         if self.formats is None or own is None:
             return 0.0
@@ -222,14 +223,14 @@ class BufferConstraints:
         return float(place) if self.costs is None else float(self.costs[place])
 
     def for_format(self, fmt: Format | None) -> BufferConstraints:
-        """Return these constraints for images of *fmt*; ``None``: no one format suits all."""
+        """Return the constraints for images of *fmt*; ``None``: no single format is common."""
         heaps = None if fmt is None else dict(self.format_heaps).get(fmt)
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
         )
 
     def size_problems(self, size: Size) -> Iterator[str]:
-        """List why it can't use images of *size*."""
+        """Yield each reason why the participant can't use images of *size*."""
         if self.min_size is not None and not fits_within(self.min_size, size):
             yield (
                 f'takes images of at least {size_text(self.min_size)}, not '
@@ -242,7 +243,7 @@ class BufferConstraints:
             )
 
     def accepts_heap(self, heap: str) -> bool:
-        """Return whether it can use buffers of *heap*."""
+        """Return whether the participant can use buffers of *heap*."""
         return self.heaps is None or any(
             heap == h or (h.endswith('/') and heap.startswith(h)) for h in self.heaps
         )
@@ -250,7 +251,7 @@ class BufferConstraints:
 
 SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; heap=HEAP | HEAP …; …'
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_./-]*')
-# A comma may stand behind a slash, as in dma_heap/linux,cma.
+# A name may have a comma after the slash, as in dma_heap/linux,cma.
 _HEAP = re.compile(r'[^,/]+(/[^/]*)?')
 _SIZE = re.compile(r'([0-9]{1,5})x([0-9]{1,5})')
 
@@ -301,7 +302,8 @@ def _cpu_text(access: CpuAccess) -> str:
     return next(word for word, meaning in _CPU.items() if meaning == access)
 
 
-# By its word: the field of the constraints, how it is read, and how it is written.
+# For each option's word: the field of the constraints, and the functions that read and write its
+# value.
 _OPTIONS: dict[str, tuple[str, Callable[[str], Any], Callable[[Any], str]]] = {
     **{
         name: (name, _number, str)
@@ -323,12 +325,12 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def _format(word: str) -> Format:
-    """Return a ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
-    # Words lose the blanks of 'R8  '.
+    """Parse a ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
+    # Splitting the entry into words has removed the blanks of 'R8  '.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
-    # A drm-format may well name one that isn't in our table, but a camera of ours can't make it:
-    # most likely a typing error.
+    # A drm-format may name a format that isn't in our table, but no camera of this package makes
+    # such a format, so it is most likely a typing error.
     pixel_format(fourcc)
     return fourcc, modifier
 
@@ -369,7 +371,7 @@ def parse_options(text: str) -> BufferConstraints:
     """
     Parse constraints of a consumer of any format, as :func:`options_text` writes them.
 
-    :raises ConfigError: an option that isn't known, or constraints that can never be satisfied.
+    :raises ConfigError: an option isn't known, or the constraints can never be satisfied.
     """
     try:
         return BufferConstraints('consumer', **(_options(text.split(';')) if text else {}))
@@ -385,7 +387,7 @@ def parse_stand_in(text: str) -> BufferConstraints:
     ``NV12:INVALID`` is an implicit layout. Options are those of :class:`BufferConstraints`;
     ``contiguous``, ``one_buffer`` and ``buffer_per_plane`` take no value.
 
-    :raises ConfigError: anything else, with the nearest word that is known.
+    :raises ConfigError: the entry has anything else; the message has the nearest known word.
     """
     head, *parts = text.split(';')
     name, colon, words = (word.strip() for word in head.partition(':'))
@@ -407,7 +409,7 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
     """
     Parse all entries of the parameter; empty ones are left out.
 
-    :raises ConfigError: see :func:`parse_stand_in`; or two entries of one name.
+    :raises ConfigError: see :func:`parse_stand_in`; also if two entries have the same name.
     """
     found: dict[str, BufferConstraints] = {}
     for entry in filter(None, (entry.strip() for entry in entries)):
@@ -423,9 +425,10 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
 
 def options_text(constraints: BufferConstraints) -> str:
     """
-    Write everything but name and formats of *constraints* as text.
+    Return everything in *constraints* except name and formats as text.
 
-    :func:`parse_stand_in` reads it after name and formats. Empty: nothing is asked for.
+    :func:`parse_stand_in` reads this text after name and formats. It is empty if the constraints
+    ask for nothing.
     """
     found = [
         f'{key}={write(getattr(constraints, field))}'

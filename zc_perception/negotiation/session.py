@@ -26,16 +26,17 @@ One camera's agreement with all consumers of its buffers.
 The camera says what it can make, and the consumers that exist say what they can use. Stand-ins
 speak for consumers that come later, until a consumer of the stand-in's name exists. The session
 agrees on one setting and lets the camera allocate. Then each consumer imports every buffer on
-trial, because a setting that suits all of them is no guarantee that an import succeeds. Consumers
-of other processes are treated alike: they send their constraints in their HELLO, and import on
-trial by themselves.
+trial, because a setting that suits all consumers doesn't guarantee that an import succeeds.
+Consumers in other processes are treated in the same way: they send their constraints in their
+HELLO, and import on trial by themselves.
 
-A consumer that comes later must suit what is allocated. If it doesn't,
-:meth:`BufferSession.stands_against` tells whether another setting suits all of them. Nothing is
-allocated a second time in one session: the camera's owner makes another session.
+The allocated buffers must suit a consumer that comes later. If they don't,
+:meth:`BufferSession.stands_against` tells whether another setting suits all consumers. A session
+allocates only once: for another setting the camera's owner makes another session.
 
-A misfit is never silent. Camera and stand-ins must agree, or the session fails and names what
-stands against it. A consumer that does not fit is refused by name and reason, and gets no buffers.
+Every failure is reported. Camera and stand-ins must agree, or the session fails and names the
+constraints that are the cause. A consumer that does not fit gets no buffers; its name and the
+reason are reported.
 
 **Threads.** Every method may be called from any thread. Allocators and trial imports run without
 the lock.
@@ -71,11 +72,11 @@ class Consumer:
     """
     A user of the buffers.
 
-    Two consumers are the same only if they are one object.
+    Two consumers are equal only if they are the same object.
 
-    :param constraints: what it can use; ``participant`` is its name for people.
-    :param trial_import: imports one slot's buffers as it will later, and raises if it can't;
-        ``None``: it imports nothing, or does so in its own process.
+    :param constraints: what the consumer can use; ``participant`` is its name for people.
+    :param trial_import: imports one slot's buffers as the consumer will later, and raises an error
+        if it can't; ``None``: the consumer imports nothing, or does so in its own process.
     :param name: the name of the stand-in that it replaces; by default its name for people.
     """
 
@@ -85,7 +86,7 @@ class Consumer:
 
 
 class Verdict(Enum):
-    """What became of a participant."""
+    """The result of the negotiation for one participant."""
 
     ACCEPTED = 'accepted'
     REFUSED = 'refused'
@@ -115,18 +116,19 @@ class Outcome:
 
 class BufferSession:
     """
-    See the module.
+    One camera's agreement with its consumers: see the module's docstring.
 
     :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. Its
-        order decides between what costs the same.
-    :param size: of the images, width and height in pixels.
-    :param wanted_slots: as many slots if nobody minds, even where participants need fewer.
-    :param stand_ins: constraints of consumers that come later. They count as if their holders were
-        there.
+        order decides between formats or heaps that cost the same.
+    :param size: the images' width and height in pixels.
+    :param wanted_slots: the total number of slots if no participant objects, even if participants
+        need fewer.
+    :param stand_ins: the constraints of consumers that come later. They are treated as if these
+        consumers existed already.
 
-    ``possible`` is what the camera could make if it were opened anew; the owner may set it, at
-    first it is *camera*. ``why`` says why these settings were chosen; empty: there was nothing to
-    choose.
+    ``possible`` has the constraints of the camera if it were opened again; at first it is
+    *camera*, and the owner may set it. ``why`` says why these settings were chosen; empty: there
+    was no choice.
     """
 
     def __init__(
@@ -150,13 +152,13 @@ class BufferSession:
 
     def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
         """
-        Agree with every consumer that fits, allocate, and let each import every slot on trial.
+        Agree with every consumer that fits, allocate, and let each consumer import on trial.
 
-        Call it once.
+        Call this only once in a session. Each consumer imports the buffers of every slot.
 
-        :raises NegotiationError: camera and stand-ins don't agree, or the camera's answer isn't
-            what it was asked for.
-        :raises AllocationError: from *allocator*: no memory.
+        :raises NegotiationError: camera and stand-ins don't agree, or the allocation isn't what
+            the camera was asked for.
+        :raises AllocationError: *allocator* has no memory.
         """
         request, outcomes = self.plan(consumers)
         allocation = allocator(request)
@@ -171,7 +173,7 @@ class BufferSession:
         return settings
 
     def _standing_in(self, consumers: Sequence[Consumer]) -> list[BufferConstraints]:
-        """Return the stand-ins whose consumers are not among *consumers*."""
+        """Return the stand-ins that none of *consumers* replaces."""
         here = {consumer.name or consumer.constraints.participant for consumer in consumers}
         return [one for one in self._stand_ins if one.participant not in here]
 
@@ -179,7 +181,7 @@ class BufferSession:
         self, consumers: Sequence[Consumer]
     ) -> tuple[AllocationRequest, dict[Consumer, Outcome]]:
         """
-        Return what :meth:`allocate` asks the camera for, and which consumers it refuses before.
+        Return the request that :meth:`allocate` makes, and the consumers that it refuses.
 
         Nothing is allocated.
 
@@ -212,9 +214,9 @@ class BufferSession:
         self, newcomers: Sequence[Consumer], camera: BufferConstraints | None = None
     ) -> str:
         """
-        Say why no other setting suits all that have buffers and *newcomers*; empty: one does.
+        Return why no other setting suits all users of the buffers and *newcomers*; else ``''``.
 
-        :param camera: what it can make; by default what it could make if it were opened anew.
+        :param camera: the camera's constraints; by default ``possible``.
         """
         consumers = [*(one for one in self._accepted() if one not in newcomers), *newcomers]
         try:
@@ -224,7 +226,7 @@ class BufferSession:
         return ''
 
     def outcome(self, consumer: Consumer) -> Outcome | None:
-        """Return what became of *consumer*; ``None``: it is not known here."""
+        """Return the result for *consumer*; ``None``: this session doesn't know the consumer."""
         with self._lock:
             return self._outcomes.get(consumer)
 
@@ -241,7 +243,7 @@ class BufferSession:
         """
         Let *consumer* in after the allocation.
 
-        What is allocated must suit it, and it imports every slot's buffers on trial.
+        The allocated buffers must suit the consumer, and it imports every slot's buffers on trial.
 
         :raises NegotiationError: nothing is allocated yet.
         """
@@ -274,7 +276,7 @@ class BufferSession:
             ]
 
     def leave(self, consumer: Consumer) -> None:
-        """Remove *consumer*: its slots are free for others. Idempotent."""
+        """Remove *consumer*; others can get its slots. A second call does nothing."""
         with self._lock:
             self._outcomes.pop(consumer, None)
 
@@ -282,7 +284,7 @@ class BufferSession:
         """
         Explain why *consumer* must not get these buffers.
 
-        Empty: it may get them, or nothing is allocated yet.
+        The text is empty if it may get them, or if nothing is allocated yet.
         """
         with self._lock:
             if self._settings is None:
@@ -295,9 +297,9 @@ class BufferSession:
     @property
     def settings(self) -> BufferSettings:
         """
-        What is allocated.
+        The settings of the allocated buffers.
 
-        :raises NegotiationError: nothing is.
+        :raises NegotiationError: nothing is allocated yet.
         """
         with self._lock:
             if self._settings is None:
@@ -313,9 +315,9 @@ class BufferSession:
 
     def outcomes(self) -> dict[str, Outcome]:
         """
-        Return what became of each participant, by name.
+        Return the result for each participant, by name.
 
-        If two consumers have one name, the later one counts.
+        If two consumers have the same name, the result is that of the later consumer.
         """
         found = (
             {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
@@ -332,7 +334,7 @@ class BufferSession:
 
     def describe(self) -> str:
         """
-        Return one line: what was chosen, why, and what became of each participant.
+        Return one line: what was chosen, why, and the result for each participant.
 
         :raises NegotiationError: nothing is allocated.
         """
@@ -349,7 +351,7 @@ def trial_failure(
     number: int | None = None,
 ) -> str:
     """
-    Import every slot's buffers on trial; return what went wrong, or nothing.
+    Import every slot's buffers on trial; return the error's text, or an empty one.
 
     After a failure, earlier imports are given back.
 
@@ -362,7 +364,8 @@ def trial_failure(
         try:
             undo = trial(settings, buffers)
         except Exception as error:
-            # A consumer may raise anything; only this consumer fails, and the others go on.
+            # A consumer's code may raise any exception; then only this consumer fails, and the
+            # others go on.
             while undos:
                 with contextlib.suppress(Exception):
                     undos.pop()()

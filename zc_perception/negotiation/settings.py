@@ -14,10 +14,9 @@
 # limitations under the License.
 
 """
-What was agreed on: limits of images, the request to the allocator, and the final settings.
+The results of an agreement: image limits, the request to the allocator, final settings.
 
-The limits are what images in the buffers must keep; the settings are final after the allocator's
-answer.
+Images in the buffers must keep the limits; the settings are final after the allocator's answer.
 
 Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one buffer) and the
 kernel's *Exchanging pixel buffers* (what an allocation request takes and what its answer may
@@ -60,8 +59,8 @@ class HeapOffer:
     One heap that the allocator can use.
 
     :param name: ``dma_heap/system``, ``udmabuf``, ``memfd``, ``v4l2/DRIVER`` …
-    :param contiguous: whether its buffers are physically contiguous; ``None``: only an import
-        tells.
+    :param contiguous: whether the heap's buffers are physically contiguous; ``None``: unknown
+        until a device imports one.
     :param attachable: whether devices can attach to its buffers.
     """
 
@@ -71,7 +70,7 @@ class HeapOffer:
 
     def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
         """
-        List why *participant* can't use this heap's buffers for images of *fmt*; empty if it can.
+        List why *participant* can't use this heap for images of *fmt*; empty if it can.
 
         See :meth:`BufferConstraints.for_format`.
         """
@@ -96,7 +95,7 @@ class HeapOffer:
 
 
 def heap_offer(name: str) -> HeapOffer:
-    """Return the offer of a heap by its name, with what the name alone tells."""
+    """Return a heap's offer, with the properties that follow from its name alone."""
     if is_contiguous(name):
         return HeapOffer(name, contiguous=True)
     if name in ('dma_heap/system', 'udmabuf'):
@@ -118,7 +117,7 @@ def objection_text(objection: Objection, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """What the images must keep: everybody's constraints together."""
+    """The limits that the images must keep: the constraints of all participants together."""
 
     stride_align: int = 1
     offset_align: int = 1
@@ -145,14 +144,14 @@ class ImageLimits:
 @dataclass(frozen=True)
 class BufferSettings:
     """
-    A complete description of the buffers, but for where they are.
+    A complete description of the buffers, except where their memory is.
 
-    Many buffers share one.
+    Many buffers share one such object.
 
     :param layout: the image format: size, fourcc, modifier, planes.
-    :param slots: how many buffers (each may consist of several memory buffers).
-    :param heap: where they come from; ``None``: nobody cared.
-    :param limits: what everybody's strides, offsets and sizes keep.
+    :param slots: the number of slots (each may consist of several memory buffers).
+    :param heap: the heap that the buffers come from; ``None``: no participant named a heap.
+    :param limits: the limits that all strides, offsets and sizes keep.
     """
 
     layout: ImageLayout
@@ -170,8 +169,7 @@ class BufferSettings:
         """
         Return how planes lie in buffers.
 
-        ``None`` where one plane makes it the same, or where some planes share a buffer and some
-        don't.
+        ``None`` if the image has only one plane, or if some planes share a buffer and some don't.
         """
         if len(self.layout.planes) == 1:
             return None
@@ -189,24 +187,24 @@ class BufferSettings:
         return f'{self.layout.describe()}, {self.slots} slots{heap}'
 
     def sizes(self) -> tuple[int, ...]:
-        """Return bytes that each memory buffer of a slot needs."""
+        """Return how many bytes each memory buffer of a slot needs."""
         return tuple(self.layout.buffer_size(index) for index in range(self.layout.num_buffers))
 
 
 @dataclass(frozen=True)
 class AllocationRequest:
     """
-    What the allocator is asked for.
+    The request to the allocator.
 
-    It chooses one of ``modifiers``, may pad, and may vary nothing else.
+    The allocator chooses one of ``modifiers``. It may add padding, and change nothing else.
 
     :param fourcc: the pixel format.
     :param modifiers: the acceptable modifiers, the best first. INVALID among them says that an
         implicit layout is acceptable; INVALID alone demands it.
     :param size: the image's own size.
-    :param limits: what strides, offsets and sizes have to keep.
-    :param slots: buffers wanted.
-    :param needed: fewest buffers that participants can work with; the others only avoid drops.
+    :param limits: the limits that strides, offsets and sizes have to keep.
+    :param slots: the number of slots wanted.
+    :param needed: the fewest slots that participants can work with; more slots only avoid drops.
     :param placement: ``None``: the allocator's choice.
     :param reasons: why these settings were chosen, where there was a choice.
     """
@@ -225,8 +223,8 @@ class AllocationRequest:
         """
         Return the LINEAR layout that suits every participant.
 
-        :raises NegotiationError: LINEAR isn't acceptable; only the allocator itself knows the
-            layout then.
+        :raises NegotiationError: LINEAR isn't acceptable, so that only the allocator knows the
+            layout.
         """
         if LINEAR not in self.modifiers:
             names = ', '.join(format_text((self.fourcc, modifier)) for modifier in self.modifiers)
@@ -237,7 +235,7 @@ class AllocationRequest:
 
     def settings(self) -> BufferSettings:
         """
-        Return the settings of a LINEAR allocation exactly as wanted.
+        Return the settings of a LINEAR allocation that is exactly as requested.
 
         :raises NegotiationError: LINEAR isn't acceptable.
         """
@@ -256,8 +254,8 @@ class Allocation:
     """
     The allocator's answer.
 
-    :param layout: as queried after the allocation; its modifier is INVALID where the allocator
-        doesn't tell.
+    :param layout: the layout as queried after the allocation; its modifier is INVALID if the
+        allocator doesn't name one.
     :param buffers: each slot's memory buffers.
     """
 
@@ -276,9 +274,9 @@ keeps it for later and returns how to give it back, for when nothing comes of th
 
 def violations(constraints: BufferConstraints, settings: BufferSettings) -> list[str]:
     """
-    List which of *constraints* the buffers don't keep.
+    List which of *constraints* the buffers violate.
 
-    It checks an allocator's answer and a late joiner alike.
+    It is used for an allocator's answer and for a consumer that joins late.
     """
     layout, found = settings.layout, []
     if not constraints.accepts_format(settings.format):

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-One format's names in V4L2, GStreamer, NvBufSurface and ROS, both ways.
+Translate formats to and from the names in V4L2, GStreamer, NvBufSurface and ROS.
 
-V4L2's fourccs look like DRM's and aren't: V4L2 ``RG16`` is Bayer, DRM ``RG16`` is V4L2's ``RGBP``.
-V4L2's own NV12, NM12, YUYV … are LINEAR by definition; its tiled fourccs map to the vendor's
-modifier where the headers describe one and the same layout, and are refused by name where they
-don't.
+V4L2's fourccs look like DRM's but have other meanings: V4L2 ``RG16`` is Bayer, DRM ``RG16`` is
+V4L2's ``RGBP``. V4L2's own NV12, NM12, YUYV … are LINEAR by definition; its tiled fourccs map to
+the vendor's modifier where the headers describe one and the same layout, and are refused by name
+where they don't.
 
 A ``drm-format`` of GStreamer is a DRM fourcc and its modifier as one name, for example
 ``NV12:0x0100000000000002``. Of each format there is exactly one string: all four characters of the
@@ -56,7 +56,7 @@ from zc_perception.pixel.modifier import check_modifier, INVALID, KnownModifier,
 _IMPLICIT = 'INVALID'
 _FOURCC = re.compile('(?=.{4}$)[A-Z0-9]+ *', re.ASCII)
 _MODIFIER = re.compile('0x[0-9a-fA-F]{16}', re.ASCII)
-# GStreamer's names: some look like a fourcc, and people write them in its place.
+# GStreamer's names. Some look like a fourcc, and people write them in place of a fourcc.
 _DRM_NAMES = {f.name for f in FORMATS.values()}
 _GSTREAMER_NAMES = {f.gstreamer: f.name for f in FORMATS.values() if f.gstreamer}
 
@@ -65,13 +65,13 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
     """
     Return the ``drm-format`` string: the bare fourcc for LINEAR, else with its modifier.
 
-    With a modifier it looks like ``NV12:0x0100000000000002``. The fourcc need not be one that this
-    package can use: lists of other formats are passed on as they are.
+    With a modifier it looks like ``NV12:0x0100000000000002``. The fourcc may be one that this
+    package can't use, because lists with such formats are passed on unchanged.
 
     :param implicit: whether an INVALID modifier may be written, as ``NV12:INVALID``. Caps have no
         such string.
-    :raises FormatError: a fourcc that isn't four capitals, digits and trailing blanks, a modifier
-        of more than 64 bits, or INVALID without *implicit*.
+    :raises FormatError: the fourcc isn't four capitals, digits and trailing blanks, the modifier
+        has more than 64 bits, or it is INVALID without *implicit*.
     """
     name = fourcc_name(fourcc)
     if not 0 <= fourcc < 1 << 32 or not _FOURCC.fullmatch(name):
@@ -98,7 +98,7 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
 
     The fourcc may be one that this package doesn't know.
 
-    :param implicit: whether ``NV12:INVALID`` is a format.
+    :param implicit: whether ``NV12:INVALID`` is accepted.
     :raises FormatError: a GStreamer name (the DRM fourcc is suggested), a linear format with its
         modifier written out, a modifier that isn't ``0x`` and 16 digits, or INVALID by its digits.
     """
@@ -156,7 +156,7 @@ _NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')
 
 
 class V4l2Format(NamedTuple):
-    """What a V4L2 fourcc says: DRM fourcc, modifier, and whether each plane has its own buffer."""
+    """The meaning of a V4L2 fourcc: format, modifier, whether each plane has its own buffer."""
 
     fourcc: int
     modifier: int
@@ -236,9 +236,9 @@ _GSTREAMER_BY_NAME = {f.gstreamer: (f.code, LINEAR) for f in FORMATS.values() if
 
 def gstreamer_name(fourcc: int) -> str:
     """
-    Return GStreamer's ``format`` of a LINEAR image.
+    Return GStreamer's ``format`` for a LINEAR image.
 
-    :raises FormatError: GStreamer has none.
+    :raises FormatError: GStreamer has no name for the format.
     """
     name = pixel_format(fourcc).gstreamer
     if name is None:
@@ -251,9 +251,9 @@ def gstreamer_name(fourcc: int) -> str:
 
 def gstreamer_format(fourcc: int, modifier: int) -> str:
     """
-    Return GStreamer's name of the pair of format and modifier.
+    Return GStreamer's name for a format with a modifier.
 
-    That is a format of its own for LINEAR and a few well-known tilings, else ``DMA_DRM``.
+    LINEAR and a few well-known tilings have names of their own; for all others it is ``DMA_DRM``.
 
     :raises FormatError: the layout is LINEAR, and GStreamer has no format for it.
     """
@@ -283,8 +283,8 @@ def from_gstreamer(name: str) -> tuple[int, int]:
     return _GSTREAMER_BY_NAME[name]
 
 
-# Names of sensor_msgs/image_encodings.hpp that are no entry's own: those of Humble, deprecated
-# since.
+# Names in sensor_msgs/image_encodings.hpp of ROS 2 Humble that are deprecated in later releases,
+# so that no format's entry has them.
 _ROS_OLD_NAMES = {'yuv422': 'UYVY', 'yuv422_yuy2': 'YUYV'}
 ROS_FORMATS = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
     k: fourcc_code(v) for k, v in _ROS_OLD_NAMES.items()
@@ -295,9 +295,10 @@ def ros_encoding(fourcc: int) -> str:
     """
     Return the ``encoding`` of a ``sensor_msgs/Image``.
 
-    ``nv12`` is ours: sensor_msgs has a name for NV21 only.
+    ``nv12`` is this package's own name, because sensor_msgs has a name only for NV21.
 
-    :raises FormatError: ROS has none; the image must be converted, to ``rgb8`` for instance.
+    :raises FormatError: ROS has no name for the format; the image must be converted, for example
+        to ``rgb8``.
     """
     name = pixel_format(fourcc).ros
     if name is None:
@@ -323,7 +324,7 @@ def from_ros_encoding(text: str) -> int:
 
 def named_format(name: str) -> PixelFormat:
     """
-    Return the format of a name that a person wrote.
+    Return the format for a name that a user wrote.
 
     The name is that of a DRM fourcc, such as ``NV12``, or a ROS ``encoding``, such as ``rgb8``.
 
@@ -377,7 +378,7 @@ def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFo
     """
     Return NvBufSurface's colour format; for Y'CbCr it includes matrix and range.
 
-    :raises FormatError: NvBufSurface has none, or not with that matrix and range.
+    :raises FormatError: NvBufSurface doesn't have the format, or not with this matrix and range.
     """
     if fourcc in _NVBUF_BY_FOURCC:
         return _NVBUF_BY_FOURCC[fourcc]
@@ -401,9 +402,9 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
     """
     Return ``(fourcc, colorimetry)`` of NvBufSurface's colour format.
 
-    The modifier is the surface's ``layout``, not the format's.
+    The modifier isn't part of this format: it follows from the surface's ``layout``.
 
-    :raises FormatError: a value without a DRM fourcc here.
+    :raises FormatError: no DRM fourcc is known here for the value.
     """
     for (fourcc, matrix, span), known in _NVBUF_BY_PAIR.items():
         if known == value:
@@ -423,9 +424,9 @@ _MOST_DENOMINATOR = 1001
 
 class BufferPlanes(NamedTuple):
     """
-    One picture's memories, and its planes.
+    The sizes of a picture's memory buffers, and the offsets and strides of its planes.
 
-    Offsets count from the beginning of the first memory; the memories follow each other.
+    Offsets count from the beginning of the first buffer, as if the buffers followed each other.
     """
 
     sizes: tuple[int, ...]
@@ -435,9 +436,9 @@ class BufferPlanes(NamedTuple):
 
 def buffer_planes(layout: ImageLayout) -> BufferPlanes:
     """
-    Describe how a ``GstBuffer`` over a picture's buffers lies in memory.
+    Describe where a picture's planes lie in a ``GstBuffer`` that is made of the picture's buffers.
 
-    Bytes behind the last plane of a buffer are left out.
+    Bytes after the last plane of a buffer are left out.
     """
     sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
     begins = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -450,7 +451,7 @@ def buffer_planes(layout: ImageLayout) -> BufferPlanes:
 
 def default_layout(layout: ImageLayout) -> ImageLayout:
     """
-    Return the layout that GStreamer assumes for the picture where nothing else is said.
+    Return the layout that GStreamer assumes for a picture if nobody tells it another.
 
     All planes lie in one buffer, and each row is a multiple of 4 bytes.
     """
@@ -466,7 +467,7 @@ def default_layout(layout: ImageLayout) -> ImageLayout:
 
 
 def is_default(layout: ImageLayout) -> bool:
-    """Tell whether GStreamer finds a linear picture's planes without being told."""
+    """Tell whether a linear picture has the layout that GStreamer assumes by default."""
     return buffer_planes(layout)[1:] == buffer_planes(default_layout(layout))[1:]
 
 
@@ -479,14 +480,14 @@ def frame_caps(
     drm: bool = False,
 ) -> str:
     """
-    Return caps of pictures.
+    Return GStreamer's caps for pictures.
 
     They are ``video/x-raw`` where GStreamer has a name for the format, else caps with a
     ``drm-format``.
 
     :param framerate: 0: it varies, or nobody knows.
-    :param dmabuf: the memory is dma-bufs; only caps of dma-bufs can have a ``drm-format``.
-    :param drm: write the ``drm-format`` in any case.
+    :param dmabuf: whether the memory is dma-bufs; only caps of dma-bufs can have a ``drm-format``.
+    :param drm: whether to write the ``drm-format`` even if GStreamer has a name for the format.
     :raises FormatError: GStreamer has no caps for these pictures.
     """
     name = DMA_DRM if drm else _format(layout, dmabuf)

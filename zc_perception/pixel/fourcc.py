@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-DRM fourccs: the one vocabulary for pixel formats.
+DRM fourccs: the names of pixel formats that this package uses everywhere.
 
 Source: the kernel's ``include/uapi/drm/drm_fourcc.h`` for codes and memory order, ``videodev2.h``
-for V4L2's names, GStreamer's ``video-info-dma.c`` for GStreamer's. A DRM name lists components
-from the most to the least significant bits of a little-endian word, so DRM ``RG24`` is the memory
-order B, G, R, which V4L2 calls ``BGR3`` and ROS ``bgr8``. Neither the CPU nor the device changes
-that order.
+for V4L2's names, GStreamer's ``video-info-dma.c`` for GStreamer's names. A DRM name lists
+components from the most to the least significant bits of a little-endian word, so DRM ``RG24`` is
+the memory order B, G, R, which V4L2 calls ``BGR3`` and ROS ``bgr8``. This memory order is the same
+on every CPU and device.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PlaneFormat:
 @dataclass(frozen=True)
 class PixelFormat:
     """
-    A DRM format and the same format's LINEAR names elsewhere (``None`` where there is none).
+    A DRM format, and its LINEAR names in other systems (``None`` if it has no name there).
 
     ``bits`` is the size of one component (5 for RG16, whose green has 6). ``v4l2`` is V4L2's
     fourcc with all planes in one buffer; ``v4l2_multiplanar`` is the fourcc with a buffer for each
@@ -106,17 +106,17 @@ class PixelFormat:
 
     @property
     def components(self) -> tuple[tuple[str, ...], ...]:
-        """Per plane, its element's channels in memory order: NV12 → ``(('Y',), ('U', 'V'))``."""
+        """For each plane, the channels in memory order: NV12 → ``(('Y',), ('U', 'V'))``."""
         return tuple(p.components for p in self.planes)
 
     @property
     def is_yuv(self) -> bool:
-        """Whether there are chroma channels, for which a Y'CbCr matrix means something."""
+        """Whether the format has chroma channels, so that a Y'CbCr matrix applies to it."""
         return any('U' in p.components for p in self.planes)
 
     @property
     def is_grey(self) -> bool:
-        """Whether a pixel has one sample and no colour."""
+        """Whether a pixel has only one sample, which is its brightness."""
         return self.components == (('R',),)
 
 
@@ -208,7 +208,7 @@ def format_by_name(name: str) -> PixelFormat:
     """
     Return the entry for a fourcc's name in upper case, such as ``NV12``.
 
-    :raises FormatError: there is no such format. The message suggests the nearest name.
+    :raises FormatError: no format has this name. The message suggests the nearest name.
     """
     for entry in _TABLE:
         if entry.name.strip() == name.rstrip(' '):

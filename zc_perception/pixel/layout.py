@@ -17,7 +17,7 @@
 Where each plane lies: buffer index, offset, stride, size.
 
 Source: the kernel's *Exchanging pixel buffers*. ``width`` and ``height`` are always the image's
-own (1920×1080); padding lives only in strides, offsets and sizes.
+own (1920×1080); only strides, offsets and sizes include padding.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ MAX_DIMENSION = 1 << 16
 # image to the kernel.
 MAX_PLANES = 4
 # Strides are 32 bits wide in drm_mode_fb_cmd2, v4l2_pix_format and axl_plane; offsets and sizes
-# end where off_t ends.
+# must fit into off_t.
 MAX_STRIDE = (1 << 32) - 1
 MAX_BYTES = (1 << 63) - 1
-# Above any page or device granule, and small enough that no layout of the largest image passes
-# MAX_STRIDE or MAX_BYTES.
+# Larger than the alignment of any page or device, and small enough that no layout of the largest
+# image exceeds MAX_STRIDE or MAX_BYTES.
 MAX_ALIGNMENT = 1 << 30
 
 
 @dataclass(frozen=True)
 class PlaneLayout:
-    """One plane: which of the image's buffers, and offset, stride and size in bytes."""
+    """One plane: the index of its buffer, and its offset, stride and size in bytes."""
 
     buffer: int
     offset: int
@@ -77,13 +77,13 @@ class PlaneArray(NamedTuple):
 @dataclass(frozen=True)
 class ImageLayout:
     """
-    A whole image.
+    The layout of a whole image.
 
-    There is no default modifier: whoever makes a layout must say whether it is LINEAR.
+    ``modifier`` has no default: whoever makes a layout must say whether it is LINEAR.
 
-    The planes may share one buffer, have one each, or be mixed (Y alone, U and V together).
-    Buffers are numbered in the order in which the planes first use them, so that one image has one
-    description.
+    The planes may share one buffer, have a buffer each, or some of them may share one (Y alone, U
+    and V together). Buffers are numbered in the order in which the planes first use them, so that
+    one image has one description.
     """
 
     width: int
@@ -105,9 +105,9 @@ class ImageLayout:
     @cached_property
     def arrays(self) -> tuple[PlaneArray, ...]:
         """
-        The planes as arrays; meaningful for a LINEAR layout only.
+        The planes as arrays; only valid for a LINEAR layout.
 
-        Computed once: every mapping of a frame needs it.
+        They are computed once, because every mapping of a frame needs them.
         """
         return tuple(_plane_array(self, index) for index in range(len(self.planes)))
 
@@ -141,10 +141,11 @@ def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
     """
     Refuse sizes that the format's subsampling can't have.
 
-    Kernel interfaces differ in whether they round half a chroma sample up or down.
+    Such sizes are refused because kernel interfaces differ in whether they round half a chroma
+    sample up or down.
 
-    :raises LayoutError: not an integer, not positive, above 65535, or not a multiple of the
-        subsampling.
+    :raises LayoutError: width or height is not an integer, not positive, above 65535, or not a
+        multiple of the subsampling.
     """
     for name, value, step in (('width', width, fmt.horizontal), ('height', height, fmt.vertical)):
         _check_integer(name, value, 1, MAX_DIMENSION - 1)
@@ -180,7 +181,7 @@ def compute_layout(
     :param height_align: the planes are allocated as if the image's height were rounded up to this
         (1080 → 1088 with 16).
     :param buffer_per_plane: one buffer for each plane instead of one for all.
-    :raises LayoutError: impossible size or alignment.
+    :raises LayoutError: the size or an alignment is impossible.
     """
     fmt = pixel_format(fourcc)
     check_dimensions(fmt, width, height)
@@ -212,12 +213,12 @@ def chained_layout(
     Compute a LINEAR layout as messages and raw files have it.
 
     All planes are in one buffer and follow each other without a gap. The strides of later planes
-    are in proportion to the first one's. The last row needn't be whole.
+    are in proportion to the first one's. The last row's padding may be missing.
 
-    :param stride: of the first plane, in bytes.
-    :param rows: of the first plane, with its padding rows; 0: the image's height.
-    :raises LayoutError: a size that the format can't have, a stride that is too small, or one for
-        which a later plane's stride would be no whole number of bytes.
+    :param stride: the first plane's stride in bytes.
+    :param rows: the first plane's number of rows, with padding rows; 0: the image's height.
+    :raises LayoutError: the format can't have the size, the stride is too small, or a later
+        plane's stride wouldn't be a whole number of bytes.
     """
     fmt = pixel_format(fourcc)
     check_dimensions(fmt, width, height)
@@ -254,9 +255,9 @@ def sample_bytes(fmt: PixelFormat, plane: int) -> int:
     """
     Return the bytes of the unsigned integers that *plane* is made of.
 
-    A LINEAR plane's offset and stride are multiples of it. One integer is one component (1 for
-    NV12, 2 for P010), or the whole element where components share a word (2 for RGB565). Where
-    components run on across words (the 5 bytes of NV15's four samples) the unit is one byte.
+    A LINEAR plane's offset and stride are multiples of this size. One integer is one component (1
+    for NV12, 2 for P010), or the whole element where components share a word (2 for RGB565). If
+    samples cross the boundaries of bytes (NV15 has four samples in 5 bytes), the size is 1.
     """
     element, count = fmt.planes[plane], len(fmt.planes[plane].components)
     size, rest = divmod(element.element_bytes, count)
@@ -298,7 +299,7 @@ def validate_layout(
     :param identities: which memory each buffer is, such as its (device, inode): planes in two
         descriptors of one buffer are compared as well. Without it different buffers count as
         different memory.
-    :raises LayoutError: names the plane and the numbers.
+    :raises LayoutError: the layout is wrong. The message names the plane and the numbers.
     :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or the pair
         doesn't exist.
     """
@@ -332,7 +333,7 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
     """
     Check everything but the planes' numbers.
 
-    Afterwards the planes are few, and each is a PlaneLayout.
+    After this check the image has at most MAX_PLANES planes, and each is a PlaneLayout.
     """
     _check_integer('fourcc', layout.fourcc, 0, (1 << 32) - 1)
     fmt = layout.format
