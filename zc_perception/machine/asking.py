@@ -20,8 +20,8 @@ Such a function is called a question here. It loads vendors' libraries, GStreame
 or models, which may also cost much memory.
 
 The answer is one line of JSON on a separate pipe, because such libraries may write anything to
-stdout. This file is also the program that answers: ``python -m …asking DESCRIPTOR MODULE:FUNCTION
-[ARGUMENT ...]``.
+stdout. This file is also the program that answers:
+``python -m …asking DESCRIPTOR MODULE:FUNCTION [ARGUMENT ...]``.
 """
 
 from __future__ import annotations

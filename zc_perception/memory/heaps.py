@@ -71,7 +71,7 @@ class HeapUse(Enum):
     """
     What the buffers are for.
 
-    It decides the order in which ``auto`` tries the heaps (:func:`heap_order`).
+    The use decides the order in which ``auto`` tries the heaps (:func:`heap_order`).
     """
 
     CAMERA = 'camera'
@@ -304,7 +304,7 @@ def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Hea
 
     :returns: the heap, and for ``auto`` the reasons why others don't work, see
         :func:`working_heaps`. :func:`is_contiguous` tells whether the heap's memory is contiguous.
-    :raises ConfigError: unknown name.
+    :raises ConfigError: no machine has a heap of that name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
     if name != 'auto':
@@ -424,7 +424,7 @@ def working_heaps(
     :param order: the names to try, the best first; empty: the order of :func:`heap_order` for
         cameras.
     :param opener: the function that opens the heaps that ``auto`` tries.
-    :raises ConfigError: unknown name.
+    :raises ConfigError: no machine has a heap of that name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
     if name != 'auto':

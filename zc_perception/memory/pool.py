@@ -254,8 +254,8 @@ class PoolStatistics:
     :param refused: the number of all refused leases since the pool was made.
     :param fence_errors: release fences that signalled an error.
     :param revoked: leases taken back from dead holders.
-    :param failures: how often no buffers could be had for a retired slot, and exceptions out of
-        ``on_free``, retire listeners and quarantines.
+    :param failures: how often a retired slot got no new buffers, plus the exceptions that
+        ``on_free``, retire listeners and quarantines have raised.
     :param last_failure: the text of the latest failure; empty without one.
     """
 
@@ -326,8 +326,8 @@ class Reaper:
 
     No caller uses closed pools any more, but their last frames come back only later. Thread-safe.
 
-    One thread serves all closed pools of the process. It runs only while one of them has a frame
-    out or waits for a fence.
+    One thread serves all closed pools of the process. It runs only while one of these pools has a
+    frame in use or waits for a fence.
     """
 
     def __init__(self) -> None:
@@ -351,7 +351,7 @@ class Reaper:
 
     def watch(self, pool: BufferPool) -> Waker | None:
         """
-        Finish *pool*: call its :meth:`BufferPool.reap` until nothing is left of it.
+        Let the reaper call *pool*'s :meth:`BufferPool.reap` until nothing is left of the pool.
 
         The caller holds the pool's lock.
 
@@ -447,13 +447,13 @@ class BufferPool:
     fence.
 
     **One number for each consumer.** :meth:`grant` says how many frames a consumer may hold. A
-    consumer that holds its number gets no other frame until it gives one back: then ``on_room``
-    tells it. Meanwhile the newest frames wait for it, up to its *depth*. A consumer that has
-    number and depth together gets no further lease; this is counted, and other consumers aren't
-    affected. Numbers add up, because each consumer may hold different frames. Depths don't: the
-    same newest frames wait for all consumers, so only the greatest depth takes slots. The promises
-    never exceed the slots that exist. The pool forgets a consumer without leases and without a
-    promise, because consumers come and go for as long as a vehicle drives.
+    consumer that holds its number gets no other frame until it gives one back; then ``on_room`` is
+    called. Meanwhile the newest frames wait for it, up to its *depth*. A consumer that has number
+    and depth together gets no further lease; this is counted, and other consumers aren't affected.
+    Numbers add up, because each consumer may hold different frames. Depths don't: the same newest
+    frames wait for all consumers, so only the greatest depth takes slots. The promises never
+    exceed the slots that exist. The pool forgets a consumer without leases and without a promise,
+    because consumers come and go for as long as a vehicle drives.
 
     **Threads.** Every public method may be called from any thread. An open pool has no thread of
     its own: every :meth:`acquire` first looks at what became free (:meth:`collect`). The reaper's
@@ -480,7 +480,7 @@ class BufferPool:
         its buffer again.
     :param reserve: the number of slots that no consumer is promised: those that the driver needs
         queued, and those that the producer is filling.
-    :raises ConfigError: a number that makes no sense.
+    :raises ConfigError: a number is outside its range.
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
 
@@ -592,9 +592,10 @@ class BufferPool:
         """
         Call *callback* once for each slot whose buffers end: retired, replaced or closed.
 
-        Import caches forget them then. The buffers are still open during the call and closed right
-        after it. The call comes on the thread that ended the slot, without the lock, never from a
-        finalizer. What it raises is counted in the statistics.
+        Import caches use this call to forget the buffers. The buffers are still open during the
+        call and closed right after it. The call comes on the thread that ended the slot, without
+        the lock, never from a finalizer. Exceptions that *callback* raises are counted in the
+        statistics.
 
         :returns: a function that removes the listener again.
         """
@@ -687,8 +688,8 @@ class BufferPool:
 
         Does nothing when the pool was closed meanwhile.
 
-        :param generation: the one that was acquired, to be sure that nobody else has acquired the
-            slot since.
+        :param generation: the generation that was acquired, so that the call fails if somebody
+            else has acquired the slot since.
         :raises StaleFrameError: the slot isn't being filled, or is another pool's.
         """
         if self._forked:
@@ -718,8 +719,8 @@ class BufferPool:
 
         Returns ``None`` when *holder* has as many leases as it may have; this refusal is counted.
 
-        :raises StaleFrameError: that generation has been given back already; the slot is another
-            pool's; in a forked child.
+        :raises StaleFrameError: this generation was given back already, the slot is another
+            pool's, or this process is a forked child.
         """
         if self._forked:
             raise self._not_ours()
@@ -752,7 +753,7 @@ class BufferPool:
 
         The lease still counts as one frame.
 
-        :raises StaleFrameError: it has ended; in a forked child.
+        :raises StaleFrameError: the lease has ended, or this process is a forked child.
         """
         if self._forked:
             raise self._not_ours()
@@ -856,7 +857,7 @@ class BufferPool:
         """
         Take back every lease of a holder that died, and the promise to it.
 
-        Releasing one of them raises StaleFrameError afterwards.
+        A later release of such a lease raises StaleFrameError.
 
         :param quarantine: makes the fence that signals when no device of the dead process uses the
             buffers any more; the pool owns the fence. Called without the lock, once for each slot.
@@ -1101,7 +1102,7 @@ class BufferPool:
         while self._news:
             try:
                 call = self._news.popleft()
-            except IndexError:  # another thread is doing it
+            except IndexError:  # another thread makes the calls
                 return
             call()
 
@@ -1232,9 +1233,9 @@ class BufferPool:
         Grant as much of *number* and *depth* as the unpromised slots allow, at least one of each.
 
         It returns (0, 0), and makes no promise, if even one of each is too much. A number for
-        which there are enough slots is granted in full. A smaller number leaves two slots for the
-        next holder, where that is possible. The depth leaves them, too, because waiting frames are
-        needed less than frames in use.
+        which there are enough slots is granted in full. If there aren't enough, less is granted,
+        and two slots are left for the next holder where possible. The depth, too, leaves these two
+        slots, because waiting frames are needed less than frames in use.
 
         :param on_room: as in :meth:`set_quota`; *lossless*, too.
         :param alone: whether to grant one of each in any case if no other holder has a promise.
@@ -1396,7 +1397,7 @@ class BufferPool:
 
     def close(self) -> None:
         """
-        Hand nothing out any more.
+        Close the pool: no slot is handed out any more.
 
         The buffers of free slots are closed now. The buffers of the other slots are closed when
         their last lease is dropped and their last fence has signalled or timed out; no further
@@ -1624,7 +1625,7 @@ class ForeignBufferPool(BufferPool):
     :param on_free: gets each slot that becomes free, and gives the buffers back to their owner.
     :param reserve: slots that no quota may promise.
     :param most: how many slots there may be, up to 64; at least the number that is known.
-    :raises ConfigError: no buffers, or more than 64.
+    :raises ConfigError: the number of buffers is 0 or above 64.
     :raises LayoutError: the layout doesn't fit, or two frames share a buffer.
     """
 
@@ -1672,11 +1673,11 @@ class ForeignBufferPool(BufferPool):
         """
         Make a slot for a frame's *buffers*, which the pool doesn't know yet.
 
-        Acquire it next.
+        The caller has to acquire the slot next.
 
         :param buffers: owned from here on, and closed when there is no place or this raises.
-        :returns: ``None`` (counted as exhausted) while every slot is in use and no more slots are
-            allowed.
+        :returns: the slot; ``None`` (counted as exhausted) while every slot is in use and no more
+            slots are allowed.
         :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
         """
         fresh, ended = self.insert(buffers, self._most)

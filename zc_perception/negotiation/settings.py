@@ -72,7 +72,7 @@ class HeapOffer:
         """
         List why *participant* can't use this heap for images of *fmt*; empty if it can.
 
-        See :meth:`BufferConstraints.for_format`.
+        The constraints depend on the format, see :meth:`BufferConstraints.for_format`.
         """
         return [
             objection_text(objection, [self.name])

@@ -84,7 +84,7 @@ def named_colorimetry(text: str) -> Colorimetry:
 
     The words are matrix, range and transfer, in this order; the last may be left out.
 
-    :raises FormatError: other words.
+    :raises FormatError: *words* has other words.
     """
     words = text.split()
     names: list[dict[str, Enum]] = [

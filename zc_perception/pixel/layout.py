@@ -290,15 +290,15 @@ def validate_layout(
     values. Planes are compared by their whole extents, so planes whose rows alternate are refused
     although no byte is shared: none of the known formats is stored that way. The words of a LINEAR
     plane must be aligned: with samples of 2 bytes (P010, RG16), odd offsets and strides are
-    refused. No hardware makes them, C consumers must not load such words, and NumPy could only
-    read them slowly. Non-linear planes have no rows to check: only their extents, and the number
-    of planes, which the modifier settles.
+    refused. No hardware makes unaligned words, C consumers must not load them, and NumPy could
+    only read them slowly. Non-linear planes have no rows to check: only their extents, and the
+    number of planes, which the modifier settles.
 
     :param buffer_sizes: bytes of each buffer, as the kernel says (``lseek(fd, 0, SEEK_END)``),
         never as a peer claims; a plane must use each buffer, in the order of the planes.
-    :param identities: which memory each buffer is, such as its (device, inode): planes in two
-        descriptors of one buffer are compared as well. Without it different buffers count as
-        different memory.
+    :param identities: the identity of each buffer's memory, such as its (device, inode), so that
+        planes in two descriptors of the same memory are compared, too. Without *identities* all
+        buffers are taken to be different memory.
     :raises LayoutError: the layout is wrong. The message names the plane and the numbers.
     :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or the pair
         doesn't exist.
