@@ -212,7 +212,7 @@ def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colo
 
     :param rgb: whether the pixels are R, G, B. V4L2 has no matrix for them, and their range is
         full by default.
-    :raises FormatError: an encoding or transfer that has no name here, such as SMPTE 240M or
+    :raises FormatError: the encoding or transfer is not supported here, such as SMPTE 240M or
         constant-luminance BT.2020.
     """
     encoding = fields.ycbcr_enc or _V4L2_DEFAULT_ENCODING.get(fields.colorspace, 1)

@@ -284,7 +284,7 @@ class ToPicture:
     :param channels: 3, or 4 for a picture whose last channel is 255.
     :param bgr: whether the channels' order is B, G, R instead of R, G, B.
     :raises FormatError: see :func:`check_readable`.
-    :raises LayoutError: a size that the format can't have.
+    :raises LayoutError: the format can't have the size.
     """
 
     def __init__(
@@ -625,7 +625,7 @@ class ToLuma:
     The picture keeps the frame's range.
 
     :raises FormatError: see :func:`check_readable`.
-    :raises LayoutError: a size that the format can't have.
+    :raises LayoutError: the format can't have the size.
     """
 
     def __init__(self, fourcc: int, width: int, height: int, colorimetry: Colorimetry) -> None:
@@ -690,7 +690,7 @@ class Nv12Writer:
 
     The result is the same as OpenCV's. The scratch memory is allocated once.
 
-    :raises LayoutError: a size that NV12 can't have.
+    :raises LayoutError: NV12 can't have the size.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -747,7 +747,7 @@ class ToNv12:
 
     :param size: width and height to scale to; ``None``: the frame's. Both have to be even.
     :raises FormatError: see :func:`check_readable`.
-    :raises LayoutError: a size that the format or NV12 can't have.
+    :raises LayoutError: the format or NV12 can't have the size.
     """
 
     def __init__(

@@ -99,8 +99,9 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
     The fourcc may be one that this package doesn't know.
 
     :param implicit: whether ``NV12:INVALID`` is accepted.
-    :raises FormatError: a GStreamer name (the DRM fourcc is suggested), a linear format with its
-        modifier written out, a modifier that isn't ``0x`` and 16 digits, or INVALID by its digits.
+    :raises FormatError: the string is a GStreamer name (the message suggests the DRM fourcc), has
+        LINEAR's or INVALID's modifier in digits, or has a modifier that isn't ``0x`` and 16
+        digits.
     """
     name, colon, value = text.partition(':')
     fourcc = _parse_fourcc(name, text)
@@ -209,8 +210,8 @@ def from_v4l2(name: str | int) -> V4l2Format:
     """
     Return the format of a V4L2 fourcc, given by its characters or its number.
 
-    :raises FormatError: tiled without a modifier that says how, compressed, Bayer, or unknown. The
-        message says which.
+    :raises FormatError: the format is tiled and has no modifier, is compressed, is Bayer, or is
+        unknown. The message says which.
     """
     name = fourcc_name(name) if isinstance(name, int) else f'{name:<4}'
     if name in _V4L2_BY_NAME:
@@ -268,8 +269,8 @@ def from_gstreamer(name: str) -> tuple[int, int]:
     """
     Return ``(fourcc, modifier)`` of a GStreamer ``format``.
 
-    :raises FormatError: ``DMA_DRM``, which is no format by itself, or a name without a DRM fourcc
-        here.
+    :raises FormatError: the name is ``DMA_DRM``, which is no format by itself, or has no DRM
+        fourcc here.
     """
     if name == DMA_DRM:
         raise FormatError(
@@ -313,7 +314,7 @@ def from_ros_encoding(text: str) -> int:
     """
     Return the DRM fourcc of an ``encoding``; an Image is always LINEAR.
 
-    :raises FormatError: an encoding without a DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
+    :raises FormatError: the encoding has no DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
     """
     if text not in ROS_FORMATS:
         raise FormatError(
@@ -485,7 +486,7 @@ def frame_caps(
     They are ``video/x-raw`` where GStreamer has a name for the format, else caps with a
     ``drm-format``.
 
-    :param framerate: 0: it varies, or nobody knows.
+    :param framerate: frames per second; 0: the rate varies or isn't known.
     :param dmabuf: whether the memory is dma-bufs; only caps of dma-bufs can have a ``drm-format``.
     :param drm: whether to write the ``drm-format`` even if GStreamer has a name for the format.
     :raises FormatError: GStreamer has no caps for these pictures.

@@ -134,7 +134,7 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     :raises FormatError: the encoding, the byte order or the size is wrong, or the data don't hold
         the picture or leave open where its planes are. The message has the values and what is
         needed.
-    :raises LayoutError: a size that the encoding can't have.
+    :raises LayoutError: the encoding can't have the size.
     """
     width, height, name, big_endian, step, data = picture
     encoding = encoding_named(name)
