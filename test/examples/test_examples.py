@@ -96,7 +96,8 @@ def until_ctrl_c(
     """
     running = subprocess.Popen(
         [sys.executable, str(program)],
-        env=environment(domain),
+        # Unbuffered, a line is several writes, and one of the log may come between.
+        env={k: v for k, v in environment(domain).items() if k != 'PYTHONUNBUFFERED'},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -235,7 +235,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     found: list[Result] = []
     try:
         for finding in check.run(system, needs):
-            # take findings one by one, so that those before an error count
+            # one by one: if the check fails later, its earlier findings are kept
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]

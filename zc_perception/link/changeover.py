@@ -184,7 +184,11 @@ class Changeover:
             del keys[next(iter(keys))]
 
     def _came_directly(self, key: Key) -> bool:
-        """Say whether *key* came directly, and forget it; called with the lock held."""
+        """
+        Say whether the object with *key* came by the direct link, and forget the key.
+
+        The caller holds the lock.
+        """
         if key[1] >= self._newest.get(key[0], key[1]):
             self._behind.discard(key[0])
         return self._match(self._came, key)

@@ -115,9 +115,8 @@ class ExecutorThread:
         """End the thread; an exception after :data:`_CALLBACK_ENDS_S` is no failure."""
         self._ending = True
         if self._thread.is_alive():
-            call_soon(
-                self.executor, lambda: None
-            )  # a task ends the spin; a mere wake-up would begin the next wait
+            # spin_once() returns after it ran a task; if it was only woken, it would wait again.
+            call_soon(self.executor, lambda: None)
             self._thread.join(timeout=_CALLBACK_ENDS_S)
         if self._thread.is_alive():
             self._given_up = True

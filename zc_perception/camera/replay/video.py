@@ -295,7 +295,7 @@ def turn_of(frame: Any) -> Turn:
     Call this for one frame only, because PyAV keeps the frame in memory until the garbage
     collector runs.
 
-    :raises FormatError: it isn't turned by a quarter of a circle.
+    :raises FormatError: the frame's rotation is not a multiple of 90 degrees.
     """
     # By its place: iterating gives the data up to PyAV 18, and its types from 19 on.
     for data in (frame.side_data[place] for place in range(len(frame.side_data))):
@@ -577,7 +577,7 @@ class VideoFile:
         """
         Return how the first frame is turned, which counts for all frames.
 
-        :raises FormatError: it isn't turned by a quarter of a circle.
+        :raises FormatError: the frame's rotation is not a multiple of 90 degrees.
         """
         return turn_of(frame)
 

@@ -517,7 +517,7 @@ class FrameOffer:
         return '' if session is None else session.objection(consumer)
 
     def withdraw(self) -> None:
-        """Note that the buffers have ended; new ones may be agreed on."""
+        """Forget the agreement on buffers that are no longer used; a new one may follow."""
         with MEETING.lock:
             self.session = self._begun = None
 

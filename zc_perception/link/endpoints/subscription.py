@@ -223,8 +223,9 @@ class AdaptedSubscription(Generic[T]):
         many, the newest objects wait, at most as many as the depth of *qos*.
     :param match_reliability: ``True``: if a publisher offers only best effort, read its messages
         best effort, although *qos* wants them reliable.
-    :param slow: what to name as the cause when you hold the maximum number of objects. Set it if
-        your code processes frames and keeps none. With a callback it isn't needed.
+    :param slow: the work that warnings name as too slow when you hold the maximum number of
+        objects. Set it if your code processes frames and keeps none: without it, warnings say
+        that you keep frames. A slow callback is named without it.
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its
         announcements.
     """
