@@ -302,6 +302,12 @@ STEPS = np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200
         ({'output0': logits(V8['output0'])}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
         (ROWS, {}, {'classes': ['car'], 'head': 'boxes'}, 'classes from 0 to 1 of 1'),
         (
+            {'output0': ROWS['output0'] + np.float32([0, 0, 0, 0, 0, 0.5])},
+            {},
+            {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}},
+            'classes from 0.5 to 1.5 of 2',
+        ),
+        (
             {'output0': raw(80).transpose(0, 2, 1)},
             {},
             None,
