@@ -98,7 +98,9 @@ def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -
     assert not asking._running
 
 
-def test_a_process_that_hangs_is_killed_with_all_its_children(tmp_path: Path, child) -> None:  # type: ignore
+def test_a_process_that_hangs_is_killed_with_all_its_children(  # type: ignore
+    tmp_path: Path, child
+) -> None:
     note = tmp_path / 'pids'
     stubborn = 'signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork()'
     child(f'{stubborn}\nopen({str(note)!r}, "a").write(f"{{os.getpid()}}\\n")\ntime.sleep(600)')
