@@ -20,8 +20,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+import signal
 import subprocess
 import sys
+import time
 from types import TracebackType
 from typing import Any
 
@@ -88,8 +90,12 @@ class LinkProcess:
             try:
                 self.process.wait(60.0)
             except subprocess.TimeoutExpired:
+                self.process.send_signal(signal.SIGUSR1)
+                time.sleep(1.0)
                 self.kill()
-                raise
+                raise AssertionError(
+                    f'the program does not end: where its threads are:\n{self.log[-8000:]}'
+                ) from None
         self.process.stdout.close()
 
     def __enter__(self) -> LinkProcess:

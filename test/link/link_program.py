@@ -26,10 +26,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+import faulthandler
 import gc
 import json
 import operator
 import os
+import signal
 import sys
 import threading
 import time
@@ -422,6 +424,7 @@ def serve(make: Callable[[], Any]) -> None:
     # Libraries may print: the answers have a descriptor of their own.
     answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
     os.dup2(2, 1)
+    faulthandler.register(signal.SIGUSR1)
     program = make()
     for line in sys.stdin:
         command = json.loads(line)
