@@ -101,6 +101,10 @@ class Running(Program):
         return int(self.process.returncode)
 
     def __exit__(self, *exception: object) -> None:
+        if exception[0] is not None:
+            alive = 'alive' if self.alive else f'ended with {self.process.returncode}'
+            print(f'{self.process.args}: {alive}; the end of its output:')
+            print(self.output[-4000:])
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # a wrapper's child, too
         super().__exit__(*exception)

@@ -167,6 +167,8 @@ def enomem_capture(trial: Trial) -> None:
             Running('capture_node', *parameters(**HUGE, autostart=False), domain=trial.domain)
         )
         capture.start('[capture]: ready')
+        # To find each other takes the middleware's memory, not the camera's.
+        witness.know_capture()
         for _ in range(trial.times(1, 4)):
             # Room for the threads' stacks, without which the C library aborts the process, and for
             # no picture of 50 MB.

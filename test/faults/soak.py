@@ -59,7 +59,7 @@ from faults.holdings import (
     threads,
 )
 from faults.program import own_sockets, Running
-from faults.witness import spinning
+from faults.witness import Spinning
 from nodes.programs import parameters
 from nodes.ros_kit import Onlooker
 from rcl_interfaces.srv import SetParameters
@@ -214,7 +214,7 @@ class SoakOnlooker(Onlooker):
                 lambda message, camera=camera: self._on_detections(camera),
                 QoSProfile(depth=10),
             )
-        self._thread = spinning(self)
+        self._spinning = Spinning(self)
 
     def _on_detections(self, camera: str) -> None:
         now = time.monotonic()
@@ -257,8 +257,7 @@ class SoakOnlooker(Onlooker):
 
     def close(self) -> None:
         """End."""
-        self.executor.shutdown(timeout_sec=2.0)
-        self._thread.join(60.0)
+        self._spinning.stop()
         super().close()
 
 

@@ -40,6 +40,7 @@ from nodes.ros_kit import answer_of, Onlooker
 from rclpy.executors import ExternalShutdownException
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.qos import QoSProfile
+from rclpy.task import Future
 from vision_msgs.msg import Detection2DArray
 from waiting import eventually, until
 
@@ -112,18 +113,29 @@ class Pauses:
         self._last = now_s, stalled_s
 
 
-def spinning(onlooker: Onlooker) -> threading.Thread:
-    """Spin it on a thread until its executor is shut down."""
+class Spinning:
+    """A thread that spins an onlooker until :meth:`stop`."""
 
-    def spin() -> None:
+    def __init__(self, onlooker: Onlooker) -> None:
+        self._onlooker = onlooker
+        self._end: Any = Future()
+        self._thread = threading.Thread(
+            target=self._spin, name=f'{onlooker.node.get_name()} executor', daemon=True
+        )
+        self._thread.start()
+
+    def _spin(self) -> None:
         with contextlib.suppress(ExternalShutdownException):
-            onlooker.executor.spin()
+            self._onlooker.executor.spin_until_future_complete(self._end)
 
-    thread = threading.Thread(
-        target=spin, name=f'{onlooker.node.get_name()} executor', daemon=True
-    )
-    thread.start()
-    return thread
+    def stop(self) -> None:
+        """
+        End the thread; the executor may be shut down afterwards.
+
+        An executor of rclpy that is shut down while it begins to wait may wait for ever.
+        """
+        self._end.set_result(None)
+        self._thread.join(60.0)
 
 
 class Witness(Reader):
@@ -163,12 +175,10 @@ class Witness(Reader):
         self._links: Any = (
             None if self.frames is None else self.frames._remote
         )  # its connections are counted there
-        self._threads = [spinning(self)]
+        self._spinning = Spinning(self)
+        self._taking = threading.Thread(target=self._take, name='witness frames', daemon=True)
         if frames:
-            self._threads.append(
-                threading.Thread(target=self._take, name='witness frames', daemon=True)
-            )
-            self._threads[-1].start()
+            self._taking.start()
 
     def _take(self) -> None:
         assert self.frames is not None
@@ -313,13 +323,20 @@ class Witness(Reader):
             WAIT_S,
         )
 
+    def know_capture(self) -> None:
+        """
+        Wait until the capture node knows the readers of all of its answers.
+
+        A node that answers the question for its state knows the reader of its answers to
+        transitions as well: that one was made before.
+        """
+        self._client(ChangeState, '/capture/change_state')
+        self.call(GetState, '/capture/get_state', GetState.Request())
+
     def change(self, transition: str) -> bool:
         """``ros2 lifecycle set`` of the capture node; whether it was done."""
-        client = self._client(ChangeState, '/capture/change_state')
-        # This request must not come twice. A node that answers the question after it knows the
-        # reader of the first answer as well: it was made before that of the second.
-        self.call(GetState, '/capture/get_state', GetState.Request())
-        future = client.call_async(
+        self.know_capture()  # this request must not come twice
+        future = self._client(ChangeState, '/capture/change_state').call_async(
             ChangeState.Request(
                 transition=Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}'))
             )
@@ -331,10 +348,9 @@ class Witness(Reader):
         """Leave the graph."""
         self._stop.set()
         self._stalls.close()
-        self.executor.shutdown(timeout_sec=2.0)
-        for thread in self._threads:
-            thread.join(60.0)
+        self._spinning.stop()
         if self.frames is not None:
+            self._taking.join(60.0)
             self.frames.destroy()
         super().close()
         # A queue's descriptors end with its last reference.

@@ -41,6 +41,7 @@ import rclpy
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.task import Future
 from sensor_msgs.msg import Image
 
 from zc_perception.frame import Frame, Header
@@ -325,8 +326,9 @@ class Program:
             self._executor.add_node(node)
         self._ends: dict[str, Any] = {}
         self._stop = threading.Event()
+        self._end: Any = Future()
         self._thread = threading.Thread(
-            target=spin, args=(self._executor, kind, self._stop), daemon=True
+            target=spin, args=(self._executor, kind, self._stop, self._end), daemon=True
         )
         self._thread.start()
 
@@ -402,10 +404,10 @@ class Program:
     def end(self) -> None:
         self.close(list(self._ends))
         self._stop.set()
-        if self._kind == 'events':
-            self._thread.join(60.0)
-        self._executor.shutdown()
+        # An executor of rclpy that is shut down while it begins to wait may wait for ever.
+        self._end.set_result(None)
         self._thread.join(60.0)
+        self._executor.shutdown()
         self.context.try_shutdown()
 
 
