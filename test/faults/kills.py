@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 import signal
@@ -26,13 +25,8 @@ import time
 
 from faults.accounts import WITNESS
 from faults.harness import EVERYBODY, fault, Trial
-from faults.holdings import frame_mappings, holding, settled_excess
-from faults.program import own_sockets
-from faults.stage import CAMERA
-from faults.witness import Witness
+from faults.holdings import frame_mappings
 from memory_link import line, start
-from nodes.container_kit import client, Container, install
-from waiting import until
 
 
 class Forker:
@@ -130,41 +124,3 @@ def capture(trial: Trial) -> None:
         stage.witness.expect(1, 1)
         trial.worst('from ready to the first detection, s', time.monotonic() - ready)
         trial.worst('from the start to ready, s', ready - began)
-
-
-@fault('container killed', ('a killed container of components is replaced; consumers elsewhere '
-                            'go on, its sockets go with the next start'),
-       staged=False, long_only=True)  # fmt: skip
-def container(trial: Trial) -> None:
-    installed = trial.folder / 'i'
-    installed.mkdir()
-    install(installed)
-    with own_sockets(trial.folder):
-        Witness(trial.domain).close()  # loads what is loaded once
-        held = holding(os.getpid())
-        witness = Witness(trial.domain)
-        try:
-            for _ in range(trial.times(1, 4)):
-                with Container(installed, trial.domain) as running, client(trial.domain) as caller:
-                    for plugin, values in (
-                        ('ours::CaptureNode', CAMERA),
-                        ('ours::InferenceNode', {'model': 'hog'}),
-                    ):
-                        loaded = caller.load(plugin, 'ours', parameters=values)
-                        assert loaded.success, loaded.error_message
-                    witness.expect(5, 3)
-                    time.sleep(trial.random.uniform(0.0, 0.2))
-                    os.killpg(running.pid, signal.SIGKILL)
-                    running.process.wait(60.0)
-                    until(lambda: not frame_mappings(os.getpid()), 'nothing of it is mapped here')
-            trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)
-            trial.must_be_zero('frames out of order', witness.disorder)
-            trial.note('frames received', witness.received)
-        finally:
-            witness.close()
-            gc.collect()
-        trial.leaked(settled_excess(held, lambda: holding(os.getpid())))
-        trial.must(
-            len(list((installed / 'sockets').glob('*.sock'))) <= 1,
-            'sockets of killed containers that a successor left',
-        )

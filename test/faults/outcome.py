@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What came of a fault, as ``build/faults/result.json`` has it.
-
-``result.schema.json`` is its format.
-"""
+"""What came of a fault, as ``build/faults/result.json`` has it."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ import platform
 from typing import Any
 
 VERSION = 1
-SCHEMA = Path(__file__).with_name('result.schema.json')
 HELD, BROKEN, ABSENT = 'held', 'broken', 'absent'
 
 

@@ -43,7 +43,7 @@ from faults.outcome import BROKEN, Outcome, Result
 from faults.stage import Stage
 from ros_domains import locked_domain
 
-MODULES = ('kills', 'hangs', 'slowness', 'scarcity', 'peers', 'soak', 'books')
+MODULES = ('kills', 'hangs', 'scarcity', 'soak', 'books')
 
 
 def all_faults() -> dict[str, Fault]:
