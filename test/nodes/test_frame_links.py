@@ -194,7 +194,7 @@ def _subscription(
             'unmatched',
             "connecting to publisher 1a2b: no link to it; raise the limit ('ulimit -n')",
             Level.WARN,
-            "if that doesn't pass",
+            'if this lasts',
         ),
         (
             'refused',

@@ -177,7 +177,7 @@ def test_masks_in_tiles_are_refused_by_name(tmp_path: Path) -> None:
         if task != 'segment':
             check_classes({**values, 'tiles': '2x1'})
             continue
-        said = "parameter 'tiles' is 2x1, but model segment finds masks, which nobody joins"
+        said = "parameter 'tiles' is 2x1, but model segment finds masks, which can't be joined"
         with pytest.raises(ConfigError, match=said):
             check_classes({**values, 'tiles': '2x1'})
     with pytest.raises(ConfigError, match="has 'cat', which the model doesn't know"):

@@ -16,7 +16,7 @@
 """
 A camera's own controls (brightness, exposure, ...) as parameters ``controls.NAME``.
 
-Their ranges are the driver's.
+The driver says which values each control takes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CameraControls:
 
     def attach(self, camera: Camera) -> None:
         """
-        Set the wanted values, then declare all controls, or show their present values.
+        Set the wanted values, then declare a parameter for each control, or update it.
 
         If the camera lacks a control, or the driver refuses a value, a warning is logged.
 
@@ -135,7 +135,12 @@ class CameraControls:
         return SetParametersResult(successful=True)
 
     def _set(self, wanted: Mapping[str, Any]) -> None:
-        """Set all values or none, always by the driver: other programs may have changed them."""
+        """
+        Set all values or none.
+
+        Each value goes to the driver even if it seems to be in force, because other programs may
+        have changed the control.
+        """
         camera = self._camera
         if camera is None:
             raise CameraError(
@@ -202,8 +207,9 @@ def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
     """
     Set values in an order that the driver accepts; return why it refused the remaining ones.
 
-    Whether a value may be set can depend on other values: no exposure time while exposure is
-    automatic. So refused values are tried again as long as at least one more is accepted.
+    Whether a value may be set can depend on other values: for example, no exposure time can be set
+    while exposure is automatic. So refused values are tried again as long as at least one more is
+    accepted.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}
@@ -238,7 +244,7 @@ def _descriptor(info: ControlInfo) -> ParameterDescriptor:
         additional_constraints=info.allowed(),
     )
     if info.kind in ('integer', 'integer64') and not info.menu:
-        # No step is declared, because ROS would refuse the values in between, which the driver
-        # rounds.
+        # No step is declared: ROS would refuse a value between two steps, but the driver rounds
+        # such a value.
         text.integer_range = [IntegerRange(from_value=info.minimum, to_value=info.maximum, step=0)]
     return text

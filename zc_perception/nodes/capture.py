@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``capture_node``: keeps a camera going, publishes its frames and its ``camera_info``."""
+"""``capture_node``: opens a camera, also again after a loss, and publishes its frames."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _package_folder(name: str) -> str:
     except (
         PackageNotFoundError,
         ValueError,
-    ) as error:  # ValueError: the name is impossible for a package
+    ) as error:  # ValueError: no package can have this name
         raise LookupError(name) from error
 
 
@@ -211,7 +211,7 @@ STEREO = Part(
 
 
 class StereoRig:
-    """The pairing of two capture nodes, whose parameters must state the same pairing rule."""
+    """Joins two capture nodes to a stereo pair; their parameters must state the same rule."""
 
     def __init__(self) -> None:
         self._sides: StereoSides | None = None
@@ -225,7 +225,7 @@ class StereoRig:
         return self._sides
 
     def settle(self, side: Side, rule: PairingRule) -> None:
-        """Note that a side wants to pair by *rule*; ConfigError: the other side's rule differs."""
+        """Store the rule by which a side pairs; ConfigError: the other side's rule differs."""
         if self._sides is None:
             self._sides = StereoSides(rule)
         self._sides.rule.check_same(rule)
@@ -239,7 +239,7 @@ class StereoRig:
 
 
 class StereoSide:
-    """The part of one capture node in a pair."""
+    """One capture node's side of a stereo pair."""
 
     def __init__(self, rig: StereoRig, side: Side) -> None:
         self._rig = rig
@@ -290,7 +290,7 @@ class StereoSide:
             'restarts': found.restarts,
         }
         (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
-        # Keep the latest answer until a pair or a dropped frame gives a new one.
+        # Without a new pair and without a newly dropped frame the latest answer still holds.
         if found.pairs > pairs or found.dropped > dropped:
             self._paired = found.pairs > pairs
         apart_ns = found.apart_ns
@@ -307,7 +307,7 @@ class StereoSide:
 
 
 _KEEP_ALL_DELAY_S = 1.0
-# A slower camera may give no frame in this time without being silent.
+# A camera slower than this may give no frame for PATIENCE_S although it works.
 _SLOWEST_HZ = 3.0 / PATIENCE_S
 # Slots that the camera and one reader need, besides the slots that are kept for late readers.
 _CAMERA_SLOTS = 4
@@ -387,7 +387,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """End what a closed camera left for the next one, because no camera is opened soon."""
+        """Free what the closed camera kept for the next camera, because none is opened soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -502,7 +502,8 @@ class CaptureNode(PerceptionNode):
         adapter = frame_adapter(
             self.parameters['image_encoding'], self.ledger, holder=self.get_name()
         )
-        self._compressed_qos()  # declared now, although the publisher may be made later
+        # Declare the QoS parameters of the compressed topic now; its publisher may be made later.
+        self._compressed_qos()
         qos = publisher_qos(self, 'image_raw', QoSProfile(depth=1))
         _check_room(qos, self.parameters['slots'])
         self._publisher = AdaptedPublisher(self, adapter, 'image_raw', qos, extras=self._extras())
@@ -583,7 +584,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def session(self) -> BufferSession | None:
-        """The agreement on buffers; ``None``: there are no buffers now."""
+        """The agreement with the consumers on buffers; ``None``: there are no buffers now."""
         return None if self._offer is None else self._offer.session
 
     @property
@@ -649,7 +650,11 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """Return the ROS time in ns; without a simulation from the system's clock, for speed."""
+        """
+        Return the ROS time in ns.
+
+        Unless time is simulated, it is read from the system's clock, which is faster.
+        """
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
@@ -665,7 +670,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Say whether to agree on other buffers now; the camera's thread asks between frames."""
+        """Say whether to negotiate other buffers now; the camera's thread asks between frames."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE
@@ -728,7 +733,7 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return facts for the frame log; without a camera only those that are known then."""
+        """Return facts for the frame log; without an open camera only some are known."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
         session = self.session
@@ -777,11 +782,16 @@ class CaptureNode(PerceptionNode):
         return facts
 
     def _on_condition(self, condition: CameraCondition) -> None:
-        """Note the camera's condition, on its thread or on the one that opens it first."""
+        """
+        Take the camera's new condition.
+
+        The camera's thread or the opening thread calls this.
+        """
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
-                # Drop the settings, because the camera may have been lost by them.
+                # Drop the negotiated settings, because they may be the reason why the camera was
+                # lost.
                 self._offer.give_up(f'the camera does not do it: {condition.reason}')
             again = f'; next attempt in {condition.retry_s:.1f} s' if condition.retry_s else ''
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
@@ -794,8 +804,8 @@ class CaptureNode(PerceptionNode):
         ):
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
-            # Log the notices now that are known only at the end: the node may end before
-            # diagnostics are due.
+            # Some notices are known only at the recording's end. Log them now, because the node
+            # may end before the next diagnostics.
             self.warn_once(self.camera.notices())
             captured = self._counters.total().captured
             self.get_logger().info(
@@ -816,7 +826,7 @@ class CaptureNode(PerceptionNode):
         self._snapshots.offer(frame)
 
     def _end_pause(self, now_ns: int) -> None:
-        """Compute the pause's length: this is the first frame after a new agreement."""
+        """Compute how long the camera paused; called at the first frame after a new agreement."""
         self.pause_s, self._paused_ns = (now_ns - self._paused_ns) / 1e9, 0
         self.get_logger().info(
             f'the other buffers are there; the camera paused for {self.pause_s:.2f} s'
@@ -828,7 +838,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Count the camera's frames; ``None``: the node waits for the camera."""
+        """Return the number of the camera's frames; ``None``: the node waits for the camera."""
         camera = self.supervisor.camera
         if (
             not self._flowing

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Make the diagnostics of a camera, its pool, its clock and its process's copies of pixels."""
+"""Make the diagnostics of a camera, its buffer pool, its clock, and the CPU's copies."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, StageLatencies
 
-# A rate is judged over the time of this many frames, so that one period more or less does not
+# The rate is measured over the time of this many frames, so that one frame more or less does not
 # matter.
 _JUDGED_FRAMES = 10
-# The least share of the target rate. Sensors that expose longer in the dark give half of their
-# rate on purpose.
+# A camera below this share of its target rate is reported. The share is below one half, because
+# some sensors expose longer in the dark and then give half of their rate.
 _FAR_BELOW = 0.45
 # If stamps are ahead of the clock by more than this, the clock was set back; less is jitter.
 _AHEAD_NS = 10_000_000
@@ -141,7 +141,7 @@ POOL = Part(
         lambda s: s.absent,
         WARN,
         'not configured',
-        'it is once the camera is there; see part camera',
+        'it will be when the camera is open; see part camera',
     ),
     Row(
         lambda s: s.exhausted,
@@ -181,8 +181,8 @@ CLOCK = Part(
     'clock',
     Row(lambda s: s.camera is None, OK, 'no camera is open'),
     Row(lambda s: s.steps or s.ahead_ns >= _AHEAD_NS, WARN, 'the ROS clock was set {times}',
-        ('let chrony or ptp4l slew it instead (makestep only at the start); in a simulation it '
-         'is a jump or a restart')),
+        ('let chrony or ptp4l slew it instead (makestep only at the start); in a simulation the '
+         'time jumped, or it was started again')),
     Row(lambda s: s.implausible, WARN,
         ('{implausible} stamp(s) of the driver lay in the future or far in the past lately; '
          'the time of arrival counts instead'),
@@ -226,8 +226,8 @@ class CaptureInterval:
     How a camera's counters changed within the last seconds.
 
     :param rate: good frames per second; the counts are those of :class:`CameraStatistics`.
-    :param pace: share of the target rate that was reached; ``None``: the camera has not streamed
-        long enough to judge it.
+    :param pace: share of the target rate that the camera reached; ``None``: the camera has not
+        streamed long enough to judge it.
     """
 
     rate: float
@@ -277,7 +277,7 @@ class CaptureCounters:
 
     def look(self, target: float) -> CaptureInterval:
         """
-        Return how the counters changed since the last calls.
+        Return how the counters changed since the latest calls.
 
         :param target: frames per second that a streaming camera should give; 0: no rate is
             expected, or the camera doesn't stream.
@@ -305,7 +305,7 @@ def camera_status(
     started: bool,
     paced: bool = True,
 ) -> Status:
-    """Report whether the camera streams at its expected rate, and recently lost frames."""
+    """Report whether the camera streams at its expected rate, and frames lost lately."""
     streaming = condition.state is CameraState.STREAMING
     interval = counters.look(
         camera.framerate if camera is not None and streaming and paced else 0.0
@@ -370,7 +370,7 @@ def negotiation_status(
     pause_s: float = 0.0,
 ) -> Status:
     """
-    Report the agreement on buffers, its reasons, and what became of each participant.
+    Report the agreement on buffers, its reasons, and how each participant gets its frames.
 
     :param disagreement: why there is no agreement; empty: none was tried yet.
     :param waits: whether the node still waits for a camera, which the status ``camera`` reports.
@@ -398,7 +398,7 @@ def negotiation_status(
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
-    """Report the slots, which consumer holds them for how long, and recent failures."""
+    """Report the free slots, which consumers hold the others for how long, and failures."""
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
         return POOL.status(absent=True)
@@ -418,7 +418,7 @@ def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
 
 
 def _holders(pool: BufferPool) -> str:
-    """Say how many slots each consumer holds, the one with the most first."""
+    """Say how many slots each consumer holds; the consumer with the most comes first."""
     slots: dict[str, set[int]] = {}
     longest: dict[str, float] = {}
     for holding in pool.holdings():
@@ -430,7 +430,7 @@ def _holders(pool: BufferPool) -> str:
             f'{holder} holds {len(slots[holder])} for up to {longest[holder]:.2f} s'
             for holder in ordered
         )
-        or 'nobody holds one'
+        or 'no consumer holds a slot'
     )
 
 
@@ -459,7 +459,11 @@ def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str
 
 
 def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: int) -> Status:
-    """Report how the driver's clock compares with the ROS clock; 0: no simulated time came yet."""
+    """
+    Report how the driver's clock compares with the ROS clock.
+
+    :param ros_now_ns: the ROS time; 0: no simulated time has come yet.
+    """
     if camera is None:
         return CLOCK.status(camera=None)
     clock = camera.clock.statistics()
@@ -492,7 +496,7 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
 
 
 def copies_status(ledger: CopyLedger) -> Status:
-    """Report the ledger of copies, including those that Frame.copy() and Frame.bgr() made."""
+    """Report how often the CPU copied pixels, including by Frame.copy() and Frame.bgr()."""
     return Status(
         'copies',
         OK,

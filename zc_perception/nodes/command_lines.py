@@ -30,7 +30,7 @@ from zc_perception.npu.kinds import ACCELERATORS, AUTO
 from zc_perception.programs import NodeOptionParser
 
 _CAMERA = {
-    'camera': f'{", ".join(CAMERAS.built_in)}, or what another package offers',
+    'camera': f'{", ".join(CAMERAS.built_in)}, or the name of a camera of another package',
     'width': "picture width; 0: the camera's own",
     'height': "picture height; 0: the camera's own",
     'framerate': "frames per second; 0: the camera's own",
@@ -38,21 +38,23 @@ _CAMERA = {
 }
 _DETECTOR = {
     'model': 'road, hog or the path of a model.yaml',
-    'accelerator': f'{AUTO}, {", ".join(ACCELERATORS.built_in)}, or what another package offers',
+    'accelerator': f'{AUTO}, {", ".join(ACCELERATORS.built_in)}, or the name of an accelerator '
+                   'of another package',
     'score_threshold': 'detections with a lower score are dropped',
 }
 _OVERLAY = {
     'scale': 'size of the picture, as a part of the frame',
-    'jpeg_quality': 'of detections/image/compressed',
+    'jpeg_quality': 'JPEG quality of detections/image/compressed',
 }
 _RECORDER = {
-    'path': 'the folder to write, as of ros2 bag record',
-    'topics': 'what else is recorded when somebody publishes it',
+    'path': 'the folder to write; it has the form that ros2 bag record writes',
+    'topics': 'topics that are recorded too, when somebody publishes them',
     'max_frames': 'end after this number of frames; 0: no limit',
     'max_duration': 'end after this number of seconds; 0: no limit',
 }
 _GSTREAMER = {
-    'pipeline': 'as for gst-launch-1.0, behind the frames; empty: H.264 topics',
+    'pipeline': 'what follows the frames, written as for gst-launch-1.0; empty: an encoder, '
+                'whose H.264 is published',
     'encoder': 'auto, x264enc or openh264enc, where pipeline is empty',
     'window': 'frames that the pipeline may hold',
 }
@@ -138,7 +140,7 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         {'thread_num': 'number of threads'},
     ),
 }
-"""Of each program what it does, examples, and the parameters that ``--help`` names."""
+"""For each program: what it does, examples, and the parameters that ``--help`` names."""
 
 
 def options_of(program: str) -> NodeOptionParser:
@@ -151,7 +153,7 @@ def options_of(program: str) -> NodeOptionParser:
             nargs='+',
             default=[],
             metavar='NAME',
-            help='one set of nodes for each, in the namespace of its name',
+            help='names of cameras; each gets its own nodes, in a namespace of this name',
         )
         which.add_argument(
             '--stereo',
@@ -162,11 +164,13 @@ def options_of(program: str) -> NodeOptionParser:
         parser.main.add_argument(
             '--repair',
             metavar='FOLDER',
-            help='finish what a recorder that was killed has left there, and end',
+            help='complete the files that a killed recorder left in this folder, then end',
         )
     if not program.startswith(
         'component_container'
-    ):  # a container's components get their parameters in the request to load them
+    # A container has no such option: its components get their parameters in the requests to load
+    # them.
+    ):
         parser.add_unknown_parameters()
     return parser
 
@@ -178,7 +182,7 @@ _NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
 def check_namespace(name: str, where: str) -> None:
     """Refuse a relative *name* that can't be a namespace."""
     if not _NAMESPACE.fullmatch(name):
-        allowed = "letters, digits and underscores, no digit first, and one '/' between parts"
+        allowed = "letters, digits and underscores, no digit first, with one '/' between two parts"
         raise ConfigError(
             f"{where}: '{name}' can't be a namespace; use {allowed}, such as front_left or "
             'truck/front'
@@ -191,5 +195,5 @@ def check_cameras(names: Sequence[str], where: str) -> None:
         check_namespace(name, where)
         if names.count(name) > 1:
             raise ConfigError(
-                f"{where}: '{name}' is there twice; each camera needs a name of its own"
+                f"{where}: '{name}' is given twice; each camera needs a name of its own"
             )

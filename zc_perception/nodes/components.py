@@ -17,11 +17,11 @@
 The nodes as components, which any container can build and spin.
 
 A container builds them with ``rclpy.node.Node``'s own arguments. Each component starts by itself
-as soon as an executor spins it (parameter ``autostart``). Nobody has to connect them: a consumer
-and the camera of its topic find each other in the process (:mod:`~zc_perception.link.bus`), in
-whichever order they were loaded. If one of them is unloaded, the other goes on. If a parameter,
-file or device can't be used, the constructor raises, and the error's text is the answer to the
-load request.
+as soon as an executor spins it (parameter ``autostart``). Nobody has to connect the components: a
+consumer and the camera of its topic find each other in the process
+(:mod:`~zc_perception.link.bus`), in whichever order they were loaded. If one of them is unloaded,
+the other goes on. If a parameter, file or device can't be used, the constructor raises, and the
+error's text is the answer to the load request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SOON_S = 0.001
 
 class SelfStarting(PerceptionNode):
     """
-    Starts the node on a thread of its own as soon as it is spun, so that no component waits.
+    A node that starts itself, on its own thread, as soon as an executor spins it.
 
     A parameter that no node of the package has only causes a warning here. The reason: a launch
     file's global parameters, and a file's section for all nodes (``/**``), reach every component,
@@ -70,7 +70,7 @@ class SelfStarting(PerceptionNode):
             )
         self._starter: Timer | None = None
         if self.parameters['autostart']:
-            # The timer uses the steady clock, because a simulation's time may stand still.
+            # The timer uses the steady clock, because a simulated clock may stand still.
             clock = Clock(clock_type=ClockType.STEADY_TIME)
             self._starter = self.create_timer(
                 _SOON_S,

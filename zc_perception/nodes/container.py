@@ -92,12 +92,12 @@ NAME = 'ComponentManager'
 # containers would try to open a Python class as a library.
 GROUP = 'rclpy_components'
 MAX_COMPONENT_THREADS = 64
-# The same depth as in rclcpp: a launch file loads many components at once, and no request may be
-# lost.
+# Requests that wait. rclcpp's container uses the same number. A launch file sends many requests at
+# once, and none may be lost.
 _REQUESTS = QoSProfile(depth=200)
 _IN_PROCESS = 'use_intra_process_comms'
-# rclcpp's extra arguments. Each is either an argument of rclpy's Node, or a value that rclpy has
-# in any case, with the reason.
+# The extra arguments of a load request, as rclcpp defines them. For each: the argument of rclpy's
+# Node that it becomes, or, if rclpy can't change it, the value that rclpy always has, and why.
 _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'forward_global_arguments': 'use_global_arguments',
     'enable_rosout': 'enable_rosout',
@@ -166,7 +166,8 @@ class ContainerExecutor(Executor):
                 failures = 0
             except ExternalShutdownException:
                 break
-            except Exception:  # an entity may have been destroyed just now; the next wait works
+            # Another thread may have destroyed an entity that this wait used. The next wait works.
+            except Exception:
                 failures += 1
                 if failures == _MAX_FAILURES_IN_A_ROW:
                     self.failure = traceback.format_exc()
@@ -195,7 +196,7 @@ class ContainerExecutor(Executor):
             except (TimeoutException, ShutdownException, ConditionReachedException, InvalidHandle):
                 return
             with self._changed:
-                # the node was removed after the wait began
+                # the node was removed while this thread waited for work
                 if node is not None and node in self._left:
                     handler.cancel()
                     return
@@ -203,7 +204,8 @@ class ContainerExecutor(Executor):
         try:
             handler()
             error = handler.exception() if handler.done() else None
-        except BaseException as raised:  # also SystemExit: the other components go on
+        # SystemExit is caught, too, so that the other components go on
+        except BaseException as raised:
             handler.cancel()
             error = raised
         if error is not None:
@@ -218,7 +220,11 @@ class ContainerExecutor(Executor):
         return bool(super().add_node(node))
 
     def leave(self, node: Node, timeout_s: float) -> bool:
-        """Remove *node*, but not from its own callbacks; return whether these have ended."""
+        """
+        Remove *node* and wait for its running callbacks; return whether they have ended.
+
+        If one of these callbacks itself calls this method, the method doesn't wait for it.
+        """
         self.remove_node(node)
         with self._changed:
             self._left.add(node)
@@ -254,7 +260,7 @@ class LoadError(ZcError):
 
 
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
-    """Return the first entry for *plugin* of *package*; entries are in the order of sys.path."""
+    """Return the first entry point called *plugin* of *package*, in the order of sys.path."""
     own: dict[str, EntryPoint] = {}
     for entry in entries:
         distribution = '' if entry.dist is None else entry.dist.name
@@ -289,7 +295,7 @@ def load_class(package: str, plugin: str) -> type[Node]:
     what = f"Failed to load library: '{entry.value}' of plugin '{entry.name}'"
     try:
         found = entry.load()
-    except BaseException as error:  # the module may raise anything
+    except BaseException as error:  # foreign code may raise anything, even SystemExit
         step = f'try: python3 -c "import {entry.module}"'
         raise LoadError(f"{what} can't be imported: {one_line(error)}; {step}") from error
     if not (isinstance(found, type) and issubclass(found, Node)):
@@ -315,7 +321,7 @@ def construct(
     arguments: dict[str, Any] = {'use_global_arguments': False, _IN_PROCESS: True}
     for extra in _parameters(request.extra_arguments):
         meaning = _EXTRAS.get(extra.name)
-        if meaning is None:  # ignored, as in rclcpp
+        if meaning is None:  # unknown arguments are ignored, as in rclcpp
             warn(
                 f"extra argument '{extra.name}' is unknown and has no "
                 f'effect{nearest(extra.name, _EXTRAS)}'
@@ -357,7 +363,8 @@ def construct(
             # set before the constructor makes endpoints
             setattr(node, IN_PROCESS_ATTRIBUTE, False)
         node.__init__(**arguments)  # type: ignore[misc]
-    except BaseException as error:  # also SystemExit: a component must not end the others
+    # SystemExit is caught, too: one component must not end the others
+    except BaseException as error:
         if node is not None:
             _discard(node)
         raise LoadError(f'Component constructor threw an exception: {one_line(error)}') from error
@@ -449,7 +456,7 @@ class ComponentManager(Node):
             self.create_service(kind, path, answer, qos_profile=qos, callback_group=group)
 
     def start(self) -> None:
-        """Spin components from now on."""
+        """Begin to spin components and to answer requests."""
         self.components.start()
         keys = command_line(self.context).keys(self.get_fully_qualified_name())
         for name in self.parameters.unclaimed():
@@ -476,18 +483,19 @@ class ComponentManager(Node):
                 f'{error}{detail}'
             )
             response.error_message = printable(str(error))
-        except Exception as error:  # after a bug of our own, too, the client gets an answer
+        except Exception as error:  # the client gets an answer even after a bug of the container
             self._say_error(traceback.format_exc())
             response.error_message = f'the container failed: {one_line(error)}'
         return response
 
     def _load(self, request: Any) -> _Loaded:
         kind = load_class(request.package_name, request.plugin_name)
-        unique_id = next(self._ids)  # a failed load uses up its number, too
+        # every load has its own number, also a failed one, as in rclcpp
+        unique_id = next(self._ids)
         node = construct(kind, request, self.context, self._say_warning)
         try:
-            # The name doesn't come from the node's own method, because a foreign class may return
-            # anything.
+            # Call rclpy's method, not the component's own: a foreign class may override it and
+            # return anything.
             loaded = _Loaded(unique_id, node, Node.get_fully_qualified_name(node))
             with self._lock:
                 if self._closing:
@@ -511,7 +519,7 @@ class ComponentManager(Node):
             return [self._loaded[unique_id] for unique_id in sorted(self._loaded)]
 
     def workers(self) -> list[PerceptionNode]:
-        """Return the loaded components of this package; only these report their progress."""
+        """Return the loaded components of this package; only these nodes report their progress."""
         return [one.node for one in self._present() if isinstance(one.node, PerceptionNode)]
 
     def _on_unload(self, request: Any, response: Any) -> Any:
@@ -529,16 +537,22 @@ class ComponentManager(Node):
                 return False
             loaded.ending = True
         self._end(loaded.node, loaded.name)
-        loaded.node = None  # otherwise the next request would find the name in use
+        # Without this reference the node can be freed, so that the next request can use its name.
+        loaded.node = None
         _return_memory()
-        # Log before this: a thread that waits for the last unload may end the process.
+        # Log before the component is removed from the list: the thread that waits for the last
+        # removal may end the process.
         self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
         with self._lock:
             del self._loaded[loaded.unique_id]
         return True
 
     def _end(self, node: Node, name: str) -> None:
-        """Do the steps of an end, see the class; one that fails doesn't stop the later ones."""
+        """
+        End a component by the steps that the class describes.
+
+        A step that fails stops no later one.
+        """
 
         def leave() -> None:
             if not self.components.leave(node, _CALLBACKS_END_S):
@@ -595,7 +609,7 @@ class ComponentManager(Node):
         )
 
     def close(self, timeout_s: float) -> bool:
-        """Unload everything, the last one first; return whether all ended in time."""
+        """Unload all components, the latest one first; return whether all ended in time."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing = True
@@ -626,7 +640,7 @@ def _destroy(node: Node) -> None:
     try:
         node.destroy_node()
     except InvalidHandle:
-        pass  # the node has done this itself
+        pass  # the node has destroyed itself already
     except BaseException:
         _discard(node)
         raise
@@ -641,13 +655,14 @@ def _destroy(node: Node) -> None:
 def limit_heaps() -> None:
     """Limit the number of heaps at the program's start, unless ``MALLOC_ARENA_MAX`` is set."""
     if 'MALLOC_ARENA_MAX' not in os.environ:
-        with contextlib.suppress(AttributeError, OSError):  # another C library
+        # a C library other than glibc has no such function
+        with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 def _return_memory() -> None:
     """
-    Collect unreachable objects, and give unused memory back to the system.
+    Collect unreachable Python objects, and give unused memory back to the system.
 
     This takes about 50 ms.
 
@@ -674,7 +689,8 @@ def run(program: str, *, multi_threaded: bool) -> int:
     """Run until a signal; return 0, :data:`EXIT_USAGE` for a wrong ROS argument, 1 for a bug."""
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Components print, and a launch file shows a line only when it is flushed.
+        # Flush each line that a component prints, because ros2 launch shows a line only when it is
+        # flushed.
         sys.stdout.reconfigure(line_buffering=True)
     with interruptions(for_good=True) as stop:
         try:

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The declarations of every node's own parameters.
+The declarations of all nodes' own parameters.
 
 The classes of cameras, accelerators and other kinds declare the kinds' parameters. This file needs
 no ROS. If a declaration allows a value that can't work, the ``CHECKS`` or ``check_together`` of
@@ -39,9 +39,10 @@ from zc_perception.pixel.raw_picture import OUTPUT_ENCODINGS
 
 class NodeSpecs:
     """
-    All parameters of a node: an iteration yields each once, the node's own first.
+    All parameters of a node: its own, and those of the kinds among which a parameter chooses.
 
-    The kinds are imported only by an iteration.
+    An iteration yields each parameter once. The kinds' modules are imported only at the first
+    iteration.
 
     :param own: the node's own parameters.
     :param chooses: the name of the own parameter that chooses a kind.
@@ -84,7 +85,7 @@ class NodeSpecs:
         defaults = {spec.name: spec.default for spec in (*self.own, *declared.parameters)}
         chosen = values.get(self.chooses, defaults[self.chooses])
         if chosen not in self.kinds.names:
-            return found  # the check of this parameter's value reports the error
+            return found  # the choice isn't allowed, which the check of that parameter reports
         for name, value in values.items():
             readers = declared.readers.get(name, ())
             if readers and chosen not in readers and value != defaults[name]:
@@ -117,9 +118,9 @@ _PUBLISHER = (
                                           'the same memory.')),
     ParameterSpec('shared_memory_group', '', ('Group whose members may connect, besides this '
                                               'user and root.')),
-    ParameterSpec('quarantine', 2.0, 'Buffers of a dead consumer are not used again for this '
-                                     'time, where no fence tells when its device is '
-                  "done. Set it to the longest job of a consumer's device.", 's', 0.0, 60.0),
+    ParameterSpec('quarantine', 2.0, "How long a dead consumer's buffers are not used again if "
+                                     "no fence tells when its device is done with them. Set it "
+                                     "to the longest job of a consumer's device.", 's', 0.0, 60.0),
 )  # fmt: skip
 _SUBSCRIPTION = (
     ParameterSpec('shared_memory', True, ('Take frames of other processes on this host as the '
@@ -179,8 +180,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'rescale_camera_info',
             False,
-            'Whether a calibration for another picture size of the same shape is scaled to that '
-            'of the pictures. Set it only if both show the same.',
+            "Whether a calibration for another picture size of the same shape is scaled to the "
+            "pictures' size. Set it only if pictures of both sizes show the same view.",
         ),
         ParameterSpec(
             'stereo_tolerance',
@@ -210,20 +211,21 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'participants',
             [],
-            'Constraints of consumers that join later. They count when buffers are allocated. '
-            f"Each is '{SYNTAX}'.",
+            'Constraints of consumers that join later: buffers are allocated so that these '
+            f"consumers can use them, too. Each is '{SYNTAX}'.",
         ),
         ParameterSpec(
             'renegotiate',
             True,
-            "Agree on other buffers when a consumer comes that can't use these, if other ones "
-            'suit everybody: at most once in 10 s, and the camera pauses.',
+            "When a consumer comes that can't use the present buffers, allocate other buffers "
+            "that all can use, if there are any. The camera pauses meanwhile, at most once in 10 "
+            "s.",
         ),
         ParameterSpec(
             'image_encoding',
             'rgb8',
-            "Encoding of image_raw for plain subscribers. native: the frame's own bytes, where an "
-            'encoding means the same, else rgb8.',
+            "Encoding of image_raw for plain subscribers. native: the frame's bytes as they are, "
+            "if ROS has an encoding for its format, else rgb8.",
             choices=OUTPUT_ENCODINGS,
             dynamic=True,
         ),
@@ -254,8 +256,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'unixfd_caps',
             'raw',
-            'Caps of linear frames there: raw is video/x-raw, drm-format is the form for elements '
-            'that import dma-bufs only. Other layouts always have a drm-format.',
+            'Caps of linear frames on that socket. raw: video/x-raw. drm-format: the form for '
+            'elements that take only dma-bufs. Frames in other layouts always have a drm-format.',
             choices=('raw', 'drm-format'),
         ),
         ParameterSpec(
@@ -275,8 +277,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'accelerator',
             AUTO,
-            'Where the model runs. auto: the first that fits, best first; /diagnostics says why '
-            'each before it did not fit.',
+            'Where the model runs. auto: the best accelerator that works here; /diagnostics says '
+            'why better ones do not.',
             choices=(AUTO, *ACCELERATORS.built_in),
             other_choices=lambda: ACCELERATORS.others,
             renamed={'cpu': 'onnx'},
@@ -322,7 +324,8 @@ NODES: Mapping[str, NodeSpecs] = {
             dynamic=True,
         ),
         ParameterSpec(
-            'enabled', True, 'Whether frames are run. Service ~/enable sets it too.', dynamic=True
+            'enabled', True, 'Whether frames are run through the model. Service ~/enable sets it '
+                             'too.', dynamic=True
         ),
         ParameterSpec(
             'classes',
@@ -334,7 +337,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'max_rate',
             0.0,
-            'Most frames that are run per second, each time the newest. 0: no limit.',
+            'Most frames per second that are run through the model; it is always the newest '
+            'frame. 0: no limit.',
             'Hz',
             0.0,
             1000.0,
@@ -344,14 +348,16 @@ NODES: Mapping[str, NodeSpecs] = {
             'deadline',
             0.0,
             'A frame should take no longer from the camera to its sent detections. /diagnostics '
-            'counts those that do, and names the stage that broke it. 0: nobody looks.',
+            'counts the frames that took longer, and names the stage that caused it. 0: no '
+            'deadline.',
             's',
             0.0,
             60.0,
             dynamic=True,
         ),
         ParameterSpec(
-            'keep_all', False, ('Run every frame instead of the newest. For recordings only.')
+            'keep_all', False, ('Run every frame through the model, not only the newest. For '
+                                'recordings only.')
         ),
         ParameterSpec(
             'annotations',
@@ -382,8 +388,8 @@ NODES: Mapping[str, NodeSpecs] = {
             'history',
             32,
             (
-                'Most pictures that wait for their detections. They need memory only while '
-                'somebody looks.'
+                'Most pictures that wait for their detections. They need memory only while the '
+                'picture has a subscriber.'
             ),
             '',
             1,
@@ -406,8 +412,8 @@ NODES: Mapping[str, NodeSpecs] = {
             'path',
             '',
             (
-                'The folder, as of ros2 bag record. A recording that is '
-                'there goes on with its next file.'
+                'The folder to write, in the form of ros2 bag record. If it has a recording '
+                'already, that recording goes on with a new file.'
             ),
         ),
         ParameterSpec(
@@ -440,7 +446,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'split_size',
             2048,
-            'A new file begins when one is this large. 0: no limit.',
+            'A new file begins when the present one has this size. 0: no limit.',
             'MiB',
             0,
             2**31 - 1,
@@ -451,12 +457,14 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'disk_floor',
             1024,
-            'Recording ends when the disk has less than this free. 0: when it is full.',
+            'Recording ends when the disk has less than this free. 0: recording ends when the '
+            'disk is full.',
             'MiB',
             0,
             2**31 - 1,
         ),
-        ParameterSpec('buffer', 256, 'Most memory for what waits for the disk.', 'MiB', 1, 65536),
+        ParameterSpec('buffer', 256, 'Most memory for frames and messages that wait for the '
+                                     'disk.', 'MiB', 1, 65536),
         ParameterSpec(
             'max_frames',
             0,
@@ -480,23 +488,24 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'pipeline',
             '',
-            'The pipeline as for gst-launch-1.0, without what is in front of the frames. What it '
-            'ends in appsink name=zc_sink becomes topics. Empty: as encoder says.',
+            'The pipeline that gets the frames, written as for gst-launch-1.0, without a source. '
+            'If it ends in appsink name=zc_sink, its H.264 is published. Empty: the encoder that '
+            'parameter encoder names.',
         ),
         ParameterSpec(
             'encoder',
             'auto',
             (
-                'Where pipeline is empty, which encoder makes H.264 '
-                'topics. auto: x264enc, else openh264enc.'
+                'If pipeline is empty: the encoder whose H.264 is published. auto: x264enc, or '
+                'openh264enc where that is missing.'
             ),
             choices=('auto', 'x264enc', 'openh264enc'),
         ),
-        ParameterSpec('bit_rate', 4000, 'Of that encoder.', 'kbit/s', 10, 1000000),
+        ParameterSpec('bit_rate', 4000, 'Bitrate of that encoder.', 'kbit/s', 10, 1000000),
         ParameterSpec(
             'gop_size',
             30,
-            'Of that encoder: at least each so manieth picture is a key frame.',
+            'That encoder makes a key frame at least once in this many pictures.',
             '',
             1,
             1000,
@@ -505,8 +514,8 @@ NODES: Mapping[str, NodeSpecs] = {
             'window',
             4,
             (
-                'Frames that the pipeline may hold at the same time. While '
-                'it holds so many, newer ones are skipped.'
+                'Frames that the pipeline may hold at the same time. While it holds this many, '
+                'newer frames are skipped.'
             ),
             '',
             1,
@@ -516,4 +525,4 @@ NODES: Mapping[str, NodeSpecs] = {
         *_LIFECYCLE,
     ),
 }
-"""By the node's name."""
+"""Each node's parameters, by the node's name."""

@@ -52,7 +52,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def option_parser() -> OptionParser:
-    """Return the parser of ``zc_demo``."""
+    """Return the parser of ``zc_demo``'s options."""
     from pathlib import Path
 
     from zc_perception.programs import OptionParser
@@ -82,20 +82,21 @@ def option_parser() -> OptionParser:
         metavar='|'.join(_CAMERAS),
         help='a drawn road scene (default), or a recording (default with --video)',
     )
-    first.add_argument('--video', metavar='FILE', help='replay: the recording')
+    first.add_argument('--video', metavar='FILE', help='the recording to play (camera replay)')
     first.add_argument(
         '--model',
         default='road',
         help='a shipped model (road, hog), an ONNX file, a folder of an export or a '
         'model.yaml; default road',
     )
-    first.add_argument('--accelerator', default='auto', help='auto (default), or the name of one')
+    first.add_argument('--accelerator', default='auto', help='auto (default), or the name of an '
+                                                             'accelerator')
     first.add_argument(
         '--out',
         type=Path,
         default=Path('build/demo'),
         metavar='FOLDER',
-        help='for summary.json and detections.png; default build/demo',
+        help='folder for summary.json and detections.png; default build/demo',
     )
     more.add_argument(
         '--frames', type=int, metavar='N', help='stop after this number of frames with detections'
@@ -103,26 +104,28 @@ def option_parser() -> OptionParser:
     more.add_argument(
         '--keep-all',
         action='store_true',
-        help='replay: every frame once, as fast as the detector goes',
+        help='camera replay: run every frame once, as fast as the detector can',
     )
     more.add_argument(
         '--width',
         type=int,
         default=0,
         metavar='PX',
-        help="of the picture; default: the camera's own",
+        help="width of the picture; default: the camera's own",
     )
     more.add_argument(
         '--height',
         type=int,
         default=0,
         metavar='PX',
-        help="of the picture; default: the camera's own",
+        help="height of the picture; default: the camera's own",
     )
     more.add_argument(
-        '--framerate', type=float, default=0.0, metavar='HZ', help="default: the camera's own"
+        '--framerate', type=float, default=0.0, metavar='HZ', help="frames per second; default: "
+                                                                   "the camera's own"
     )
-    more.add_argument('--seed', type=int, metavar='N', help='synthetic: which scene; default 0')
+    more.add_argument('--seed', type=int, metavar='N', help='camera synthetic: number of the '
+                                                            'scene; default 0')
     more.add_argument('--heap', default='auto', help='where the buffers come from; default auto')
     return parser
 

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Run the whole graph for a while, watch its topics as a plain subscriber would, and report.
+Run camera, detector and overlay for a while, watch their topics as a plain subscriber, report.
 
 This is what ``zc_demo`` does, see :mod:`~zc_perception.nodes.demo`.
 """
@@ -98,7 +98,7 @@ def overrides_from(options: argparse.Namespace) -> Overrides:
 
 
 class Truth:
-    """Remembers the detections of each frame, and compares them with the scene's truth."""
+    """Remembers the detections of each frame, and compares them with the objects in the scene."""
 
     def __init__(self, scene: RoadScene | None) -> None:
         self._scene = scene
@@ -114,7 +114,11 @@ class Truth:
                 self._recent.popitem(last=False)
 
     def boxes_iou_min(self, stamp: int) -> float | None:
-        """Return the smallest IoU of a frame's boxes with the truth; ``None``: there is no box."""
+        """
+        Return the smallest IoU of a frame's boxes with the scene's objects.
+
+        ``None``: no box.
+        """
         with self._lock:
             entry = self._recent.get(stamp)
         if self._scene is None or entry is None or not len(entry[1]):
@@ -133,11 +137,11 @@ class Truth:
 
 class Watcher(Node):
     """
-    A plain subscriber, which knows only standard messages.
+    A plain subscriber, which uses only standard messages.
 
     It keeps the annotated picture on which the detector was most certain. If some pictures have at
     least :data:`_ENOUGH_BOXES` boxes, only these are compared. The kept picture is the one whose
-    lowest score is the highest. The truth plays no part in the choice.
+    lowest score is the highest. The choice doesn't depend on whether the boxes are right.
     """
 
     def __init__(self, context: rclpy.Context, truth: Truth) -> None:
@@ -198,7 +202,7 @@ def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
 
 
 def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dict[str, Any]:
-    """Return the content of ``summary.json``; its keys are pinned."""
+    """Return the content of ``summary.json``; other programs rely on its keys."""
     camera = graph.capture.camera.statistics()
     link = graph.inference.subscription.statistics()
     processed = graph.inference.processed
@@ -226,7 +230,7 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
 
 
 class Progress:
-    """A live line: rewritten in place on a terminal, a new line every two seconds elsewhere."""
+    """A progress line: a terminal shows it in place, other outputs get a new line each 2 s."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
@@ -244,7 +248,7 @@ class Progress:
             )
 
     def end(self) -> None:
-        """Leave the live line."""
+        """End the progress line with a line break."""
         if self._live:
             print()
 
@@ -368,9 +372,9 @@ def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> s
     if watcher.picture is not None:
         write_whole(picture_path, cv2.imencode('.png', watcher.picture)[1].tobytes())
         return f'wrote {summary_path} and {picture_path}'
-    late = 'it is taken in the second half of the run, and the run ended before that'
+    late = 'the picture is taken in the second half of the run, and the run ended before that'
     reason = 'no annotated picture came in time' if watcher.picture_wanted else late
-    older = f'; the {_PICTURE} that is there is of an earlier run' if picture_path.exists() else ''
+    older = f'; the {_PICTURE} there is from an earlier run' if picture_path.exists() else ''
     return f'wrote {summary_path}, no {_PICTURE}: {reason}{older}'
 
 
@@ -385,5 +389,5 @@ def _report(folder: Path, summary: dict[str, Any], watcher: Watcher) -> int:
     if written:
         print(written)
     if not summary['frames']:
-        print('zc_demo: error: no frame was detected on', file=sys.stderr)
+        print('zc_demo: error: the detector has run on no frame', file=sys.stderr)
     return 0 if written and summary['frames'] else EXIT_FAILURE

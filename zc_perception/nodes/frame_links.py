@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""How nodes use the links: the links that parameters allow, the server, and diagnostics."""
+"""Make a node's subscriptions, its frame server and its socket for GStreamer; report on them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 
 CONVERTIBLE = 'publish an encoding and a size that the log names'
-"""What to do about messages that can't be converted."""
+"""The advice if messages can't be converted."""
 SUBSCRIBER_LINK = Part(
     'link',
     Row(lambda s: s.refused, ERROR, '{rung}: {reason}',
@@ -85,9 +85,10 @@ SUBSCRIBER_LINK = Part(
         ('start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic '
          'info -v')),
     Row(lambda s: s.rung == UNMATCHED, WARN, 'unmatched: {reason}',
-        ("if that doesn't pass, see the publisher's log and diagnostics, and compare both "
+        ("if this lasts, see the publisher's log and diagnostics, and compare both "
          'ends: ros2 topic info -v')),
-    # Subscribers on another host can't share memory, so there is no better link for them.
+    # This is no warning for a subscriber on another host: hosts can't share memory, so there is no
+    # better link.
     Row(lambda s: s.rung == ROS_MESSAGE and not s.far, WARN, 'ros_message: {reason}',
         ('each frame is copied; see that nothing but an adapted publisher of this host '
          'publishes here'),
@@ -105,7 +106,7 @@ SUBSCRIBER_LINK = Part(
          'this node')),
     well='{rung}: {reason}',
 )  # fmt: skip
-# Why consumers in other processes are refused permanently, and what to do about it.
+# By the reason for which a consumer in another process is refused: the advice.
 _REFUSALS = {
     'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
     'constraints': 'change what stands against it, at the node that the message names',
@@ -187,8 +188,8 @@ def subscribe_frames(
     :param held: the most frames that the node holds at the same time.
     :param constraints: the node's requirements for the buffers; ``None``: the caller states them
         later, by ``take_part``.
-    :param slow: for messages: the part of the node that is too slow if the node holds as many
-        frames as it may.
+    :param slow: what to name in diagnostics as too slow when the node holds as many frames as it
+        may.
     :raises ConfigError: a parameter names a user that doesn't exist.
     """
     options: dict[str, Any] = {}
@@ -214,9 +215,10 @@ def subscription_status(
     subscription: AdaptedSubscription[Frame], errors: RecentCount, untaken: str = ''
 ) -> Status:
     """
-    Report the rung, why it was chosen, and what its copies cost.
+    Report by which kind of link (rung) frames come, why, and what its copies cost.
 
-    :param errors: remembers, from call to call, messages that could not be converted.
+    :param errors: counts messages that could not be converted, and remembers the count of earlier
+        calls.
     :param untaken: why the accelerator can't take the frames; empty: it takes them.
     """
     link = subscription.statistics()
@@ -240,7 +242,8 @@ def subscription_status(
         values,
         rung=link.rung,
         reason=link.reason,
-        # With ``required`` the subscription continues with the direct links that exist.
+        # With ``copy_free: required`` a subscription may have direct links and refused ones at
+        # once.
         refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
         far=all(
             OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))
@@ -256,7 +259,11 @@ def subscription_status(
 
 
 def group_ids(name: str) -> list[int]:
-    """Return the number of a group, given by name or number; an empty result for an empty name."""
+    """
+    Return a list with the number of a group, given by name or number.
+
+    Empty: no name is given.
+    """
     if not name:
         return []
     try:
@@ -269,7 +276,7 @@ def group_ids(name: str) -> list[int]:
 
 
 def user_ids(names: Sequence[str]) -> list[int]:
-    """Return the numbers of users, given by name or number."""
+    """Return the numbers of users that are given by name or number."""
     ids = []
     for name in names:
         try:
@@ -284,7 +291,7 @@ def user_ids(names: Sequence[str]) -> list[int]:
 
 class FrameServer:
     """
-    A publisher's end of the links to other processes that the node's parameters allow.
+    Serves a publisher's frames to other processes, as the node's parameters allow.
 
     ``server`` is ``None`` if the parameters allow no link.
 
@@ -318,7 +325,11 @@ class FrameServer:
 
     @property
     def troubles(self) -> tuple[object, ...]:
-        """A value that changes with the warnings of :meth:`status`, except on other publishers."""
+        """
+        A value that changes if a warning of :meth:`status` changes.
+
+        The warning about other publishers is left out.
+        """
         publisher, counters = self._publisher, self.server and self.server.counters
         return (
             publisher.messages.errors,
@@ -328,7 +339,7 @@ class FrameServer:
         )
 
     def status(self) -> Status:
-        """Report by which link each consumer gets frames, and which consumers lately got none."""
+        """Report by which link each consumer gets frames, and which consumers got none lately."""
         link = self._publisher.statistics()
         server = None if self.server is None else self.server.statistics()
         here = self._publisher.in_process_peers()
@@ -369,7 +380,8 @@ class FrameServer:
         for row in (_STALLED, _WITHOUT_SLOTS, _RIVALS, _NO_PICTURE):
             if row.when(look):
                 text = f'{row.sentence}; {row.advice}'.format_map(seen)
-                # The growing time for which frames are held must not count as a change.
+                # Compare only the text before the colon: the time after it grows with each call,
+                # which is no news.
                 self._warn(text, text.partition(': ')[0])
         return PUBLISHER_LINK.status(Figures(lambda: self._values(link, server)), **seen)
 
@@ -416,7 +428,7 @@ class FrameServer:
 
 
 def _holds(held: int, in_hand: Sequence[tuple[int, float]], window: int, asked: int) -> str:
-    """Return a phrase: how many frames a consumer holds, how many it may hold, and which."""
+    """Return a phrase: how many frames a consumer holds, which, and how many it may hold."""
     if not window:
         return ''
     which = f' ({describe_in_hand(in_hand)})' if full_s(window, in_hand) >= STALLED_S else ''
@@ -437,7 +449,7 @@ UNIXFD = Part(
     Row(
         lambda s: s.slots,
         WARN,
-        '{slots} time(s) a reader was turned away lately, for which no slot is left',
+        '{slots} time(s) a reader was turned away lately, because no slot was left for it',
         "raise 'slots', or lower 'unixfd_window'",
     ),
     Row(
@@ -465,9 +477,10 @@ def socket_path(named: str) -> Path | None:
 
 class GStreamerSocket:
     """
-    One camera's socket for ``unixfdsrc``, if the node's parameters want it.
+    One camera's socket for ``unixfdsrc``, if the node's parameters ask for one.
 
-    All readers together take part in the agreement on buffers, with one window.
+    In the agreement on buffers all its readers together count as one participant with one number
+    of frames.
 
     :param key: the key of the camera's frames on the bus.
     :param framerate: the camera's frames per second; 0: unknown.

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``gstreamer_node``: runs a GStreamer pipeline over the camera's frames; publishes its H.264."""
+"""``gstreamer_node``: runs a GStreamer pipeline on the camera's frames, publishes its H.264."""
 
 from __future__ import annotations
 
@@ -71,14 +71,15 @@ GSTREAMER = Part(
     Row(lambda s: s.dead, ERROR, ('the thread that feeds the pipeline has ended; its traceback '
                                   "is on the node's stderr"),
         'deactivate and activate the node, or start it again'),
-    Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', ('try it with gst-launch-1.0 and '
-        'videotestsrc; the next run follows by itself'),
+    Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', ('try the pipeline with '
+                                                            'gst-launch-1.0 and videotestsrc; '
+                                                            'the node starts it again by itself'),
         'what an element said'),
     Row(lambda s: s.seen.stuck, WARN, ('{seen.stuck} pipeline(s) did not come to an end and '
                                        'hold frames'),
         'restart the node; see which element waits: GST_DEBUG=3'),
-    Row(lambda s: s.bare, WARN, ('{bare} key frame(s) came without SPS and PPS lately: who '
-                                 'subscribes late sees nothing'),
+    Row(lambda s: s.bare, WARN, ('{bare} key frame(s) came without SPS and PPS lately: late '
+                                 'subscribers see nothing'),
         "put 'h264parse config-interval=-1' in front of the sink"),
     Row(lambda s: s.reordered, WARN, ('{reordered} picture(s) came out of order lately: '
                                       'Foxglove shows no B-frames'),
@@ -95,7 +96,7 @@ GSTREAMER = Part(
 
 class GStreamerNode(PerceptionNode):
     """
-    Subscribes to ``image_raw`` and hands each frame to a pipeline, in its own memory.
+    Subscribes to ``image_raw`` and hands each frame to a pipeline, without a copy.
 
     If the pipeline ends in an appsink called ``zc_sink``, its H.264 is published on
     ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Then the pipeline gets frames only while these
@@ -205,7 +206,7 @@ class GStreamerNode(PerceptionNode):
         return sum(subscription_count(publisher) for publisher, _ in self._topics.values())
 
     def _publish(self, unit: AccessUnit) -> None:
-        """Publish H.264, on the thread that takes it from the pipeline."""
+        """Publish a unit of H.264; the thread that takes it from the pipeline calls this."""
         seconds, nanoseconds = divmod(unit.header.stamp_ns, 1_000_000_000)
         stamp = Time(sec=seconds, nanosec=nanoseconds)
         header = HeaderMessage(stamp=stamp, frame_id=unit.header.frame_id)

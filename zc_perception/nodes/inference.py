@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``inference_node``: imports frames into an accelerator and publishes what it finds."""
+"""``inference_node``: runs a model on frames, on an accelerator, and publishes what it finds."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _EARLY = 0.125
 def select_accelerator(
     values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
 ) -> Selection:
-    """Open the accelerator that *factory* makes or the parameters name, and load the model."""
+    """Open the accelerator that *factory* makes, or that the parameters name; load the model."""
     manifest = load_manifest(values['model'])
     if factory is None:
         return open_accelerator(values['accelerator'], manifest, values, ledger)
@@ -128,7 +128,7 @@ class InferenceStream:
 
 
 class Pace:
-    """Limits the frames per second; the newest frame is let through. Only one thread may ask."""
+    """Limits how many frames per second are let through. Only one thread may ask."""
 
     def __init__(
         self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -150,8 +150,8 @@ class Pace:
         now = self._monotonic_ns()
         if now < self._due_ns - period * _EARLY:
             return False
-        # While frames come regularly, due times are one period apart; after a pause the next due
-        # time counts from now.
+        # While frames come regularly, the next frame is due one period after the time at which the
+        # last one was due. After a pause it is due one period from now.
         self._due_ns = self._due_ns + period if now - self._due_ns < period else now + period
         return True
 
@@ -160,7 +160,7 @@ class ClassFilter:
     """Drops detections of classes that aren't *wanted* (names or indices); empty: keeps all."""
 
     def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
-        #: The numbers of the published classes; ``None``: all classes are published.
+        #: For each class number, whether it is published; ``None``: all classes are published.
         self.mask: NDArray[np.bool_] | None = None
         if not wanted:
             return
@@ -203,25 +203,25 @@ def check_classes(values: Mapping[str, Any]) -> None:
     tiles = values.get('tiles', '1x1')
     if manifest.head.options.get('masks') and parse_tiles(tiles) != (1, 1):
         raise ConfigError(
-            f"parameter 'tiles' is {tiles}, but model {manifest.name} finds masks, which nobody "
-            'joins across tiles; take roi, or a model for task detect, pose or obb'
+            f"parameter 'tiles' is {tiles}, but model {manifest.name} finds masks, which can't "
+            "be joined across tiles; take roi, or a model for task detect, pose or obb"
         )
 
 
-# Least share of the incoming frames that should get a result. Below this the model is too slow,
-# which is hard to notice, because only the newest frame is processed.
+# If a smaller share of the incoming frames gets a result, the model is reported as too slow.
+# Without a report this is hard to notice, because results are always of the newest frame.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
     "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where "
     'the device takes more',
 )
-# The rate of detections is judged over this many frames; where `max_rate` lets fewer through, over
-# the time of this many results. So one frame more or less does not matter.
+# The rate of detections is measured over this many frames, or, if `max_rate` lets fewer through,
+# over the time of this many results. Then one frame more or less does not matter.
 _JUDGED_FRAMES = 10
 # After this many lost frames in a row, report that every frame is lost.
 _ALL_LOST = 10
-# Imports are compared with frames only after at least this many frames.
+# The import cache is judged only after this many frames.
 _IMPORTS_FROM = 10
 _IF_REFUSED = 'the error says what the device refused; see dmesg'
 _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
@@ -357,7 +357,7 @@ class InferenceNode(PerceptionNode):
     """
     Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and ``label_info``.
 
-    ``label_info`` is latched; service ``~/enable`` switches detection on and off.
+    ``label_info`` is latched; service ``~/enable`` switches the detection on and off.
 
     :param accelerator_factory: opens the accelerator, at the start and after each loss of the
         device. It replaces the accelerator that parameter ``accelerator`` names.
@@ -421,7 +421,11 @@ class InferenceNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Open accelerator, model and subscription, which takes no frames before activation."""
+        """
+        Open accelerator, model and subscription.
+
+        The subscription takes no frames before activation.
+        """
         STARTUP.reached('accelerator_asked')
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
         STARTUP.reached('accelerator')
@@ -456,7 +460,7 @@ class InferenceNode(PerceptionNode):
 
     def _open_stages(self, stream: InferenceStream) -> None:
         """
-        Open the stages that use boxes.
+        Open the stages that publish further topics from the detections.
 
         Only the wanted stages are imported, because loading message types takes time.
         """
@@ -583,8 +587,8 @@ class InferenceNode(PerceptionNode):
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
-        # Don't warn where the machine has no card. Diagnostics and zc_doctor give the reasons in
-        # any case.
+        # Don't warn that a card is missing in a machine that has none. Diagnostics and zc_doctor
+        # give this reason in any case.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:
@@ -624,7 +628,11 @@ class InferenceNode(PerceptionNode):
         )
 
     def _consumer(self) -> Consumer:
-        """Return the accelerator as a participant that holds the frames in flight and one more."""
+        """
+        Return the accelerator as a participant.
+
+        It may hold one frame more than are in flight.
+        """
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight
         return Consumer(
@@ -638,7 +646,7 @@ class InferenceNode(PerceptionNode):
         return self._configured().limits.score
 
     def _limits(self, manifest: ModelManifest) -> DecodeLimits:
-        """Return the limits for boxes by the present parameters and the model."""
+        """Return the limits for boxes that follow from the parameters and the model."""
         return DecodeLimits(
             float(self._own('score_threshold', manifest.score_threshold)),
             self._own('nms_threshold', manifest.nms_threshold),
@@ -756,7 +764,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def patience_s(self) -> float:
-        """Seconds without progress that count as a fault: two timeouts of a frame, and 15 s."""
+        """Seconds without progress that count as a fault: 15 s and two timeouts of a frame."""
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
@@ -789,7 +797,8 @@ class InferenceStatus:
     """
     Makes the diagnostics of an inference node.
 
-    They are about its link, its accelerator, the rate of its detections, latencies and copies.
+    They are about the node's link, its accelerator, the rate of its detections, latencies and
+    copies.
 
     The node owns this object. The executor's thread calls :meth:`collect` several times a second;
     counters are remembered from one call to the next. The scheduler's thread calls :meth:`lost`.
@@ -826,7 +835,11 @@ class InferenceStatus:
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
-        """Return the statuses; without a stream, without link, accelerator and detections."""
+        """
+        Return the statuses.
+
+        While there is no stream, those of link, accelerator and detections lack.
+        """
         node, stream = self._node, self._node.stream
         found = [latency_status(node.latencies), copies_status(node.ledger)]
         if stream is None:
@@ -955,21 +968,22 @@ class InferenceStatus:
     def _rate_status(
         self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState
     ) -> Status:
-        """Report the results per second, compared with the frames that come."""
+        """Report how many results per second there are, compared with the frames that come."""
         node = self._node
         enabled = bool(node.parameters['enabled']) and node.flowing
         if enabled is not self._enabled:
             self._enabled = enabled
             self._begin_anew()
         most = float(node.parameters['max_rate'])
-        if most != self._most:  # results under another limit are not comparable
+        if most != self._most:  # results before and after a change of the limit can't be compared
             self._most = most
             self._judge_anew()
         taken = stream.subscription.statistics()
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        # Frames, results and failed frames per second, over enough frames and results.
+        # Rates per second of frames, results and failed frames; None until enough have come to
+        # measure.
         self._judged = rates = (
             self._rates.see(
                 came,
@@ -1028,7 +1042,11 @@ class InferenceStatus:
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """Return the class names of the first boxes, because the message has only numbers."""
+    """
+    Return a sentence for the log with the first boxes' class names.
+
+    Messages have only numbers.
+    """
     kinds, counts = np.unique(found.classes, return_counts=True)
     seen = ', '.join(
         f'{count} {names[kind]} (class_id {kind})'

@@ -16,11 +16,12 @@
 """
 Code that the launch files share: arguments, processes, components, and their failures.
 
-A program passes its parameter file to rcl. A component gets values instead, which have to be taken
-from the file. launch_ros takes them by its own rules, which differ between distributions, and if
-the container refuses a component, launch_ros goes on without it. So this module reads a file by
-rcl's rules and judges it (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. The
-modules for this are imported only then, so that showing a launch file's arguments needs no OpenCV.
+A program passes its parameter file to rcl. A component can't read a file: it gets values, which
+the launch file has to take from the file. launch_ros would take them by its own rules, which
+differ between distributions, and if the container refuses a component, launch_ros goes on without
+it. So this module reads a file by rcl's rules and judges it
+(:mod:`~zc_perception.nodes.params.verdict`) before anything starts. The modules for this are
+imported only then, so that showing a launch file's arguments needs no OpenCV.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _OF_LAUNCH = (
 
 
 def description(*entities: Action) -> LaunchDescription:
-    """Return a launch file's actions; the first one refuses arguments that the file lacks."""
+    """Return a launch file's actions; the first one refuses arguments that no action declares."""
     known = [entity.name for entity in entities if isinstance(entity, DeclareLaunchArgument)]
 
     def check(context: LaunchContext) -> list[Action]:
@@ -87,7 +88,11 @@ def description(*entities: Action) -> LaunchDescription:
 
 
 def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse unknown arguments, unless another launch file includes ours."""
+    """
+    Refuse unknown arguments, but not if another launch file includes ours.
+
+    Arguments may be meant for the including launch file then.
+    """
     names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
     unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
     if unknown and _launched_by_itself():
@@ -101,7 +106,7 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _launched_by_itself() -> bool:
-    """Say whether the command line names one of our launch files, by package or by path."""
+    """Say whether the command line starts one of our launch files itself, by package or path."""
     folder = Path(get_package_share_directory('zc_perception'), 'launch')
     ours = [path for path in folder.iterdir() if path.is_file()]
     for before, word in zip(sys.argv, sys.argv[1:], strict=False):
@@ -131,7 +136,7 @@ def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
 
 
 def _installed() -> list[str]:
-    """Return the names of our nodes' installed parameter files, among others in the folder."""
+    """Return the names of the installed parameter files of our nodes."""
     folder = Path(config_file(''))
     return sorted(
         path.name
@@ -277,7 +282,7 @@ class Chosen:
         return value
 
     def params_file(self) -> ParameterYaml:
-        """Return the parameter file, which isn't judged yet; ConfigError: it can't be read."""
+        """Read the parameter file, without judging its values; ConfigError: it can't be read."""
         name = self['params_file']
         installed = config_file(name)
         if (
@@ -299,7 +304,7 @@ class Chosen:
         return self[name].replace(',', ' ').split()
 
     def namespace(self, camera_name: str = '') -> str:
-        """Return the whole namespace, with a slash, below that of an including group."""
+        """Return a camera's whole namespace, below the namespace of a group that includes us."""
         pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
         own = self['namespace']
         if own.strip('/'):
@@ -308,7 +313,11 @@ class Chosen:
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 
     def kinds(self) -> Sequence[str]:
-        """Return the kinds of one camera's nodes; consumers come first, before the negotiation."""
+        """
+        Return the kinds of one camera's nodes.
+
+        The consumers come first, because the camera asks for their needs when it starts.
+        """
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:
@@ -317,7 +326,8 @@ class Chosen:
         given = self._context.launch_configurations
         if kind == 'capture':
             for name in ('video', 'device'):
-                if given.get(name):  # this argument implies the kind of camera that reads it
+                # the argument implies a kind of camera: only this kind reads it
+                if given.get(name):
                     values |= {name: self[name], 'camera': CAMERAS.declared.readers[name][0]}
             if 'camera' in given and self['camera'] != FROM_FILE:
                 values['camera'] = self['camera']
@@ -344,7 +354,7 @@ _LOGGER = get_logger('launch')
 
 
 class LaunchFailedError(ZcError):
-    """A necessary process or component ended or couldn't start; the launch ends with code 1."""
+    """A process or component that the launch needs ended or couldn't start; exit code 1."""
 
 
 def program(
@@ -361,7 +371,8 @@ def program(
         executable=executable,
         namespace=namespace if namespace != '/' else None,
         parameters=[dict_or_file for dict_or_file in parameters if dict_or_file],
-        # A SetParameter around the launch file is meant for the nodes of all packages.
+        # A SetParameter around the launch file sets its parameter for the nodes of all packages,
+        # so an unknown one is only a warning.
         arguments=[
             *arguments,
             '--unknown-parameters',
@@ -384,7 +395,8 @@ def perception_program(
     names = [side.value for side in Side] if stereo else cameras
     _judge(chosen, file, names or [''], PLUGINS)  # the program itself logs the warnings
     namespace = chosen.namespace()
-    # the program refuses a namespace with --cameras, so each name is a full namespace
+    # The program refuses a namespace together with --cameras, so each camera's name has the
+    # namespace in front.
     if cameras and namespace != '/':
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
     options = ['--stereo'] if stereo else ['--cameras', *cameras] if cameras else []
@@ -446,7 +458,7 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def components(
     chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
-    """Return by camera (``''``: a single one) its nodes and their values; check the file."""
+    """Check the file; return by camera (``''``: a single camera) its nodes with their values."""
 
     def component(camera: str, kind: str, values: Mapping[str, Any]) -> ComposableNode:
         # A text must stay a text although YAML reads it as a number, such as accelerator_device
@@ -494,7 +506,7 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Return the nodes' full names and their warnings; ConfigError: the nodes refuse the file."""
+    """Judge the file; return by camera the nodes' full names by kind, and the warnings."""
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
@@ -538,7 +550,7 @@ class LoadComponents(LoadComposableNodes):
         self._starts = 0
 
     def execute(self, context: LaunchContext) -> list[Action] | None:
-        """Begin to load; see launch's Action."""
+        """Begin to load the components; launch calls this, see its class Action."""
         node = get_ros_node(context)
         self._load = node.create_client(LoadNode, f'{self._container}/_container/load_node')
         self._list = node.create_client(ListNodes, f'{self._container}/_container/list_nodes')
@@ -557,17 +569,23 @@ class LoadComponents(LoadComposableNodes):
     def _load_in_sequence(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        """Load on a thread of launch; stop when a load fails, or container or launch end."""
+        """
+        Load one component after the other, on one of launch's threads.
+
+        Stop when a load fails, the container ends, or the launch ends.
+        """
         try:
             self._load_all(load_node_requests, context)
-        except InvalidHandle:  # at its end launch destroys the node that we use
+        # when the launch ends, launch destroys the node whose clients are used here
+        except InvalidHandle:
             if not context.is_shutdown:
                 raise
 
     def _load_all(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        # The event of the container's first start may come after this.
+        # The event that counts the container's first start may come after this line, so count at
+        # least one start.
         self._requests, starts = load_node_requests, max(self._starts, 1)
         over = lambda: context.is_shutdown or self._starts > starts  # noqa: E731
         for request in load_node_requests:
@@ -616,7 +634,7 @@ class LoadComponents(LoadComposableNodes):
 
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
-    """Return the answer; ``None``: *over* says so, or *timeout_s* has passed (0: no limit)."""
+    """Return the answer; ``None``: *over* returned true, or *timeout_s* passed (0: no limit)."""
     done = threading.Event()
     future = client.call_async(request)
     future.add_done_callback(lambda _: done.set())
@@ -630,7 +648,8 @@ def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float 
 def _containers(context: LaunchContext) -> str:
     """Return the names of the containers that are running."""
     suffix, node = '/_container/load_node', get_ros_node(context)
-    # Ask for each node's services, because the graph's list of services includes our own clients.
+    # Ask for each node's services: the graph's list of all services would also have the names that
+    # only our clients use.
     names = {
         service.removesuffix(suffix)
         for own, namespace in node.get_node_names_and_namespaces()

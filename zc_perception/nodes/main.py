@@ -13,7 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The console scripts that run nodes; ``--help`` needs no ROS, and a signal is no error."""
+"""
+The console scripts that run nodes.
+
+``--help`` works without ROS. A program that a signal ends returns 0.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,7 @@ def _record(program: str, options: argparse.Namespace) -> int:
     nodes: list[RecorderNode] = []
 
     def build(context: object, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-        # The program waits for a signal, so it ends itself by sending itself one.
+        # The program runs until it gets a signal, so it sends itself SIGINT to end.
         end = partial(os.kill, os.getpid(), signal.SIGINT)
         nodes.append(RecorderNode(context=context, on_finished=end))
         return nodes
@@ -92,7 +96,7 @@ def _repair(folder: str) -> int:
     parts, done = finish_recording(Path(folder))
     if not parts:
         raise ConfigError(f"'{folder}' has no MCAP file; give the folder of a recording")
-    for sentence in done or [f"'{folder}' is whole: {len(parts)} files"]:
+    for sentence in done or [f"'{folder}' is complete: {len(parts)} files"]:
         print(sentence)
     return 0
 

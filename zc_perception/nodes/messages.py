@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Make ``vision_msgs`` of detections: a message, or its serialised bytes without an object.
+Make ``vision_msgs`` messages from detections: as a message object, or directly as its bytes.
 
 Most fields of a message never change. :class:`DetectionsCdr` lays out the constant bytes once, and
 writes only six numbers per detection between them, see :mod:`~zc_perception.link.rclpy_compat`.
@@ -46,14 +46,16 @@ from zc_perception.native import compiled
 
 Write = Callable[[Header, Detections], Detection2DArray]
 _ONE = COUNT.pack(1)
-# The orientation's w, and the covariance of 6 × 6 numbers.
+# The orientation's w, which is 1, and the covariance, which is 6 × 6 zeros.
 _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
-# Score; position and the orientation's x, y, z; the bytes above; centre; theta; size. All are
-# doubles, so the part begins and ends at a multiple of 8.
+# The numbers of a detection, in order: score; position and the orientation's x, y, z (all 0);
+# _UPRIGHT; the box's centre, theta and size. All are doubles, so these bytes begin and end at a
+# multiple of 8.
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
-# ``Detection2D.id``, empty, and the bytes from there to the next detection's stamp.
+# An empty ``Detection2D.id``, with the padding up to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
-# Bytes of boxes without angles and tracks; not used on big-endian machines.
+# Compiled function that makes the bytes of boxes without angles and tracks. It is not for
+# big-endian machines.
 _COMPILED = compiled.upright if compiled is not None and sys.byteorder == 'little' else None
 
 
@@ -110,7 +112,7 @@ class DetectionsWriter:
 
 
 def _places(detections: Detections) -> list[Sequence[float]]:
-    """Return centre, theta and size of each box."""
+    """Return the stamp of the frame, in ns."""
     if detections.turned is None:
         return [
             ((x0 + x1) / 2, (y0 + y1) / 2, 0.0, x1 - x0, y1 - y0)
@@ -121,7 +123,7 @@ def _places(detections: Detections) -> list[Sequence[float]]:
 
 
 def _texts(detections: Detections) -> list[str]:
-    """Return the ids for ``Detection2D``: texts, empty for a box without a track."""
+    """Return the ids for ``Detection2D`` as texts; the text is empty for a box without a track."""
     ids = detections.ids
     return [''] * len(detections) if ids is None else [str(i) if i else '' for i in ids.tolist()]
 
@@ -140,17 +142,21 @@ class DetectionsCdr:
         They depend on the length of the header's frame id, because it changes the alignment.
         """
         text = cdr_string(frame_id)
-        # A number of 4 bytes follows.
+        # A number of 4 bytes follows, so pad to a multiple of 4.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
-        # All sizes are multiples of 4, so there are two cases: a result begins at a multiple of 8,
-        # or 4 bytes after one.
+        # All sizes are multiples of 4, so a result begins either at a multiple of 8 or 4 bytes
+        # after one. The bytes are made for both cases.
         self._results = tuple(
             [self._result(begin, index) for index in range(self._num_classes)] for begin in (0, 4)
         )
 
     @staticmethod
     def _result(begin: int, index: int) -> bytes:
-        """Write from *begin* the number of results (one) and its class id, up to the score."""
+        """
+        Return the bytes in front of the score: the number of results (1) and the class id.
+
+        *begin* is the place of these bytes, on which the padding depends.
+        """
         text = _ONE + cdr_string(str(index))
         return text + bytes(-(begin + len(text)) % 8)
 
@@ -171,8 +177,9 @@ class DetectionsCdr:
             except IndexError:  # a class that the model doesn't know
                 pass
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
-        # The first detection's header comes 4 bytes after the message's own header, which has the
-        # same length. An id comes after doubles, hence at a multiple of 8.
+        # The first detection's header comes 4 bytes after the message's own header. Both have the
+        # same length, so the first result begins 4 bytes after a multiple of 8. An id follows
+        # doubles, so it begins at a multiple of 8.
         lead, begin, number, results = head, 4, _NO_ID, self._results[1]
         ids = None if detections.ids is None else _texts(detections)
         rows = zip(
@@ -197,7 +204,7 @@ class DetectionsCdr:
 
     def _upright(self, head: bytes, detections: Detections) -> list[bytes]:
         """
-        Return the numbers of boxes without angles and tracks, the usual case, in fewer steps.
+        Return the bytes of boxes without angles and tracks. This is the usual case, and quicker.
 
         :raises IndexError: a class number is larger than those of the model.
         """
@@ -226,13 +233,14 @@ class DetectionsCdr:
 
 def _samples() -> list[tuple[Header, Detections]]:
     """
-    Return messages for the test of the bytes.
+    Return headers and detections with which :func:`cdr_is_understood` tests the bytes.
 
-    The messages cover all alignments: frame ids, class ids and ids of all lengths modulo 4. Some
-    have no detections, some have detections without ids and angles.
+    They cover all alignments: frame ids, class ids and ids of all lengths modulo 4. Some have no
+    detections, some have detections without ids and angles.
     """
     samples = []
-    # Only the messages that cover every alignment: a process waits for this test when it starts.
+    # No more messages than cover every alignment, because each process runs this test when it
+    # starts.
     for count, lengths in ((0, 1), (3, 5)):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
             [1, 2.5, 5, 10.25], np.float32

@@ -76,7 +76,11 @@ Scale = tuple[float, float]
 
 
 class Layer(ABC):
-    """Keeps the last messages of a topic that is drawn with the boxes; reports each new one."""
+    """
+    Keeps the latest messages of a topic whose content is drawn with the boxes (masks, points).
+
+    It reports each new message to the overlay's thread.
+    """
 
     def __init__(
         self, node: Node, kind: type[Any], topic: str, qos: QoSProfile, came: Callable[[], None]
@@ -99,7 +103,11 @@ class Layer(ABC):
         self._came()
 
     def waits(self, stamp: int) -> bool:
-        """Say whether to wait for a frame's message: it is expected if others came lately."""
+        """
+        Say whether to wait for a frame's message.
+
+        A message is expected if messages for other frames came lately.
+        """
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
     def paint(
@@ -208,8 +216,8 @@ _IDLE_POLL_MS = 200
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000
-# At most as many frames as wait in the queue are copied at once. If a copy takes longer than a
-# frame's period, new frames would come without end, and nothing would be drawn.
+# At most this many frames are copied before the next picture is drawn. If copies take longer than
+# a frame's period, there would always be a new frame to copy, and nothing would be drawn.
 _MOST_AT_ONCE = 2
 OVERLAY = Part(
     'overlay',
@@ -226,8 +234,9 @@ OVERLAY = Part(
     Row(lambda s: s.unfit, WARN, 'no picture: {unfit}', "set the camera's pixel_format to NV12"),
     Row(lambda s: s.unconverted and not s.drawn, WARN, ('no picture: {unconverted} message(s) '
         'could not be converted lately'), CONVERTIBLE),
-    Row(lambda s: s.unmatched > s.drawn, WARN, ('{unmatched} detections came lately whose '
-                                                'frame is not here any more, or never was'),
+    Row(lambda s: s.unmatched > s.drawn, WARN, ('{unmatched} detections came lately, but the '
+                                                'node no longer had their frames, or never got '
+                                                'them'),
         "raise parameter 'history' for a slow model, or lower 'scale'"),
     well='drawing',
 )  # fmt: skip
@@ -247,8 +256,8 @@ class OverlayNode(PerceptionNode):
     """
 
     SPECS = NODES['overlay']
-    # Values are checked here, because the node uses them only when somebody subscribes, which is
-    # too late to end the program.
+    # These values are checked at the start. The node uses them only when somebody subscribes, and
+    # an error must not end the program then.
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (
         Endpoint('detections/image', 'publisher'),
@@ -314,7 +323,8 @@ class OverlayNode(PerceptionNode):
         self._annotations_qos = subscription_qos(self, ANNOTATIONS, QoSProfile(depth=2))
         subscription_qos(
             self, 'image_raw', QoSProfile(depth=2)
-        )  # declared now, although it is used only while somebody subscribes
+        # its QoS parameters are declared now, although it is made only while somebody subscribes
+        )
         self._label_subscription = self.create_subscription(
             LabelInfo, 'label_info', self._on_labels, latched
         )
@@ -380,7 +390,9 @@ class OverlayNode(PerceptionNode):
             target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
         )
         thread.start()
-        self._thread = thread  # start the thread first: else it looks like a thread that has died
+        # The thread runs already. If it were set before its start, diagnostics would report it as
+        # dead.
+        self._thread = thread
 
     def _unsubscribe(self) -> None:
         thread, self._thread = self._thread, None
@@ -428,7 +440,7 @@ class OverlayNode(PerceptionNode):
         with contextlib.suppress(OSError):
             nice = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, min(19, nice + _NICER))
-        self._rate.forget()  # a pause without subscribers must not count as a low rate
+        self._rate.forget()  # the time without subscribers must not count as a low rate
         self._pace = None
         try:
             kept = 0
@@ -453,7 +465,7 @@ class OverlayNode(PerceptionNode):
                 if not stop.is_set():
                     self._draw_newest(history, detections)
         except BaseException:
-            # release these frames, because the camera needs its slots
+            # release the frames that wait, because the camera needs their slots
             subscription.queue.close()
             raise
         finally:

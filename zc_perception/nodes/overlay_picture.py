@@ -35,14 +35,20 @@ from zc_perception.pixel.conversion import ToNv12
 from zc_perception.pixel.layout import ImageLayout
 
 MOST_BOXES = 200
-"""Drawn in one picture, those with the highest scores: the work of a picture is bounded."""
+"""
+At most this many boxes are drawn in a picture, those with the highest scores.
+
+So the time for a picture is limited.
+"""
 _LONGEST_NAME = 80
-# A coordinate far outside of every picture, which OpenCV can still compute with.
+# Larger coordinates are cut to this one, which is far outside of every picture. OpenCV fails with
+# very large numbers.
 _FARTHEST = 30_000.0
-# Python converts texts of at most some thousand digits to numbers.
+# A class id with more digits isn't converted to a number: Python refuses texts of some thousand
+# digits.
 _MOST_DIGITS = 9
 Colour = tuple[int, int, int]
-# Distinct hues for the first classes, as B, G, R.
+# The colours of the first classes, which differ clearly, as B, G, R.
 _COLOURS: tuple[Colour, ...] = (
     (60, 220, 60),
     (40, 160, 255),
@@ -71,7 +77,7 @@ class ReducedPicture:
 
 class PictureHistory:
     """
-    Reduced copies of the last frames.
+    Reduced copies of the latest frames.
 
     Frames are copied, because a viewer must not hold the camera's slots while a slow model
     computes. One thread calls :meth:`keep` and :meth:`take`. Any thread may set :attr:`scale`, for
@@ -161,7 +167,7 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame, turned by ``theta``; it is drawn if all numbers are finite."""
+    """A box in pixels of the frame, turned by ``theta``; not drawn if a number isn't finite."""
 
     left: float
     top: float
@@ -195,7 +201,7 @@ class LabelledBox:
 
 
 def pixel(value: float) -> int:
-    """Return a coordinate as a number that OpenCV accepts, however large it is."""
+    """Round a coordinate, and cut a very large one to a number that OpenCV accepts."""
     return round(min(max(value, -_FARTHEST), _FARTHEST))
 
 
@@ -277,7 +283,7 @@ class Painter:
         corner: tuple[int, int, int, int],
         colour: Colour,
     ) -> None:
-        """Write a label above, in or below its box, but never over the label of a surer box."""
+        """Write a label above, in or below its box, but never over a label with a higher score."""
         text = text.encode('ascii', 'replace').decode()  # the font has no other characters
         left, top, _, bottom = corner
         width, height = self._size(text)
@@ -314,7 +320,7 @@ class Painter:
 _NS = 2_000_000_000
 _POINTS = 64
 _MOST = 512
-"""Trails that are kept; the work of a picture is bounded, whoever publishes detections."""
+"""The most trails that are kept, which limits the time for a picture, whoever publishes."""
 
 
 class Trails:

@@ -38,7 +38,7 @@ Overrides = Mapping[str, Mapping[str, Any]]
 
 class PerceptionGraph:
     """
-    The three nodes of one camera, wired: capture allocates what the accelerator can import.
+    The three nodes of one camera; capture allocates buffers that the accelerator can import.
 
     :param overrides: further start-up parameters by node name (``capture``, ``inference``,
         ``overlay``), in addition to those of the command line.
@@ -66,7 +66,8 @@ class PerceptionGraph:
             self.overlay = self._make(OverlayNode, 'overlay', context, overrides)
             if self.capture.keeps_all and not self.inference.parameters['keep_all']:
                 self.inference.get_logger().warning(
-                    "capture has keep_all, inference has not: set 'keep_all' there too, or "
+                    "parameter keep_all is true for capture, but not for inference: set "
+                    "'keep_all' there too, or "
                     'frames are skipped'
                 )
 
@@ -76,7 +77,8 @@ class PerceptionGraph:
         values = (overrides or {}).get(name, {})
         options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
         if self._stereo is not None:
-            # rcl reads a node's own arguments before the program's, so they win.
+            # rcl reads a node's own arguments before the program's, so the node's own arguments
+            # win.
             options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
             options |= {'stereo': self._stereo} if kind is CaptureNode else {}
         node = kind(
@@ -123,7 +125,11 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """Make the nodes of a stereo pair, in ``left`` and ``right`` below the program's namespace."""
+    """
+    Make the nodes of a stereo pair.
+
+    Their namespaces are ``left`` and ``right``, below the program's.
+    """
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}
@@ -137,7 +143,11 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
 
 
 def _program_namespace(context: rclpy.Context) -> str:
-    """Return the namespace that the command line gives to all nodes, by making a node for it."""
+    """
+    Return the namespace that the command line gives to all nodes.
+
+    A node is made for a moment to find it.
+    """
     own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
     node = rclpy.create_node(
         'zc_stereo',

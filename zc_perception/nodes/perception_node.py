@@ -61,9 +61,11 @@ from zc_perception.observe.diagnostics import (
 )
 
 PATIENCE_S = 15.0
-"""How long an executor may take, and a node that has nothing slower to wait for.
+"""
+Seconds after which an executor or a node without progress counts as hanging.
 
-See :mod:`zc_perception.nodes.process`."""
+A node that waits for something slower has a longer limit. See :mod:`zc_perception.nodes.process`.
+"""
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
 LIFECYCLE = Part(
     'lifecycle',
@@ -73,7 +75,7 @@ LIFECYCLE = Part(
         ERROR,
         '{state}: {failure}',
         'correct that, then: ros2 lifecycle set {node} configure',
-        'the state, and which transition failed why',
+        'the state, which transition failed, and why',
         'see [launch_and_lifecycle](launch_and_lifecycle.md)',
     ),
     Row(lambda s: s.stopped, OK, 'it has ended'),
@@ -130,29 +132,31 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     A subclass defines each step by overriding :meth:`_open`, :meth:`_agree`, :meth:`_activate`,
     :meth:`_deactivate` and :meth:`_cleanup`, and calls :meth:`_begin` at the end of its
-    constructor. Endpoints that cost nothing while no frames flow may live as long as the node.
-    Functions that close objects after the stop, or if the constructor fails, are put on
-    :attr:`_ends`.
+    constructor. Publishers and subscriptions that cost nothing while no frames flow may live as
+    long as the node. Functions that close objects after the stop, or if the constructor fails, are
+    put on :attr:`_ends`.
 
     :param ledger: counts the CPU's passes over pixels; ``None``: the process's own ledger.
     """
 
     SPECS: NodeSpecs = NodeSpecs()
     PREFIXES: Sequence[str] = ()
-    """Of parameters that are declared later, when they are known; each ends in a dot."""
+    """First parts of the names of parameters that are declared later; each ends in a dot."""
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
-    """What raises ConfigError for a parameter's value that its declaration allows.
+    """
+    By parameter, a function that raises ConfigError for a value that can't work.
 
-    It needs no device."""
+    Such a value is one that the parameter's declaration allows. The function opens no device.
+    """
     ENDPOINTS: Sequence[Endpoint] = ()
-    """Those whose QoS can be overridden."""
+    """The publishers and subscriptions whose QoS can be overridden by parameters."""
 
     def __init__(
         self, name: str, *, ledger: CopyLedger | None = None, **node_options: Any
     ) -> None:
         begin_node(self, name, **node_options)
         self.kind = name
-        """The name that it has where nothing renames it."""
+        """The name that the node has if nothing renames it."""
         self.ledger = ledger or process_ledger(self.context)
         self._ends = contextlib.ExitStack()
         self._opened = False
@@ -234,15 +238,19 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """Return the values on which levels depend: see :class:`DiagnosticsPublisher`."""
+        """Return values on which diagnostic levels depend: see :class:`DiagnosticsPublisher`."""
         return object()
 
     def stir(self) -> None:
-        """Note that something happened on which a level may depend. Any thread may call this."""
+        """Note that a diagnostic level may have changed. Any thread may call this."""
         self._stirred += 1
 
     def _describe(self) -> None:
-        """Update the facts; called once a second, before diagnostics are published."""
+        """
+        Update the facts for the frame log.
+
+        Called once a second, before diagnostics are published.
+        """
 
     # Methods for the node's owner.
 
@@ -253,7 +261,11 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def flowing(self) -> bool:
-        """Whether frames may be handed on. This is cheap, because each frame asks it."""
+        """
+        Whether frames may be handed on.
+
+        It must be quick to read, because it is read for each frame.
+        """
         return self._flowing
 
     @property
@@ -275,7 +287,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return PATIENCE_S
 
     def lacks(self, what: str) -> AttributeError:
-        """Return the error for access to *what* while the node isn't configured."""
+        """Return the error that says: the node isn't configured, so it has no *what*."""
         return AttributeError(
             f"node '{self.get_name()}' is {self.state}: it has no {what}; configure it"
         )
@@ -372,7 +384,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._free()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Configure for rclpy; after a mistake of the user the node stays unconfigured."""
+        """Configure the node, when rclpy asks; after a user's mistake it stays unconfigured."""
         try:
             self._open_once()
             self._agree()
@@ -389,7 +401,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Activate for rclpy."""
+        """Configure the node, when rclpy asks; after a user's mistake it stays unconfigured."""
         return self._step('activate', self._flow)
 
     def _flow(self) -> None:
@@ -397,20 +409,20 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._flowing = True
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Deactivate for rclpy."""
+        """Deactivate the node, when rclpy asks."""
         self._flowing = False
         return self._step('deactivate', self._deactivate)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Clean up for rclpy."""
+        """Clean the node up, when rclpy asks."""
         return self._step('clean up', self._free)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Shut down for rclpy."""
+        """Shut the node down, when rclpy asks."""
         return self._step('shut down', self._end)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Handle an error for rclpy: free everything, so that the node may be configured again."""
+        """Free everything after a failed transition, so that the node may be configured again."""
         try:
             self._end()
         except Exception as error:
@@ -437,7 +449,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
     def warn_once(self, sentences: Iterable[str], *, error: bool = False) -> None:
-        """Log each sentence once in the life of the node, however often it is found."""
+        """Log each sentence only the first time that it is passed here."""
         for sentence in sentences:
             (self._err_once if error else self._warn_once)(sentence)
 
@@ -462,7 +474,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """Return the advice that says how to make an inactive node active."""
         state = self.state
         if self._stopped or state == FINALIZED:
-            return 'only a restart brings it back'
+            return 'only a restart of the node helps'
         step = {UNCONFIGURED: 'configure', INACTIVE: 'activate'}.get(state)
         return (
             f'ros2 lifecycle set {self.get_fully_qualified_name()} {step}'
@@ -486,7 +498,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
-        """Set parameters, see rclpy; all reasons against the values are reported."""
+        """Set parameters, see rclpy; the answers have all reasons why values are refused."""
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
@@ -498,7 +510,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         method raise, because an exception would end the executor.
         """
         parameters = getattr(self, 'parameters', None)
-        if parameters is None:  # rclpy sets its own parameters before ours are declared
+        # rclpy's constructor sets its own parameters before this node's are declared
+        if parameters is None:
             return super().set_parameters_atomically(parameter_list)
         try:
             converted, reasons = parameters.judged(parameter_list)

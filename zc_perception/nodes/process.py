@@ -62,16 +62,16 @@ from zc_perception.terminal import Interrupted, interruptions
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
-# After this time a thread that runs Python code gives the interpreter's lock to a thread that
-# waits for it, such as a camera's thread (CPython's default: 5 ms).
+# The interpreter's switch interval: after this time a thread that runs Python code hands the
+# interpreter's lock to a waiting thread, such as a camera's thread. CPython's default is 5 ms.
 _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """An executor that waits again if an entity is destroyed meanwhile; rclpy's own would end."""
+    """An executor that goes on if an entity is destroyed while it waits; rclpy's own would end."""
 
     def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
-        """Wait as rclpy does, and again after each error of this kind."""
+        """Wait as rclpy does; if an entity was destroyed meanwhile, wait again."""
         for _ in range(_MAX_WAITS_IN_VAIN):
             with contextlib.suppress(InvalidHandle):
                 return super().wait_for_ready_callbacks(*arguments, **options)
@@ -112,10 +112,16 @@ class ExecutorThread:
                 self._on_failure()
 
     def stop(self) -> None:
-        """End the thread; an exception after :data:`_CALLBACK_ENDS_S` is no failure."""
+        """
+        End the thread.
+
+        If a callback runs longer than :data:`_CALLBACK_ENDS_S`, the thread is left; what it raises
+        later is no failure.
+        """
         self._ending = True
         if self._thread.is_alive():
-            # spin_once() returns after it ran a task; if it was only woken, it would wait again.
+            # spin_once() returns only after it ran a task, so give it one; if it were only woken,
+            # it would wait again.
             call_soon(self.executor, lambda: None)
             self._thread.join(timeout=_CALLBACK_ENDS_S)
         if self._thread.is_alive():
@@ -140,7 +146,7 @@ def ros_context(
     try:
         remove_ros_args(
             ['', *(args or ())]
-        )  # raises for wrong arguments without writing to stderr, as init would
+        )  # raises an error for wrong arguments; init alone would also write to stderr
         init_without_signal_handlers(context, None if args is None else list(args))
     except Exception as error:  # rclpy has several exception classes for this error
         raise explain_ros_arguments(args or (), error) from error
@@ -240,7 +246,7 @@ def serve(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
     """
-    Wait for the end; meanwhile tell a service manager that the program is ready and works.
+    Wait for the end; meanwhile tell systemd that the program is ready and works.
 
     If ``$WATCHDOG_USEC`` is set, the process feeds the watchdog, whatever ``$WATCHDOG_PID`` is,
     because a service's main process may be ``ros2 launch``, which doesn't support sd_notify.
@@ -302,7 +308,7 @@ class Liveness:
         self._monotonic = monotonic
         self._asked: dict[str, float] = {}
         self._seen: dict[str, tuple[int, float]] = {}
-        """Of each node its progress, and since when it is this."""
+        """By node, its latest progress, and since when the progress has had this value."""
 
     def worry(self) -> str:
         """Return a sentence about a thread or executor that hangs; empty: none does."""
@@ -345,8 +351,8 @@ def run_program(
     The code is 0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` (with one line on stderr)
     after an error that the user can mend, and 1 after a bug.
 
-    :param build: makes the nodes. Between nodes that take long it calls its second argument, whose
-        exceptions it passes on.
+    :param build: makes the nodes. Between two nodes whose making takes long it calls its second
+        argument, which raises if a signal came; *build* passes this exception on.
     :param options: the program's options, of which ``unknown_parameters`` is used here.
     """
     STARTUP.reached('imports')

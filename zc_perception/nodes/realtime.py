@@ -28,8 +28,8 @@ publishes), and the two threads of ``axruntime``. On both copy-free rungs a fram
 other thread. Three kinds of threads are left out: the executor's, which serves all nodes of the
 process; those of the ``onnx`` accelerator, which compute so long that with a real-time priority
 they would stop everything else; and threads that libraries start (GStreamer, ONNX Runtime, the
-middleware). A thread that holds the interpreter's lock does not get the priority of a thread that
-waits for the lock.
+middleware). Note: while a thread with a high priority waits for the interpreter's lock, the thread
+that holds the lock still runs with its own, lower priority.
 
 A real-time thread that never sleeps would keep all others from its CPU. The kernel limits
 real-time threads to ``kernel.sched_rt_runtime_us`` of every ``sched_rt_period_us`` (95 %; -1 turns
@@ -88,12 +88,16 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-# The process's settings before the first change.
+# The CPUs on which this process was allowed to run at its start.
 _given = frozenset(os.sched_getaffinity(0))
 
 
 class _Process:
-    """Settings of the process, counted: one node's end doesn't undo another node's wish."""
+    """
+    The settings of the whole process, and which nodes want them.
+
+    A setting is undone only when no node wants it any more.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -101,21 +105,21 @@ class _Process:
         self._frozen: set[object] = set()
 
     def lock_memory(self, who: object) -> None:
-        """Lock the process's memory for *who*; OSError: the system refuses."""
+        """Lock the process's memory, as the node *who* wants; OSError: the system refuses."""
         with self._lock:
             if not self._locked:
                 _libc_call('mlockall', _MCL_CURRENT | _MCL_FUTURE)
             self._locked.add(who)
 
     def freeze(self, who: object) -> None:
-        """Exempt for *who* all objects that live now from the garbage collector."""
+        """Exempt all present objects from garbage collection, as the node *who* wants."""
         with self._lock:
             gc.collect()
             gc.freeze()
             self._frozen.add(who)
 
     def undo(self, who: object) -> None:
-        """Undo the settings that only *who* wanted."""
+        """Undo the settings that only the node *who* wanted."""
         with self._lock:
             if who in self._locked:
                 self._locked.discard(who)
@@ -161,7 +165,11 @@ class Realtime:
         self._on = False
 
     def configure(self) -> None:
-        """Apply the process's settings at the end of configuring: all lasting objects exist."""
+        """
+        Apply the process's settings.
+
+        Called at the end of configuring, when all lasting objects exist.
+        """
         if self._parameters['lock_memory']:
             self._try(
                 'lock_memory',
@@ -178,7 +186,7 @@ class Realtime:
         self.apply()
 
     def apply(self) -> None:
-        """Apply to all current threads, new ones included."""
+        """Apply the settings to all current threads, also those that began after the last call."""
         for thread in self._threads():
             if thread.native_id is not None and thread.is_alive():
                 self._apply(thread.native_id)
@@ -188,15 +196,15 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # From the first change on, apply always: threads of a device that is opened later inherit
-        # settings from the thread that starts them.
+        # Once settings were changed, default values must be applied, too: a device that is opened
+        # later has new threads, and these inherit the settings of the thread that starts them.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True
         self._try(
             'cpu_affinity',
             'threads are not bound to CPUs',
-            'its cgroup (cpuset) all of them',
+            'all of these CPUs in its cgroup (cpuset)',
             lambda: os.sched_setaffinity(number, cpus or _given),
         )
         policy, parameter = (

@@ -55,7 +55,9 @@ from zc_perception.nodes.triggers import TriggerService
 from zc_perception.observe.diagnostics import ERROR, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
-_LOOK_S = 0.1  # messages that are published before a topic is found are lost
+# How often new topics are looked for. It is short, because messages that are published before a
+# topic is found are lost.
+_LOOK_S = 0.1
 _MESSAGES = 100
 _RULE = '=' * 80
 _NAMES = {'double': 'float64', 'float': 'float32', 'boolean': 'bool', 'octet': 'byte'}
@@ -127,7 +129,7 @@ def _is_latched(profiles: Sequence[QoSProfile]) -> bool:
 
 class RecordedTopics:
     """
-    Subscribes to topics as they appear.
+    Subscribes to the wanted topics as soon as they appear in the ROS graph.
 
     :param names: names relative to the node's namespace; ``*`` stands for any part of a name.
     :param take: called on the executor's thread with each serialised message, its time of arrival,
@@ -205,7 +207,8 @@ class RecordedTopics:
 
 
 _WAIT_S = 0.1
-# A frame is copied at once and released, so the node holds one frame in work and one behind it.
+# The node copies each frame at once and releases it. So it holds at most the frame that it is
+# copying and the next frame.
 _HELD = 2
 _DEPTH = 16
 RECORDING = Part(
@@ -222,7 +225,7 @@ RECORDING = Part(
         WARN,
         'frames or messages were left out lately: {reason}',
         'the figures say how many',
-        see='raise `buffer`, or record fewer pixels',
+        see='raise `buffer`, or record smaller or fewer frames',
     ),
     Row(
         lambda s: s.rung == ROS_MESSAGE,
@@ -242,7 +245,7 @@ BLACK_BOX = Part(
         WARN,
         'the last trigger failed: {failure}',
         'make room, or call ~/trigger again',
-        'it says what stood against it',
+        'the message says why',
     ),
     Row(
         lambda s: not s.videos,
@@ -312,7 +315,7 @@ class RecorderNode(PerceptionNode):
             self.get_logger().info(sentence)
         if not self.parameters['frames']:
             return
-        # The recorder accepts every format, because it writes the bytes unchanged.
+        # The recorder accepts every pixel format, because it writes the bytes unchanged.
         needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
         self._subscription = subscribe_frames(
             self,
@@ -369,7 +372,7 @@ class RecorderNode(PerceptionNode):
             self._on_finished()
 
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
-        """Take a message, on the executor's thread."""
+        """Record a message; called on the executor's thread."""
         if self._box is not None:
             self._box.take(topic, content, log_ns, latched)
         elif self._flowing:
@@ -385,7 +388,8 @@ class RecorderNode(PerceptionNode):
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
-        if not kept and not self.recorder.failed:  # the recording reports this error at its end
+        # a failed disk is reported once, at the end of the recording
+        if not kept and not self.recorder.failed:
             self._warn(f'frame {frame.data.sequence} was left out: {self._reason()}', 'left out')
 
     def _reason(self) -> str:
@@ -461,7 +465,7 @@ class RecorderNode(PerceptionNode):
         self._thread = None
 
     def _cleanup(self) -> None:
-        """Write all copied frames, unless the disk is stuck; then give up."""
+        """Write all frames that were copied; give up if the disk is stuck."""
         if self._subscription is not None:
             self._subscription.destroy()
             self._subscription = None

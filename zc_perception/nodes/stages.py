@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Topics that the inference node makes from detections after it published ``detections``.
+Topics that the inference node makes from the detections, after it has published ``detections``.
 
 These are ``detections_3d`` and its markers while there is a depth topic, ``detections/masks``
 (which pixel belongs to which detection) and ``detections/annotations`` (which Foxglove draws over
@@ -56,8 +56,8 @@ from zc_perception.observe.metrics import RecentCount
 _SPACE, _MARKERS = 'detections_3d', 'detections_3d/markers'
 _MASKS, _ANNOTATIONS = 'detections/masks', 'detections/annotations'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
-# Limits of waiting: detections wait for their depth picture, and depth pictures (which are large)
-# for their detections.
+# Detections wait for their depth picture, and depth pictures for their detections. At most this
+# many of each wait; depth pictures are large.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
@@ -99,7 +99,11 @@ def _publisher(node: Node, kind: type[Any], topic: str, depth: int) -> Any:
 
 
 class BoxesInSpace:
-    """Joins detections and depth pictures of exactly the same stamp, on the executor's thread."""
+    """
+    Makes 3D boxes from detections and depth pictures with exactly the same stamp.
+
+    The executor's thread does this work.
+    """
 
     def __init__(self, node: Node, topic: str) -> None:
         self._node = node
@@ -128,7 +132,7 @@ class BoxesInSpace:
             self._node.destroy_publisher(publisher)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take a frame's detections, on the hot path; the executor's thread does the rest."""
+        """Take a frame's detections, on the hot path; the executor's thread makes the 3D boxes."""
         data = entry.frame.data
         with self._lock:
             self._counts['seen'] += 1
@@ -264,7 +268,11 @@ class _Topic:
 
 
 class MaskTopic(_Topic):
-    """Publishes masks, in one message that is reused; each row has *masks* coefficients."""
+    """
+    Publishes masks, in one message object that is reused.
+
+    *masks* is the number of mask coefficients in each row of the model's output.
+    """
 
     def __init__(self, node: Node, ledger: CopyLedger, head: Head, masks: int) -> None:
         super().__init__(node, Image, _MASKS, 2)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Services that write to the disk: a frame (``~/snapshot``), the black box (``~/trigger``)."""
+"""Services that write to the disk: ``~/snapshot`` a frame, ``~/trigger`` the black box."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def snapshot_folder(named: str) -> Path:
 
     It is absolute, because answers name it to clients that may run in another folder.
 
-    :raises ConfigError: the parameter has an unknown variable or user, which would become a part
-        of the folder's name.
+    :raises ConfigError: the parameter has an unknown variable or user, which would become part of
+        the folder's name.
     """
     if not named:
         return Path(os.path.abspath(ros_home() / 'zc_perception' / 'snapshots'))
@@ -117,12 +117,12 @@ class _Trigger(ABC):
                 send(response)
 
     def _noted(self) -> Any:
-        """Return values that must be taken at the moment of the call."""
+        """Return the values that a call needs and that may have changed when its turn comes."""
         return None
 
     @abstractmethod
     def _refusal(self) -> str:
-        """Say why nothing can be written now; empty: a call can be handled."""
+        """Return why nothing can be written now; empty: a call can be handled."""
 
     @abstractmethod
     def _work(self, noted: Any) -> str:
@@ -163,7 +163,11 @@ class SnapshotService(_Trigger):
         super().__init__(node, 'snapshot', 'no snapshot')
 
     def offer(self, frame: Frame) -> None:
-        """Take a lease of a published frame if a call waits for one, on the camera's thread."""
+        """
+        If a call waits for a frame, keep this published frame for it.
+
+        The camera's thread calls.
+        """
         if not self._wanted:
             return
         delivery = frame.deliver(self._holder)
@@ -186,7 +190,7 @@ class SnapshotService(_Trigger):
         if frame is None:
             if self._stop.is_set():
                 raise CameraError('the node is ending')
-            reason = self._supervisor().condition.reason or 'the camera gives none'
+            reason = self._supervisor().condition.reason or 'the camera gives no frames'
             wait = f'no frame came within {FRAME_WAIT_S:g} s: {reason}; see /diagnostics'
             raise CameraError(wait if self._owner.flowing else self._refusal())
         with frame:
@@ -208,7 +212,7 @@ class SnapshotService(_Trigger):
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
     def _next_frame(self) -> Frame | None:
-        self._forget()  # a frame that came too late for the last call
+        self._forget()  # drop a frame that came too late for the previous call
         self._wanted = True
         try:
             end = time.monotonic() + FRAME_WAIT_S
@@ -225,13 +229,17 @@ class SnapshotService(_Trigger):
                 self._frames.get_nowait().release()
 
     def close(self, patience_s: float = 1.0) -> None:
-        """End the thread, and release a frame that it has not written."""
+        """End the thread, and release the frame that it has not written, if any."""
         super().close(patience_s)
         self._forget()
 
 
 class TriggerService(_Trigger):
-    """Writes the black box's messages up to the call, while the black box goes on."""
+    """
+    Writes the black box's messages that came before the call.
+
+    The black box goes on meanwhile.
+    """
 
     def __init__(self, node: Node, box: BlackBox, folder: Path, floor_bytes: int) -> None:
         self._box = box
@@ -263,6 +271,6 @@ class TriggerService(_Trigger):
         return written
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Finish the calls that came, and stop offering the service."""
+        """Finish the calls that have come, and stop offering the service."""
         self._node.destroy_service(self._service)
         super().close(patience_s)

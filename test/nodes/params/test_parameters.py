@@ -766,7 +766,7 @@ def test_what_ros_refuses_is_none_and_the_message_says_what_is(name: str) -> Non
 
 def test_cameras_have_different_names() -> None:
     check_cameras(['front', 'rear'], '--cameras')
-    with pytest.raises(ConfigError, match=r"^--cameras: 'rear' is there twice"):
+    with pytest.raises(ConfigError, match=r"^--cameras: 'rear' is given twice"):
         check_cameras(['front', 'rear', 'rear'], '--cameras')
     with pytest.raises(ConfigError, match=r"^--cameras: '' can't be"):
         check_cameras(['front', ''], '--cameras')

@@ -74,7 +74,9 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
     )
     if spec.low is not None and spec.high is not None:
         low, high = spec.low, spec.high
-        if spec.besides is not None:  # ROS knows only one range, and checks values against it, too
+        # ROS checks every value against the one range that it knows, so this range must include
+        # the value that is allowed besides the real range.
+        if spec.besides is not None:
             text.additional_constraints = spec.allowed()
             low, high = min(low, spec.besides), max(high, spec.besides)
         if type(spec.default) is int:
@@ -113,14 +115,14 @@ class NodeParameters(Mapping[str, Any]):
     A node's declared parameters and their current values.
 
     :param on_change: called with name and new value after a run-time change was accepted.
-    :param prefixes: prefixes of parameters that the node declares later, when it knows their
-        names.
+    :param prefixes: first parts of the names of parameters that the node declares later, when it
+        knows their whole names.
     :param check: called with name and new value before a run-time change is accepted; raises
         ConfigError to refuse it.
     :param changeable: returns why parameters that aren't dynamic can't be set now; empty: they can
         be set. Without this function they can never be set.
     :raises ConfigError: start-up values aren't allowed, or keys are mistyped; the message has a
-        sentence for each.
+        sentence for each value and each key.
     """
 
     def __init__(
@@ -143,7 +145,11 @@ class NodeParameters(Mapping[str, Any]):
         self._node = node
         self._node_name = node.get_name()
         self.endpoints_declared = False
-        """Set by the owner when all endpoints are there: another's key is a mistake then."""
+        """
+        Whether all endpoints exist.
+
+        The owner sets it. From then on a QoS key that no endpoint has declared is a mistake.
+        """
         wrong = []
         for spec in self._specs.values():
             override = self._overrides.get(spec.name)
@@ -167,7 +173,11 @@ class NodeParameters(Mapping[str, Any]):
         node.add_on_set_parameters_callback(self._on_set)
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
-        """Return the values in their own types (ROS takes no int as double), and errors."""
+        """
+        Return the parameters with converted values, and the errors.
+
+        Values are converted because ROS takes no int for a double.
+        """
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
         unknown = [
@@ -182,7 +192,7 @@ class NodeParameters(Mapping[str, Any]):
         return converted, [*reasons, *unknown]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
-        """Return accepted new values in the parameters' types, and the other values' errors."""
+        """Return each accepted parameter's name and converted value, and the others' errors."""
         accepted, reasons = [], []
         for parameter in parameters:
             spec = self._specs.get(parameter.name)
@@ -192,7 +202,8 @@ class NodeParameters(Mapping[str, Any]):
                 accepted.append((spec.name, self._new_value(spec, parameter)))
             except ConfigError as error:
                 reasons.append(str(error))
-            except Exception as error:  # an exception would end the process's executor
+            # an exception that leaves this callback would end the process's executor
+            except Exception as error:
                 reasons.append(
                     f"parameter '{spec.name}' can't be checked: {one_line(error)}; please "
                     'report this line'
@@ -229,7 +240,7 @@ class NodeParameters(Mapping[str, Any]):
             except Exception as error:
                 for changed_name, was in reversed(changed):
                     self._values[changed_name] = was
-                    with contextlib.suppress(Exception):  # ROS reports only the first reason
+                    with contextlib.suppress(Exception):  # the first error is reported below
                         self._on_change(changed_name, was)
                 text = (
                     f"parameter '{name}' can't be put in force: {one_line(error)}; nothing "
@@ -248,11 +259,11 @@ class NodeParameters(Mapping[str, Any]):
         return len(self._values)
 
     def given(self) -> list[str]:
-        """Return the names of declared parameters that got a value at the start."""
+        """Return the names of declared parameters whose value was set at the start."""
         return [name for name in self._overrides if name in self._specs]
 
     def unclaimed(self) -> list[str]:
-        """Return the start-up keys that are no parameters of this node."""
+        """Return the keys that were set at the start and that aren't parameters of this node."""
         foreign, judged = self._foreign_prefixes, self.qos_overrides()
         return [
             name
@@ -264,7 +275,7 @@ class NodeParameters(Mapping[str, Any]):
         ]
 
     def qos_overrides(self) -> list[str]:
-        """Return the names of the parameters that endpoints have declared."""
+        """Return the names of the QoS parameters that the endpoints have declared."""
         return [
             parameter.name
             for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()
@@ -274,7 +285,7 @@ class NodeParameters(Mapping[str, Any]):
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
 
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
-        """Return a sentence about a key that this node doesn't have, with the nearest key."""
+        """Return a sentence that the node lacks this key, with the nearest known key."""
         others = [*others, *self.qos_overrides()]
         # Prefer a parameter of this node to a more similar one of another node.
         hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)

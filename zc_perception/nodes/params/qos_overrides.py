@@ -63,7 +63,7 @@ class Endpoint:
     adapted: bool = False
 
     def prefix(self, namespace: str) -> str:
-        """Return the prefix of its parameters' names, if nothing is remapped."""
+        """Return the prefix of this endpoint's parameter names, if its topic isn't remapped."""
         return f'{PREFIX}{namespace.rstrip("/")}/{self.topic}.{self.direction}.'
 
 
@@ -73,7 +73,7 @@ def _check_policy(name: str, value: Any) -> None:
     if policy == 'depth':
         good = type(value) is int and 0 <= value <= _DEEPEST
     else:
-        # The middleware refuses the value that stands for "not known".
+        # UNKNOWN is a member of rclpy's enums, but the middleware refuses it.
         good = (
             isinstance(value, str)
             and value.upper() in _ENUMS[policy].__members__
@@ -84,7 +84,7 @@ def _check_policy(name: str, value: Any) -> None:
 
 
 def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> QoSProfile:
-    """Return an endpoint's QoS by a node's parameters, if nothing is remapped."""
+    """Return the QoS that *values* set for an endpoint whose topic isn't remapped."""
     qos, prefix = QoSProfile(depth=1), endpoint.prefix(namespace)
     for policy in _USUAL:
         if prefix + policy in values:
@@ -97,13 +97,13 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
 def qos_problems(
     endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Return why endpoints can't be made with these parameters, if nothing is remapped."""
+    """Yield why endpoints can't be made with these parameters, if no topic is remapped."""
     for endpoint in endpoints:
         try:
             qos = overridden(endpoint, namespace, values)
             if endpoint.adapted:
                 link_qos(qos)
-                # The message is the same as that of AdaptedPublisher.
+                # AdaptedPublisher refuses this, too, with the same message.
                 latched = (
                     qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
                     and endpoint.direction == 'publisher'
@@ -119,7 +119,7 @@ def qos_problems(
 
 
 def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
-    """Say whether a parameter is for one of *endpoints*, whatever the node's namespace is."""
+    """Say whether a parameter sets the QoS of one of *endpoints*, in whichever namespace."""
     found = _KEY.fullmatch(name)
     return found is not None and any(
         f'{found[1]}.{found[2]}'.endswith(f'/{endpoint.topic}.{endpoint.direction}')
@@ -129,7 +129,7 @@ def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
 
 
 def override_names(endpoints: Iterable[Endpoint], namespace: str) -> list[str]:
-    """Return the names of all qos_overrides parameters of a node, if nothing is remapped."""
+    """Return the names of a node's possible qos_overrides parameters, if no topic is remapped."""
     return [endpoint.prefix(namespace) + policy for endpoint in endpoints for policy in _USUAL]
 
 

@@ -14,11 +14,12 @@
 # limitations under the License.
 
 """
-Read which parameters a command line's ROS arguments set, for which nodes; find mistakes.
+Read from the command line which parameters it sets for which nodes; find mistakes.
 
-Only the command line shows for which node a key was meant. If none of our nodes has a key, the key
-is refused if it was meant for one of them, by the node's name or by a bare ``-p``. In a section
-for nodes of any name the key may be meant for another package, so it only causes a warning. A bare
+A node sees only its parameters' names and values; only the command line shows for which node each
+was meant. A key that none of our nodes has is refused if the command line sets it for one of our
+nodes by the node's name, or by ``-p`` without a node's name (a bare ``-p``). In a section for
+nodes of any name the key may be meant for another package, so it only causes a warning. A bare
 ``-p`` from a launch file also causes only a warning, because ``SetParameter`` passes it to the
 programs of all packages.
 """
@@ -59,7 +60,7 @@ _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
-    """Return rclpy's error about a command line in plain words."""
+    """Turn rclpy's error about a command line into a ConfigError in plain words."""
     for flag, path in itertools.pairwise(arguments):
         # Look only into regular files: a pipe is empty after rcl has read it.
         if flag == '--params-file' and (os.path.isfile(path) or not os.path.exists(path)):
@@ -88,7 +89,8 @@ class CommandLine:
     """
     A command line's parameters.
 
-    Its parameter files are read once, on demand. rcl has parsed them before, so they are valid.
+    The parameter files that it names are read once, when they are first needed. rcl has parsed
+    them before, so they are valid.
 
     :param words: the command line, ROS arguments included.
     :param tolerant: whether an unknown parameter of a bare ``-p`` is only a warning.
@@ -109,7 +111,7 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """Return a node's keys, and for which nodes each was meant; naming this node wins."""
+        """Return the keys that a node gets, and for which nodes each was meant."""
         of_any: set[str] = set()
         bare: set[str] = set()
         named: set[str] = set()
@@ -141,7 +143,7 @@ class CommandLine:
         return ''
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Refuse parameters that do not reach the one of *nodes* for which they were meant."""
+        """Refuse parameters that are clearly meant for one of *nodes* but don't reach it."""
         for flag, text in self._arguments:
             if prefix := _NODE_PREFIX.match(text):
                 _check_argument(prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
@@ -155,7 +157,7 @@ class CommandLine:
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
-    """Refuse an argument's parameter for a node name that no node has."""
+    """Refuse an argument ``-p NODE:KEY:=VALUE`` if it means one of *nodes* but misnames it."""
     own = last_name('/' + name)
     if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
         return
@@ -192,8 +194,8 @@ def check_start(
     Refuse keys that the command line means for one of *nodes* and that none of them has.
 
     A mistyped key must not go unnoticed. Keys that may be meant for other packages' nodes cause a
-    warning, see above. A key of another of our nodes is ignored, unless it was set for this node
-    by its name.
+    warning, see the top of this file. A key that only another of our nodes has is ignored, unless
+    the command line sets it for this node by this node's name.
 
     :param nodes: all nodes of this process.
     :param component: whether the only node is a component that a container loads. It isn't known

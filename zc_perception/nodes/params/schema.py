@@ -39,8 +39,8 @@ _EVERY_NODE = {
     spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description}
     for spec in EVERY_NODE_SPECS
 }
-# Parameters that nodes declare later, when they know their names; nested, or with dots in the
-# name.
+# Parameters that nodes declare later, when they know their names. In a file they are nested, or
+# have dots in their names.
 OPEN_ENDED = {
     'qos_overrides': (
         'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.'
@@ -102,7 +102,7 @@ def _section(parameters: str) -> dict[str, Any]:
 
 
 def file_schema() -> dict[str, Any]:
-    """Return the schema of a file; keys and sections of other packages' nodes are allowed."""
+    """Return the schema of a whole file, which also allows nodes of other packages."""
     definitions: dict[str, Any] = {}
     everywhere: dict[str, Any] = {}
     for name, node in node_kinds().items():
@@ -116,7 +116,7 @@ def file_schema() -> dict[str, Any]:
             others = everywhere.setdefault(parameter, [])
             others += [] if schema in others else [schema]
     definitions['all_nodes'] = {
-        'title': 'Parameters of all nodes that match, ours and others',
+        'title': 'Parameters of all nodes that match, of this package and of others',
         'type': 'object',
         'properties': {
             name: some[0] if len(some) == 1 else {'anyOf': some}
@@ -142,8 +142,7 @@ def file_schema() -> dict[str, Any]:
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'Parameter file of zc_perception',
         'description': 'Sections by node: /**/capture in any namespace, /front/capture in one, '
-        '/** for all nodes. A later section stands '
-        'on top of an earlier one.',
+        '/** for all nodes. Values of a later section win over those of an earlier one.',
         'type': 'object',
         **below,
         '$defs': definitions,

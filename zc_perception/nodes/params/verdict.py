@@ -63,7 +63,7 @@ _CLASSES = {
     'gstreamer': 'GStreamerNode',
 }
 NAMES = tuple(_CLASSES)
-"""Names of the nodes; a node's module in :mod:`zc_perception.nodes` has the same name."""
+"""Names of the nodes. A node's module in :mod:`zc_perception.nodes` has the node's name."""
 
 
 class NodeKind(Protocol):
@@ -75,12 +75,12 @@ class NodeKind(Protocol):
     ENDPOINTS: Sequence[qos_overrides.Endpoint]
 
     def check_together(self, values: Mapping[str, Any], node: str) -> None:
-        """Refuse values that don't go together."""
+        """Raise ConfigError if these values can't be used together."""
 
 
 @functools.cache
 def node_kind(name: str) -> NodeKind:
-    """Return the class of the node of that name."""
+    """Return the class of the node with this name."""
     kind: NodeKind = getattr(
         importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name]
     )
@@ -113,7 +113,7 @@ def declares(kind: NodeKind, parameter: str) -> bool:
 
 
 def owners(parameter: str) -> list[str]:
-    """Return the names of the nodes whose own parameters include this name."""
+    """Return the names of the nodes that have this parameter; QoS parameters don't count."""
     return [
         name
         for name, kind in node_kinds().items()
@@ -123,7 +123,7 @@ def owners(parameter: str) -> list[str]:
 
 
 def belongs_elsewhere(parameter: str) -> str:
-    """Return the rest of a sentence: which other node has the parameter; empty: none has it."""
+    """Return the end of a message: which other node has the parameter; empty: none has it."""
     names = [f"'{name}'" for name in owners(parameter)]
     if names:
         return (
@@ -137,7 +137,7 @@ def belongs_elsewhere(parameter: str) -> str:
 
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
-    """Return the rest of a sentence: which node has the parameter, or which key was meant."""
+    """Return the end of a message about an unknown key: its right node, or the nearest key."""
     names = [
         *(spec.name for spec in kind.SPECS),
         *EVERY_NODE,
@@ -147,21 +147,21 @@ def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
 
 
 def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
-    """Return the names, and the prefixes that end in a dot, of these nodes' parameters."""
+    """Return the names of these nodes' parameters; a prefix stands for later declared ones."""
     kinds = list(kinds)
     specs = (spec.name for kind in kinds for spec in kind.SPECS)
     return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
 
 
 def somebody_has(parameter: str) -> bool:
-    """Say whether any node of the package has the parameter, for QoS in any namespace."""
+    """Say whether any node of this package has the parameter, in whichever namespace."""
     endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
     return bool(owners(parameter)) or qos_overrides.known_in_any_namespace(parameter, endpoints)
 
 
 _WILDCARDS = {'*', '**'}
 Node = tuple[str, str]
-"""A node's full name and its kind, which is the name that it has where nothing renames it."""
+"""A node's full name, and its kind: the name that the node has if nothing renames it."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ class Problem:
     """
     Why a node would not start with a file.
 
-    :param text: a sentence with the value, what is allowed, and what to do.
-    :param node: kind of the node; empty: the problem is about a section.
+    :param text: a sentence that says the value, what is allowed, and what to do.
+    :param node: kind of the node that has the problem; empty: the problem is about a section.
     :param section: the section that has the value; empty: the problem is about several values.
-    :param line: line of the key or section in the file; 0: the problem is about several.
+    :param line: line of the key or section in the file; 0: the problem is about several lines.
     """
 
     text: str
@@ -210,7 +210,7 @@ def judge(
 
     :param nodes: the nodes that will get the file: kinds (``capture``, ``inference`` …) by full
         names.
-    :param on_top: values by kind that win over the file's, such as those of launch
+    :param on_top: by kind of node, values that win over the file's values, such as those of launch
         arguments.
     """
     verdict = Verdict()
@@ -278,10 +278,11 @@ def component_values(
     """
     Return the values for a component that doesn't get the file itself.
 
-    These are the file's values for the component, and *on_top*. Values of a section for all nodes
-    that only other nodes have are left out, and so are values that the chosen kind doesn't read:
-    :func:`judge` has reported these with their lines, which the node doesn't know. An empty list
-    has no type in ROS, so it is passed as a list with one empty string, which is ignored.
+    These are the file's values for the component, and *on_top*. Two sorts of values are left out:
+    parameters that a section for all nodes sets and only other nodes have, and parameters that the
+    chosen kind of camera or accelerator doesn't read. :func:`judge` has reported the latter with
+    their lines, which the node doesn't know. An empty list has no type in ROS, so it is passed as
+    a list with one empty string, which the node ignores.
     """
     own, values = node_kind(kind), file.values(node)
     others = {name for name in file.keys_for_any_name(node) if not declares(own, name)}
@@ -301,11 +302,11 @@ def expected_nodes(
     """
     Return the nodes that will get a file, for :func:`judge`.
 
-    They are the nodes in some namespaces, or those that the file names, or one node of each kind.
-    A recorder or a pipeline is among them only if the file has a section for it, because the
-    programs for cameras start neither.
+    These are the nodes in the given namespaces. Without given namespaces these are the nodes that
+    the file names, or one node of each kind if it names none. A recorder or a GStreamer node is
+    included only if the file has a section for it, because the programs for cameras start neither.
 
-    :param namespaces: the namespaces of all cameras; ``None``: those that the file names.
+    :param namespaces: the namespaces of all cameras; ``None``: the namespaces that the file names.
     """
     named = {name: nodes_named(name, sections) for name in NAMES}
     alone = ('recorder', 'gstreamer')
@@ -362,7 +363,7 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
-    """Return a sentence for each key in a section for any node that none of our nodes has."""
+    """Return a sentence for each key that a section sets for all nodes and no node has."""
     sentences, known = [], names_of(node_kinds().values())
     for key in dict.fromkeys(
         key for node in nodes for key in sorted(file.keys_for_any_name(node))
@@ -382,13 +383,13 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     return sentences
 
 
-# Sections and the nodes that they are meant for.
+# The functions below find sections that don't reach the node for which they are meant.
 
 
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
-    """Return the errors in a file's sections; *among* has the sections of all files."""
+    """Return the errors in a file's sections; *among* lists the sections of all given files."""
     among = among or [section for section, _ in file.sections]
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     refused: list[Problem] = []
@@ -415,7 +416,11 @@ def judge_sections(
 
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
-    """Say whether a section may be meant for a node by its name, or by its kind's usual name."""
+    """
+    Say whether *name*, of a section, means this node: by the node's name or by its kind.
+
+    The kind doesn't count if another section has the node's own name and matches the node.
+    """
     own = last_name(node)
     return name == own or (
         name == kind and not any(last_name(s) == own and section_matches(s, node) for s in among)
@@ -423,7 +428,11 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
 
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
-    """Say whether one name is the other mistyped; other numbers or words mean other cameras."""
+    """
+    Say whether one camera's name is probably the other's, mistyped.
+
+    If numbers or whole words differ, the names are those of different cameras.
+    """
     one, other = '_'.join(written), '_'.join(meant)
     pairs = list(zip(one.split('_'), other.split('_'), strict=False))
     if one.replace('_', '') == other.replace('_', ''):
@@ -435,7 +444,7 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Return why a section that matches none of *nodes* was meant for one; empty: it was not."""
+    """Return the error of a section that matches no node but was meant for one; else ''."""
     shown = section.lstrip('/')
     literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:
@@ -457,5 +466,5 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
 
 
 def _names(section: str, node: str) -> bool:
-    """Say whether the section names this single node, not all nodes of a kind."""
+    """Say whether the section means this node alone: its last two parts have no wildcard."""
     return section_matches(section, node) and not set(section.split('/')[-2:]) & _WILDCARDS

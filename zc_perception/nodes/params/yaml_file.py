@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Read a parameter file: the values as rcl reads them, and the lines of its keys.
+Read a parameter file: its values as rcl reads them, and on which line each key is.
 
 The values come from rcl's own parser, the library of ``rcl_yaml_param_parser``, whose header is
 the same from Humble to Kilted. The parser keeps no line numbers, so a walk over PyYAML's events
@@ -41,7 +41,7 @@ from zc_perception.errors import ConfigError, message_of
 
 KEY = 'ros__parameters'
 Section = tuple[str, dict[str, Any]]
-"""Full name with wildcards, and its parameters by their names with dots."""
+"""A section's full node name, which may have wildcards, and values by dotted name."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ParameterYaml:
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
-        """Return the keys that a node gets only from sections for any node name."""
+        """Return the keys that only sections for nodes of any name (such as ``/**``) set."""
         matching = [
             (section, values)
             for section, values in self.sections
@@ -80,7 +80,12 @@ class ParameterYaml:
 
 
 def section_matches(section: str, node: str) -> bool:
-    """Match as rcl's wildcards do: ``*`` is one token, ``**`` is zero or more tokens."""
+    """
+    Say whether a section is for this node.
+
+    Wildcards are those of rcl: ``*`` stands for one part of a name, ``**`` for any number of
+    parts.
+    """
     pattern = ''.join(
         '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
         for token in section.split('/')[1:]
@@ -89,7 +94,7 @@ def section_matches(section: str, node: str) -> bool:
 
 
 def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
-    """Return a node's values: a later section wins, also over a more exact one."""
+    """Return the values that a node gets; a later section wins, even over a more exact one."""
     found: dict[str, Any] = {}
     for section, values in sections:
         if section_matches(section, node):
@@ -103,7 +108,12 @@ def last_name(section: str) -> str:
 
 
 def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
-    """Return the full names of nodes of that name in sections: literal names, or below ``/**``."""
+    """
+    Return the full names of nodes called *name* that sections write out.
+
+    A section ``/**/SPACE/NAME`` counts as ``/SPACE/NAME``. Other sections with wildcards don't
+    count.
+    """
     named = []
     for section, _ in sections:
         below = section.removeprefix('/**')
@@ -184,7 +194,11 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """Return a value as a Python object; only one pointer is set, for an empty list none."""
+    """
+    Return the value of rcl's variant as a Python object.
+
+    At most one of the variant's pointers is set. None is set for an empty list.
+    """
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
@@ -200,7 +214,11 @@ def _python(variant: Any) -> Any:
 
 
 def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
-    """Return the values that rcl reads from a copy of a file (it may be a pipe), or its error."""
+    """
+    Return the sections that rcl's parser reads from *raw*, or its error message.
+
+    rcl reads a copy of the file, because the file may be a pipe, which can't be read twice.
+    """
     params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
     try:
         with open(os.memfd_create('parameters'), 'wb', buffering=0) as copy:
@@ -225,7 +243,7 @@ def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
         library.rcl_yaml_node_struct_fini(params)
 
 
-# The lines of keys.
+# Below, PyYAML finds the line of each key, and errors are put in plain words.
 
 _PLAIN_WORDS = (
     ('expected <block end>', 'its indentation does not match the lines above'),
@@ -270,7 +288,7 @@ def _section_name(name: str) -> str:
 
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
-    """Return the value that PyYAML reads from *event* on; :data:`_UNREADABLE`: it can't."""
+    """Return the value that begins with *event*; :data:`_UNREADABLE`: rcl can't read it."""
     if isinstance(event, yaml.SequenceStartEvent):
         items = []
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
@@ -293,9 +311,10 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Yield each key below *above*, its line and value; ``None``: the key has keys below it."""
+    """Yield path, line and value of each key below *above*; ``None``: a key with keys below."""
     while not isinstance(key := next(events), yaml.MappingEndEvent):
-        assert key.start_mark is not None  # PyYAML's own parser marks every event
+        # mypy doesn't know that PyYAML's parser gives every event its place
+        assert key.start_mark is not None
         keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
         if isinstance(key, yaml.ScalarEvent):
             keys = (*above, key.value)
@@ -309,17 +328,18 @@ def _walk(
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     """
-    Return a file's keys, by section and name as in :class:`ParameterYaml`.
+    Return all uses of each key in a file; sections and names as in :class:`ParameterYaml`.
 
-    Each has its line and the value that PyYAML reads; ``None`` for the begin of a section and for
-    a name with further names below it.
+    A use is a line and the value that PyYAML reads there. The value is ``None`` where a section
+    begins, and for a name that has further names below it.
 
-    :raises yaml.YAMLError: the file is no YAML.
+    :raises yaml.YAMLError: the file isn't YAML.
     """
     found: dict[_Key, list[tuple[int, Any]]] = {}
     events, begun = yaml.parse(raw, Loader=yaml.SafeLoader), 0
     for event in events:
-        # the whole file is one scalar, which rcl treats as an empty file
+        # The whole file is one text or number. rcl would treat it as an empty file, so it is
+        # refused.
         if isinstance(event, yaml.ScalarEvent):
             found['', event.value] = [(1, _UNREADABLE)]
         for keys, line, value in (
@@ -327,7 +347,8 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
         ):
             if KEY not in keys:
                 begun = line
-                if value is not None:  # rcl treats every key that begins with KEY as KEY
+                # such as a key that only begins with KEY, which rcl would treat as KEY
+                if value is not None:
                     found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
             at = keys.index(KEY)
@@ -339,7 +360,7 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
 
 
 def _refusal(reason: str, sections: Mapping[str, int]) -> str:
-    """Return rcl's error about a file in plain words, with the line."""
+    """Put rcl's error about a file into plain words, with the line if it is known."""
     problem, line = _in_plain_words(_RCL_LINE.sub('', reason)), _RCL_LINE.search(reason)
     odd = next((section for section in sections if not _NODE.fullmatch(section)), '')
     if line:
@@ -351,14 +372,14 @@ def _refusal(reason: str, sections: Mapping[str, int]) -> str:
 
 
 def _in_plain_words(problem: str) -> str:
-    """Return an error of PyYAML or rcl without the names of tokens."""
+    """Put an error of PyYAML or rcl into plain words, without the parser's own terms."""
     words = next((words for pattern, words in _PLAIN_WORDS if pattern in problem), problem)
     return re.sub("'?<stream end>'?", 'the end of the file', words)
 
 
 def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterYaml:
     """
-    Read a parameter file: a node gets the sections that match it, and later ones win.
+    Read a parameter file and check that rcl and PyYAML find the same parameters in it.
 
     :param called: the file's name in messages.
     :raises ConfigError: the file can't be read, or is no parameter file for ROS.
