@@ -95,7 +95,11 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """Return the middleware that is asked for but not installed (rcl then fails); else empty."""
+    """
+    Return the middleware that the environment asks for if it isn't installed; else empty.
+
+    Without this middleware rcl fails.
+    """
     wanted = os.environ.get('RMW_IMPLEMENTATION', '')
     if not wanted or wanted in installed:
         return ''
@@ -141,7 +145,8 @@ def describe_ros() -> dict[str, Any]:
     try:
         rclpy = importlib.import_module('rclpy')
         answer['middleware'] = rclpy.get_rmw_implementation_identifier()
-    # any failure (an rclpy of another Python, a missing middleware) is the answer
+    # Any error is returned as the answer, such as an rclpy for another Python or a missing
+    # middleware.
     except Exception as error:
         answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
         return answer
@@ -162,8 +167,8 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
 
     The answer has problems that would end a node, and warnings.
 
-    :param cameras: ``given`` if *namespaces* are all cameras that there will be; ``named`` if they
-        come from the file, so that there may be others.
+    :param cameras: ``given`` if *namespaces* are those of all cameras that will run; ``named`` if
+        they come from the file, so that further cameras may run.
     :param namespaces: the namespaces of the nodes that will get the file; an empty text is the
         root namespace.
     :returns: a dictionary; its ``misses`` are sections that the nodes refuse unless there are
@@ -180,7 +185,8 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
             'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed",
             'missing': missing,
         }
-    try:  # imported by name, like rclpy, because type checkers find no types for these modules
+    # These modules are imported by name, like rclpy, because type checkers find no types for them.
+    try:
         verdict = importlib.import_module('zc_perception.nodes.params.verdict')
         kinds = importlib.import_module('zc_perception.nodes.params.verdict').node_kinds()
     except ImportError as error:

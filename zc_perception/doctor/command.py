@@ -16,11 +16,11 @@
 """
 Run the checks of ``zc_doctor``, report, and write the result.
 
-:mod:`~zc_perception.doctor.zc_doctor` reads the options. Much of the report comes from outside:
-names of processes, nodes, cards and files, and values of the parameter file. So this file makes
-all text for people printable, whichever check has written it; the JSON output escapes such text
-itself. The JSON follows ``doctor.schema.json``, version 1: ids and keys don't change, but new ones
-may be added.
+:mod:`~zc_perception.doctor.zc_doctor` reads the options. Much of the report's text comes from
+    outside: names of processes, nodes, cards and files, and values of the parameter file. So this
+    file makes all text for people printable, whichever check has written it; the JSON output
+    escapes such text itself. The JSON follows ``doctor.schema.json``, version 1: ids and keys
+    don't change, but new ones may be added.
 
 Groups of checks run in parallel. The checks of one group run one after the other, each with a time
 limit. A check that hangs in the kernel can't be ended: its thread, named after the check, is left
@@ -168,7 +168,11 @@ _LAST = (
 
 
 def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
-    """Return the checks of these groups (or of all, with those of kinds), group by group."""
+    """
+    Return the checks of these groups, group by group; without *groups*, all checks.
+
+    Camera and accelerator classes bring checks of their own, which are included.
+    """
     cameras, accelerators = (
         [check for kind in kinds.declared.classes.values() for check in kind.CHECKS]
         for kinds in (CAMERAS, ACCELERATORS)
@@ -189,7 +193,7 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
 
 
 VERSION = 1
-# Of figures as text: a camera's formats are many.
+# A finding's figures are cut to this many characters, because a camera may have many formats.
 _LONGEST = 400
 _MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SKIP: 'skip'}
 
@@ -203,7 +207,7 @@ class Result:
 
 
 class _Memory:
-    """Remember the answers, so that each question starts a process only once."""
+    """The answers to the checks' questions, so that each question starts a process only once."""
 
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
@@ -231,11 +235,16 @@ def _not_checked(check: Check, why: str) -> list[Result]:
 
 
 def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
-    """Run a check and return its findings; an error in the check becomes a finding."""
+    """
+    Run a check; return its findings.
+
+    An error in the check itself becomes a finding.
+    """
     found: list[Result] = []
     try:
         for finding in check.run(system, needs):
-            # one by one: if the check fails later, its earlier findings are kept
+            # Take the findings one by one, so that the earlier ones are kept if the check fails
+            # later.
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
@@ -247,10 +256,10 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
-    """Run the checks, each for at most *limit_s*; yield findings early, but in order."""
+    """Run the checks, each for at most *limit_s*; yield findings as soon as the order allows."""
     system = replace(system, ask=_Memory(system.ask))
     ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
-    # For each group, the running check on a thread of its own, and the checks that come after it.
+    # For each group: the check that runs now, on its own thread, and the checks that follow it.
     lanes: dict[str, deque[Check]] = {}
     deadlines: dict[str, float] = {}
     done: dict[str, list[Result]] = {}
@@ -268,7 +277,7 @@ def run_checks(
 
     def end(check: Check, results: list[Result]) -> None:
         if check.id in done:
-            return  # a check that was given up as too slow has ended now
+            return  # this check was reported as too slow earlier, and has ended only now
         done[check.id] = results
         lanes[check.group].popleft()
         del deadlines[check.group]
@@ -303,7 +312,11 @@ def heading(system: System, needs: Needs) -> str:
 
 
 def lines_of(result: Result, verbose: bool) -> Iterator[str]:
-    """Yield the lines of one finding; a check that doesn't apply has none, unless *verbose*."""
+    """
+    Yield the report's lines about one finding.
+
+    A check that doesn't apply has no line, unless *verbose*.
+    """
     finding = result.finding
     if finding.status is Status.SKIP and not verbose:
         return
@@ -381,7 +394,7 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """Write text to stdout; BrokenPipeError: nobody reads it any more."""
+    """Write text to stdout; BrokenPipeError: no program reads it any more."""
     error = put(text, sys.stdout)
     if isinstance(error, BrokenPipeError):
         raise error
@@ -397,7 +410,7 @@ def _complain(text: str) -> None:
 
 
 def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run the checks, report, and return the exit code."""
+    """Run the checks, write the report, and return the exit code."""
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
         raise ConfigError(
@@ -423,7 +436,11 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run the program; return 0, or 1: a check failed, 2: wrong use, 128 + n: signal n."""
+    """
+    Run the program; return its exit code.
+
+    The code is 0, 1 if a check failed, 2 for wrong use, or 128 + n after signal n.
+    """
     with interruptions() as interruption:
         try:
             with interruption.allowed():

@@ -85,7 +85,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check for the sync-file ioctls on a real buffer, or else by the kernel's version."""
+    """Try whether a buffer has the sync-file ioctls; without a buffer, judge by the kernel."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             there = system.kernel_version() >= FENCES_SINCE
@@ -109,13 +109,17 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
 _LIMITS_FILE = '/etc/security/limits.d/zc-perception.conf'
-# About as many descriptors are open for Python, rclpy and a middleware.
+# About this many descriptors Python, rclpy and a middleware have open.
 _OWN_DESCRIPTORS = 128
 _PER_SLOT = 6
 
 
 def _limit(system: System, name: str, column: int = 0) -> float | None:
-    """Return a limit from ``/proc/self/limits`` (column 0: soft); ``None`` if it isn't listed."""
+    """
+    Return a limit from ``/proc/self/limits``; ``None`` if the file doesn't list it.
+
+    Column 0 is the soft limit, column 1 the hard limit.
+    """
     for line in system.read('proc/self/limits').splitlines():
         if line.startswith(name):
             words = line.removeprefix(name).split()
@@ -230,7 +234,7 @@ def python(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 _MIB = 1 << 20
-# Names of heaps that stand for no device node.
+# Names that parameter heap may have and that are no device nodes.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
 _OTHERWISE = (
     'frames then lie in memfds: cameras whose frames the CPU writes, such as '
@@ -259,7 +263,7 @@ def _rights(path: Path) -> dict[str, object]:
 
 
 def heaps(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report each heap that exists, each that is named but missing, and whether any exists."""
+    """Report each heap that exists, each named heap that is missing, and whether any exists."""
     nodes = heap_nodes(system)
     named = [name for name in needs.heaps if name not in _NO_NODE]
     usable = 0
@@ -333,7 +337,11 @@ def read_cma(system: System) -> tuple[int, int] | None:
 
 
 def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
-    """Compare the size of the pools in contiguous memory with what is free; name the others."""
+    """
+    Compare what the pools need of the contiguous memory with what is free.
+
+    Pools in other memory are only named.
+    """
     cma = read_cma(system)
     total, free = cma or (0, 0)
     there = (
@@ -429,7 +437,7 @@ def _heap_need(needs: Needs, name: str) -> Need:
 
 
 def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Try a buffer of each heap: allocate, map, SYNC, write, and read through a new mapping."""
+    """Try a buffer of each heap: allocate, map, synchronise, write, read by another mapping."""
     for name in trial_heaps(system):
         try:
             with allocate(system, name, 4 * PAGE) as buffer:
@@ -477,7 +485,7 @@ def _written_and_read(buffer: DmaBuf) -> bool:
 
 
 def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Try fences on a real buffer: EXPORT_SYNC_FILE, wait, IMPORT_SYNC_FILE."""
+    """Try fences with a real buffer: take a fence out of it, wait for the fence, put it back."""
     names = list(heap_nodes(system))
     if not names:
         yield skip('there is no heap for dma-bufs, and a memfd has no fences')

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Work out, without ROS, what the parameter file needs, and how large its pools are.
+Find out, without ROS, what a parameter file needs, and how large its buffer pools will be.
 
 For each pool, the doctor makes the same :class:`~zc_perception.negotiation.session.BufferSession`
 as the capture node, with the same participants (camera, inference nodes of the same process,
@@ -57,7 +57,7 @@ def camera_class(camera: NodeNeed) -> type[Camera]:
     """Return the class of a node's kind of camera; the base class if it can't be imported."""
     try:
         return CAMERAS.load(camera.kind)
-    except ConfigError:  # check cameras.configured reports the failure
+    except ConfigError:  # check ``cameras.configured`` reports this failure
         return Camera
 
 
@@ -80,7 +80,8 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
                 taken[spec.name] = spec.convert(values[spec.name])
             except ConfigError:
                 if spec is specs.own[0] and isinstance(values[spec.name], str):
-                    # an unknown kind of camera, which another check reports
+                    # The kind of camera is unknown, so this value can't be checked here. Another
+                    # check reports that.
                     taken[spec.name] = values[spec.name]
     return NodeNeed(node or f'/{kind}', specs.own[0].name, taken)
 
@@ -92,7 +93,7 @@ def needs_for(
     *,
     cameras_given: bool = False,
 ) -> Needs:
-    """Return what these nodes need; *path* is that of the parameter file."""
+    """Return what these nodes need; *path* is the parameter file's path."""
     uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
     heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
     importing = {name for name, kind in ACCELERATORS.declared.classes.items() if kind.IMPORTS}
@@ -103,7 +104,12 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return what the nodes of these sections need; *cameras*: namespaces, or the file's."""
+    """
+    Return what the nodes of these sections need.
+
+    :param cameras: the namespaces of the cameras; without them, the namespaces that the file
+        names.
+    """
 
     def found(kind: str) -> list[NodeNeed]:
         nodes = [f'/{name}/{kind}' for name in cameras] or list(
@@ -130,7 +136,11 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """Return the inference nodes of the camera's namespace, or else those of no camera's."""
+    """
+    Return the inference nodes in the camera's namespace.
+
+    If there are none, return the inference nodes that are in no camera's namespace.
+    """
     own = [
         inference
         for inference in needs.inferences
@@ -144,7 +154,8 @@ def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
 
 def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
     for name in candidates(inference.kind):
-        with suppress(ConfigError):  # the package is broken, which check model.load reports
+        # the accelerator's package can't be imported; check ``model.load`` reports this
+        with suppress(ConfigError):
             kind: type[Accelerator] = ACCELERATORS.load(name)
             foreseen = kind.foreseen(kind.own(inference.values), system)
             if foreseen is not None:
@@ -153,7 +164,11 @@ def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
-    """Return constraints with only slots, alignments and sizes, if the rest is unknown."""
+    """
+    Return constraints with only slots, alignments and sizes.
+
+    Used if nothing else is known of the camera's formats.
+    """
     return replace(
         constraints,
         formats=None,
@@ -167,7 +182,11 @@ def counting_only(constraints: BufferConstraints) -> BufferConstraints:
 
 
 def anywhere(constraints: BufferConstraints) -> BufferConstraints:
-    """Return constraints without wishes for memory, if the camera's memory is unknown."""
+    """
+    Return constraints without their demands on memory.
+
+    Used if the camera's memory is unknown.
+    """
     return replace(constraints, heaps=None, contiguous=False, devices=())
 
 
@@ -217,7 +236,7 @@ class PoolNeed:
         return replace(self, memory=name, contiguous=is_contiguous(name))
 
     def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
-        """Return this need with this number of slots of such buffers."""
+        """Return this need with another number of slots, each with *buffers*."""
         return replace(
             self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers)
         )
@@ -297,7 +316,7 @@ class _Consumers:
 
 
 def _counting(consumer: BufferConstraints, known: Known) -> BufferConstraints:
-    """Return the consumer's constraints about what is known of the camera."""
+    """Return those constraints of a consumer that the known facts about the camera can meet."""
     if not known.formats:
         return counting_only(consumer)
     return consumer if known.memory else anywhere(consumer)
@@ -315,7 +334,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         heaps = None if use is None else offered_heaps(system, camera['heap'], use)
         accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
-    except AllocationError as error:  # the check of heaps reports the missing heap
+    except AllocationError as error:  # check ``memory.heaps`` reports the missing heap
         return replace(
             need, memory='a heap that is not there', contiguous=False, problem=str(error)
         )
@@ -325,7 +344,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         need = need.in_heap(heaps.name)
     try:
         pool = kind.planned_pool(system, camera.values, heaps, consumers.agree)
-    except NegotiationError as error:  # or no format can have this size
+    except NegotiationError as error:  # This error also comes if no format can have this size.
         known = consumers.known
         return replace(
             need,

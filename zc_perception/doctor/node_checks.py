@@ -126,7 +126,7 @@ _UNCALIBRATED = (
 
 
 def _share_folder(system: System, package: str) -> str:
-    """Find a package's share folder as ament does; LookupError: no such package."""
+    """Find a package's share folder as ament does; LookupError: there is no such package."""
     for prefix in filter(None, system.environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep)):
         index = Path(prefix, 'share/ament_index/resource_index/packages', package)
         if (system.root / str(index).lstrip('/')).exists():
@@ -196,7 +196,7 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
 
 
 def _inferences(needs: Needs) -> tuple[NodeNeed, ...]:
-    """Return the inference nodes; without a parameter file, a single one with defaults."""
+    """Return the file's inference nodes; without a parameter file, one with default values."""
     return needs.inferences or (node_need('inference', {}),)
 
 
@@ -242,7 +242,9 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
         )
         if answer[
             'reasons'
-        ]:  # a missing card, or a model without a variant for the card, is no fault of the machine
+        # These reasons are no fault of the machine: it has no such card, or the model has no
+        # variant for the card.
+        ]:
             found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)
 
@@ -295,7 +297,7 @@ def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
 _PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
-#: The segment size of Fast DDS without a profile.
+#: The shared-memory segment size that Fast DDS has without a profile.
 _DEFAULT_SEGMENT = 512 * 1024
 _USUAL_IMAGE = 1920 * 1080 * 3
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
@@ -390,7 +392,7 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _segment(path: Path) -> int:
-    """Return the largest ``segment_size`` in an XML profile, or 0 if there is none."""
+    """Return the largest ``segment_size`` in a Fast DDS profile; 0: it has none."""
     tree = ElementTree.parse(path)
     sizes = [
         (node.text or '').strip()
@@ -401,7 +403,7 @@ def _segment(path: Path) -> int:
 
 
 def _image(system: System, needs: Needs) -> int:
-    """Return the bytes of the largest image, in rgb8 as plain subscribers get images."""
+    """Return the bytes of the largest image, as plain subscribers get it in rgb8."""
     sizes = [camera_class(camera).picture_size(system, camera.values) for camera in needs.cameras]
     return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
 
@@ -511,7 +513,8 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
         socket_path(folder, '0' * 32)
         if os.path.lexists(folder):
             if groups:
-                _owned(folder, system.user)  # the nodes themselves give the folder to the group
+                # the nodes give the folder to the group when they start
+                _owned(folder, system.user)
             else:
                 runtime_folder(None, system.environment)
     except ConfigError as error:
@@ -538,7 +541,11 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _refusal(parent: os.PathLike[str]) -> str:
-    """Return why no folder can be made there; empty if one can. Rights alone don't tell this."""
+    """
+    Return why no folder can be made in *parent*; empty: it can.
+
+    The check tries it, because permissions alone don't tell this.
+    """
     try:
         os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
     except OSError as error:

@@ -67,14 +67,15 @@ def _parser() -> OptionParser:
         nargs='+',
         default=[],
         metavar='NAME',
-        help='namespaces, as for perception --cameras',
+        help='namespaces of the cameras, as for perception --cameras',
     )
     main.add_argument(
         '--only',
         nargs='+',
         default=[],
         metavar='GROUP',
-        help='only checks whose names begin so, such as cameras or model; a wrong one is told all',
+        help='run only the checks of these groups, such as cameras or model; a wrong name gets a '
+             'list of all',
     )
     main.add_argument(
         '--verbose', action='store_true', help="show figures, and what doesn't apply and why"
@@ -91,13 +92,17 @@ def _parser() -> OptionParser:
         type=float,
         default=CHECK_LIMIT_S,
         metavar='S',
-        help=f'of each check (default: {CHECK_LIMIT_S:g})',
+        help=f'time limit of each check (default: {CHECK_LIMIT_S:g})',
     )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
-    """Run it; return 0, or 1: a check failed, 2: wrong use, 128 + n: signal n."""
+    """
+    Run the program; return its exit code.
+
+    The code is 0, 1 if a check failed, 2 for wrong use, or 128 + n after signal n.
+    """
     with ending_quietly('zc_doctor'):
         from zc_perception.programs import start
 

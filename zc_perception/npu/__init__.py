@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Accelerators behind one small interface, the models they load, and the scheduler.
+Accelerators behind one interface, the models that they load, and the frames' scheduler.
 
 No ROS.
 

@@ -117,7 +117,11 @@ class Job(Protocol):
         """
 
     def close(self) -> None:
-        """Give the result's memory and the fence back."""
+        """
+        Give the result's memory back and close the fence.
+
+        The result's views are invalid then.
+        """
 
 
 def reads_by_cpu(participant: str) -> BufferConstraints:
@@ -178,13 +182,15 @@ class Accelerator(ABC):
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks of ``zc_doctor`` for this accelerator."""
     IMPORTS: ClassVar[bool] = False
-    """Whether its device reads the frames' own memory, which then must be dma-bufs."""
+    """Whether the device reads the frames' own memory, which must then be dma-bufs."""
     EVENTS: ClassVar[DriverEvents | None] = None
     """The driver's tracepoints of imports and jobs, for ``zc_verify``."""
     AUTO: ClassVar[int | None] = None
-    """Its place in the order of ``accelerator: auto``, the lowest first.
+    """
+    Its place in the order in which ``accelerator: auto`` tries accelerators; the lowest is first.
 
-    ``None``: it runs only if the parameter names it."""
+    ``None``: the accelerator is used only if the parameter names it.
+    """
     DEVICE_FIRST: ClassVar[bool] = False
     """Whether a device that can't be used is reported before a model that doesn't fit.
 
@@ -205,8 +211,8 @@ class Accelerator(ABC):
         """
         Return the constraints of :meth:`constraints`, as far as no device is needed to know them.
 
-        They say which frames the accelerator takes and how many slots it holds. ``zc_doctor``
-        calculates the pools' sizes from them.
+        The constraints say which frames the accelerator takes and how many slots it holds.
+        ``zc_doctor`` calculates the pools' sizes from them.
 
         :param values: as :meth:`own` returns them.
         :returns: the constraints; ``None`` if the accelerator can't be used on this machine.
@@ -267,7 +273,7 @@ class Accelerator(ABC):
 
         :returns: a function that releases the kept import; call it if the buffers won't be used.
 
-        :raises AcceleratorError: it can't import them.
+        :raises AcceleratorError: the device can't import them.
         """
         return None
 
@@ -275,7 +281,7 @@ class Accelerator(ABC):
         """
         Make the frame's buffers readable for the device.
 
-        :raises AcceleratorError: it can't import them.
+        :raises AcceleratorError: the device can't import them.
         :raises DeviceLostError: the device is gone.
         """
         return ImportHandle()

@@ -186,11 +186,13 @@ class WorkedJob(Generic[R]):
         if ended:
             return
         if self._result_is_read and result is not None:
-            with contextlib.suppress(ValueError):  # the accelerator was closed first
+            # the accelerator, and the result's memory with it, may be closed already
+            with contextlib.suppress(ValueError):
                 result.end_reading()
         if over:
             self._give_back(result)
-            self.fence.signal()  # the worker may be about to, and would find it closed
+            # the thread may be about to signal the fence, and would find it closed
+            self.fence.signal()
             self.fence.close()
 
 
@@ -217,7 +219,11 @@ class Engine(ABC):
 
     @abstractmethod
     def geometry(self, width: int, height: int) -> Letterbox:
-        """Return the geometry that maps the outputs to a frame of this size. Any thread."""
+        """
+        Return the geometry that maps the outputs to a frame of this size.
+
+        Any thread may call it.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Release the engine's resources."""

@@ -58,7 +58,7 @@ FOR_ALL = (
 )
 """Parameters of the inference node that every accelerator also reads."""
 AUTO = 'auto'
-"""Not an accelerator, but the first that fits, in the order of their ``AUTO``."""
+"""The value of parameter ``accelerator`` that means: the first that fits, see ``AUTO``."""
 # The registered classes derive from Accelerator. That module imports this one for manifests'
 # engines, so it isn't imported here.
 ACCELERATORS: Kinds[Any] = Kinds(

@@ -742,7 +742,7 @@ def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
 
 
 class _DuplicateKeyError(yaml.YAMLError):
-    """A key stands twice in one mapping."""
+    """A key is given twice in one mapping."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -994,9 +994,9 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     given = part.needed('head')
     options: dict[str, Any] = {'kind': given} if isinstance(given, str) else given
     head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **options)
-    if (
-        network.width or network.resize == 'none'
-    ):  # otherwise the size is unknown because the compiled model's file is missing
+    # Otherwise the compiled model's file is missing, so the size is unknown and the head can't be
+    # checked.
+    if network.width or network.resize == 'none':
         try:
             make_head(head)
         except ConfigError as error:

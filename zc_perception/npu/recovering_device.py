@@ -117,7 +117,11 @@ class RecoveringDevice:
         return self._past_trial_imports + self.accelerator.trial_imports
 
     def loss(self, error: Exception) -> str:
-        """Return why the device is lost; empty if *error* is no loss, or nothing can reopen it."""
+        """
+        Return why the device is lost.
+
+        Empty: *error* means no loss, or it can't be opened again.
+        """
         return str(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
@@ -192,7 +196,7 @@ class HangWatch:
         self._full_since_ns = 0
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Set the timeout of jobs submitted from now on."""
+        """Begin counting anew, because a result came or another device was opened."""
         self._timeout_s = timeout_s
 
     def start(self) -> None:

@@ -189,7 +189,7 @@ class Scheduler:
         self._accept = accept
         self._keep_all = keep_all
         self._wanted = max(1, in_flight)
-        # The highest number of jobs on the device, jobs that were given up not counted.
+        # The highest number of jobs on the device at once; jobs that were given up don't count.
         self._most = 1
         self._note_places()
         self._timeout_s = timeout_s
@@ -438,7 +438,11 @@ class Scheduler:
                     self._lose(lost)
 
     def _wait(self, *, take: bool) -> None:
-        """Wait until a frame may be taken, a job is done or late, or the owner wants something."""
+        """
+        Wait until a frame can be taken, a job is done or late, or another thread calls.
+
+        :param take: whether the device has room for a frame.
+        """
         poller = self._poller
         recovering = self._device.recovering
         # Do not poll a closed queue: its descriptor is always readable, so the loop would spin.
@@ -483,7 +487,8 @@ class Scheduler:
         if self._device.replaceable:
             self._lose(hanging)
         else:
-            # a device that can't be reopened is not lost: it accepts or refuses each frame
+            # A device that can't be opened again never counts as lost: it is offered each frame,
+            # and accepts or refuses it.
             self._late.clear()
 
     def _stop_waiting(self, entry: InFlight) -> None:
@@ -561,7 +566,8 @@ class Scheduler:
             self._hang_watch.start()
             if self._device.state.attempt:
                 self._device.proved()
-        # If one of these two steps raises, the other still runs, and the thread goes on.
+        # Closing the job and releasing the frame are two separate steps: if one raises, the other
+        # still runs, and the thread goes on.
         try:
             entry.job.close()
         except Exception as error:
@@ -625,7 +631,8 @@ class Scheduler:
 
     def _report(self, frame: Frame, error: Exception, entry: InFlight | None = None) -> None:
         self.failing = entry
-        with contextlib.suppress(Exception):  # the frame is already counted
+        # on_error may raise anything; the frame is counted already
+        with contextlib.suppress(Exception):
             self._on_error(frame, error)
         self.failing = None
 
@@ -700,7 +707,11 @@ class _LatePlaces:
         return True
 
     def keep(self, fence: Fence) -> None:
-        """Own a fence that no lease has taken: closed early, a fence would never signal."""
+        """
+        Keep a fence that no lease has taken.
+
+        If it were closed too early, it would never signal.
+        """
         self._kept.append(fence)
 
     def _close_kept(self, over: Callable[[Fence], bool]) -> None:
@@ -747,7 +758,8 @@ class _CallQueue:
     def work_off(self) -> None:
         """Run the waiting calls."""
         while self.waiting:
-            with contextlib.suppress(IndexError):  # another thread has just refused the last call
+            # another thread has just taken the last call to refuse it
+            with contextlib.suppress(IndexError):
                 answer, function = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
                     try:
@@ -760,7 +772,8 @@ class _CallQueue:
         with self._lock:
             self._refusal = f'the accelerator is not available: {reason}'
         while self.waiting:
-            with contextlib.suppress(IndexError):  # the last call has just begun to run
+            # the scheduler's thread has just taken the last call
+            with contextlib.suppress(IndexError):
                 answer, _ = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
                     answer.set_exception(AcceleratorError(self._refusal))

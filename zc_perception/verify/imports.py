@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Follow the driver's imports, releases and submits through a trace, and compare with the frames.
+Follow the driver's imports, releases and jobs through a trace; compare them with the frames.
 
 Read :class:`ImportFollowing` first, at the end. That class reads the trace once, event by event:
 
@@ -45,15 +45,15 @@ from zc_perception.verify.evidence.buffers import History, Snapshot
 from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.observation import NodeView, Observation
 
-# A frame record's time is taken before or after the system call, and the event's time during the
-# call.
+# The node takes a frame record's time before or after the system call; the event's time is taken
+# during the call. They may differ by this much.
 _SLACK_NS = 1_000_000
-# A driver may release an import a little later than the node asks for this.
+# A driver may release an import some frames later than the node asks it to.
 _GRACE_FRAMES = 4
 
 
 class _Frames:
-    """One node's submitted frames."""
+    """One node's submitted frames, to be matched with the driver's events."""
 
     def __init__(self, node: NodeView) -> None:
         self.pid = node.pid
@@ -74,7 +74,7 @@ class _Frames:
         ]
 
     def until_use(self, event: KernelEvent) -> float:
-        """Return the time from an import to the nearest frame submitted with its handle."""
+        """Return the time from an import to the nearest submitted frame that uses its handle."""
         uses = (
             one
             for one in self.records
@@ -97,8 +97,8 @@ class JobOwners:
         self._of_pid: dict[int, list[int]] = {}
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
-        # A log has thread ids of the node's own pid namespace, and the trace has those of the
-        # initial one.
+        # A frame log has thread ids of the node's pid namespace, and the trace those of the
+        # machine's first one. So threads can be told apart only if these are the same.
         self._tell_threads = all(
             seen.process_of.get(thread) == frames.pid
             for frames in self._frames
@@ -116,7 +116,8 @@ class JobOwners:
         self._of_thread = self._choose(
             {tid: (self._of_pid[seen.process_of[tid]], jobs[tid]) for tid in jobs}, imported
         )
-        self._record_of: dict[int, FrameRecord] = {}  # by the id() of the event
+        # the frame of each submit event, by the event's id()
+        self._record_of: dict[int, FrameRecord] = {}
         self.unmatched = [
             self._match(
                 frames,
@@ -196,7 +197,7 @@ class JobOwners:
     def _score(
         self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]
     ) -> tuple[bool, int, int] | None:
-        """Rate how well a node's frames match a thread's jobs; ``None``: not at all."""
+        """Rate how well a node's frames match a thread's jobs; ``None``: they don't match."""
         frames = self._frames[index]
         away = [
             min(abs(job.time_ns - one.submitted_ns) for one in found)
@@ -210,7 +211,11 @@ class JobOwners:
         return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
     def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
-        """Assign a frame to each job of a node, nearest first; return the frames left over."""
+        """
+        Assign a frame to each job of a node, the nearest in time first.
+
+        Return the other frames.
+        """
         left = {id(record): record for record in frames.records}
         pairs = [
             (abs(job.time_ns - record.submitted_ns), id(job), id(record))
@@ -247,7 +252,7 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """Return the drivers of fences (context, seqno), as the fences' events name them."""
+    """Return the names of the drivers whose fences these (context, seqno) are, by the events."""
     return {
         event.fields.get('driver', '')
         for event in events
@@ -347,13 +352,19 @@ class ImportTable:
         self.last: Import | None = None
         self._last_tid = 0
         self._of_handle: dict[int, list[Import]] = {}
-        self._growing: dict[int, tuple[int, Import]] = {}  # by thread
+        # the import that each thread is making, by thread
+        self._growing: dict[int, tuple[int, Import]] = {}
         self._alive: set[Import] = set()
         self._used: set[frozenset[int]] = set()
-        self._given_back: set[frozenset[int]] = set()  # since the last import or submit
+        # the images that were released since the last import or job
+        self._given_back: set[frozenset[int]] = set()
 
     def begin(self, event: KernelEvent) -> None:
-        """Note an import event: a new import, or a further buffer of the same thread's image."""
+        """
+        Note an import event.
+
+        It begins an import, or adds a buffer to the image that the same thread is importing.
+        """
         handle = event.number('handle')
         known, growing = self._growing.get(event.tid, (-1, None))
         if growing is None or known != handle or event.inode in growing.image:
@@ -368,7 +379,11 @@ class ImportTable:
         self._given_back.clear()
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
-        """Return the import that a job reads; its frame's inodes, none: unknown."""
+        """
+        Return the import that a job reads.
+
+        :param inodes: the buffers of the job's frame; empty: the frame is unknown.
+        """
         self._growing.pop(event.tid, None)
         self._given_back.clear()
         self.last = None
@@ -386,7 +401,11 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """Return whether a release can be this node's; *recorded*: of an import in the trace."""
+        """
+        Return whether a release can be this node's.
+
+        :param recorded: count only imports that are in the trace.
+        """
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
@@ -435,7 +454,11 @@ class ImportTable:
 def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
-    """Return the imports that a cache needs: the first of each image, anew after a clearing."""
+    """
+    Return the imports that a cache needs: the first one of each image.
+
+    After the cache was cleared each image needs one import again.
+    """
     cleared_ns = table.cleared_ns(since_ns)
     made = {
         (frozenset(one.image), False)
@@ -452,7 +475,7 @@ def _needed(
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """Return *unread* without the imports of failed frames, whose jobs the card refused."""
+    """Return *unread* without the imports of frames whose jobs the card refused."""
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
@@ -464,7 +487,7 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
 
 
 def _kept(node: NodeView, table: ImportTable) -> int:
-    """Count the imports that a node without a cache kept although later frames were done."""
+    """Count the imports that a node without a cache still holds although later frames are done."""
     done = sorted(record.done_ns for record in node.records if record.submitted_ns)
     if len(done) <= _GRACE_FRAMES:
         return 0
@@ -532,7 +555,7 @@ class ImportFollowing:
         self._others = ImportTable()
         self._shared: Counter[int] = (
             Counter()
-        )  # by node, frames of the window that had no import of their own
+        )  # for each node, the number of frames in the window without an import of their own
         images = {
             record.inodes for node in self._nodes for record in node.records if record.submitted_ns
         }
@@ -540,7 +563,8 @@ class ImportFollowing:
         self._frame_inodes = {inode for image in images for inode in image}
         # A node that ends during the window leaves jobs that it has not recorded.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
-        self._jobs: list[tuple[FrameJob, Import, bool]] = []  # the last one: in the window
+        # the last element says whether the job was in the window
+        self._jobs: list[tuple[FrameJob, Import, bool]] = []
         self._strangers: set[int] = set()
         self._owner_of_fence: dict[tuple[int, int], int] = {}
         self._completed: dict[
@@ -587,7 +611,8 @@ class ImportFollowing:
 
     def _import(self, pid: int, event: KernelEvent) -> None:
         owners = self._owners.of_import(pid, event)
-        # An open file never gives a job number twice.
+        # If a node holds this import's number already, the event is another node's: an open file
+        # of the card never gives the same number twice at a time.
         new = [owner for owner in owners if not self._tables[owner].holds(event)]
         for owner in (new or owners)[:1]:
             self._tables[owner].begin(event)
@@ -616,7 +641,7 @@ class ImportFollowing:
         self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
-        """Judge one frame when its submit event is reached."""
+        """Judge one frame, when the events have been followed up to its job."""
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:
@@ -663,7 +688,7 @@ class ImportFollowing:
             self._tables[owner].release(event)
 
     def _look_at_fences(self) -> None:
-        """Find out from the fences which buffers the jobs read."""
+        """Find out from the fences which buffers the jobs have read."""
         users: defaultdict[int, set[int]] = defaultdict(set)
         for node in self._nodes:
             for record in node.records:
@@ -721,8 +746,8 @@ class ImportFollowing:
             if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)
         ]
         self.imports += len(of_window)
-        # Nobody knows what was imported before the recording, but each of these handles stands for
-        # only one image.
+        # Imports from before the recording are unknown, but each of their handles can stand for
+        # only one image. Further images of a handle are an error.
         self.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
         if node.before.get('import_cache', node.cached) != node.cached:
             self.unknown.append(
@@ -740,7 +765,8 @@ class ImportFollowing:
                 if one.image in self._images
             ]
             self.new_buffers += sum(len(one.image) for one in needed)
-            # A cache that finds itself too small imports again each image that it removed, once.
+            # A cache that was too small grows, and then imports once more each image that it had
+            # removed.
             own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
             again = max(0, len(own) - traced().drivers[node.accelerator].kept)
             surplus = max(0, len(of_window) - len(needed) - again - trials)
@@ -826,7 +852,7 @@ class ImportFollowing:
         }
 
     def _not_seen(self) -> list[str]:
-        """List what could not be judged because no source tells it."""
+        """List what can't be judged, because no source has the facts."""
         told = [
             (
                 "where the planes begin in an import, and their strides: the driver's events do "

@@ -37,7 +37,8 @@ from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION
 from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.observation import CAPTURE, NodeView, Observation
 
-#: Exporters whose memory devices can share: Jetson's, the dma-heaps, V4L2's, and udmabuf.
+#: Names of the exporters whose buffers devices can import: Jetson's, the dma-heaps', V4L2's, and
+#: udmabuf's.
 KNOWN_EXPORTERS = (
     'nvmap',
     'tegra-buf',
@@ -111,7 +112,7 @@ class Findings:
     """
     The violations of an invariant, and the things not known about it.
 
-    A check is concluded from both.
+    Both together give the check's verdict.
 
     :ivar broken: pairs of a reason and what to do about it; a single pair makes the check false.
     :ivar unknown: such pairs, too; if nothing is broken, a single pair makes the check "not
@@ -122,11 +123,11 @@ class Findings:
     unknown: list[tuple[str, str]] = field(default_factory=list)
 
     def breaks(self, reason: str, next_step: str) -> None:
-        """Note a violation of the invariant."""
+        """Note that the invariant is violated."""
         self.broken.append((reason, next_step))
 
     def unsure(self, reason: str, next_step: str) -> None:
-        """Note something that is not known about the invariant."""
+        """Note that something about the invariant isn't known."""
         self.unknown.append((reason, next_step))
 
     def conclude(self, name: str, title: str, source: str, figures: Mapping[str, Any]) -> Check:
@@ -165,7 +166,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Check what every check needs: each node submitted frames, and all were seen."""
+    """Note what stands against every check: nodes without frames, and frames that weren't seen."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -193,7 +194,7 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """Check that the nodes' counters, which they wrote after the window, end with it."""
+    """Note each node that didn't write its counters after the window."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (
@@ -247,8 +248,8 @@ def check_attached(seen: Observation) -> Check:
             ]
             attached += not absent
             for inode in absent:
-                # The device is certainly not attached: the history is exact, or no such dma-buf
-                # exists.
+                # It is certain that the device isn't attached if the history is exact, or if the
+                # buffer is no dma-buf.
                 sure = found[inode].exact or inode not in seen.dmabufs
                 (missing if sure else unsure)[inode] += 1
         memory = {inode for device, inode in seen.memfds}
@@ -370,7 +371,7 @@ def check_imports(seen: Observation) -> Check:
 
 
 def check_copies(seen: Observation) -> Check:
-    """Check I4: no process maps a frame, no node copies one or counts a copy."""
+    """Check I4: no process maps a frame, no node copies a frame or counts a copy."""
     findings = Findings()
     _frames(seen, findings)
     if seen.mappings:
@@ -423,7 +424,7 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """Note what was not examined: frames' producers, memory under udmabuf, unmapped pages."""
+    """Note ways to copy that weren't examined: unseen producers, memfds of udmabuf, held pages."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
@@ -473,8 +474,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
     ):
-        # These mappings began after the first look at all maps. If a mapping ended before the last
-        # look, only its event shows it.
+        # Only mappings since the first look at all maps are judged by their events: such a mapping
+        # may have ended before the next look.
         told = (
             f'frames were mapped {early} times just before the window, and whether they '
             'stayed mapped in it is not known'

@@ -125,7 +125,7 @@ _FORMS: dict[str, _Form] = {
 
 
 def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the facts of the right form, and a sentence for each of a wrong form."""
+    """Return the facts that have the right form, and a sentence for each other fact."""
     good = dict(facts)
     wrong = []
     for name, (fits, form) in _FORMS.items():
@@ -169,7 +169,11 @@ class WatchedNode(NodeView):
         self.before = self.facts()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the window's latest facts; :attr:`unreadable` has those of a wrong form."""
+        """
+        Return the latest facts in the window.
+
+        :attr:`unreadable` names facts of a wrong form.
+        """
         return self.after if self._kept else self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -183,18 +187,26 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """Whether the node has written facts since :meth:`expect_facts`; the first are kept."""
+        """
+        Whether the node has written facts since :meth:`expect_facts`.
+
+        The first facts since then are kept.
+        """
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None
 
     @property
     def idle(self) -> bool:
-        """Whether the node finished no frame since :meth:`expect_facts`, so it has no news."""
+        """
+        Whether the node finished no frame since :meth:`expect_facts`.
+
+        Its facts can't change then.
+        """
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
-        """Return whether all frames before *time_ns* are known, because a later one is done."""
+        """Return whether all frames before *time_ns* are recorded, because a later one is done."""
         if self.role != INFERENCE or not time_ns:
             return True
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
@@ -226,7 +238,7 @@ class NodeThreads:
             self.add(pid)
 
     def add(self, pid: int) -> None:
-        """Add a process with its current threads."""
+        """Add a node's process with its current threads."""
         self._process_of[pid] = pid
         for tid in threads_of(pid, self._proc):
             self._process_of[tid] = pid
@@ -238,7 +250,11 @@ class NodeThreads:
                 self._process_of[tid] = pid
 
     def follow(self, events: Iterable[KernelEvent]) -> None:
-        """Add threads and children from ``sched_process_fork`` events; they may have ended."""
+        """
+        Add the threads and children that ``sched_process_fork`` events name.
+
+        They may have ended already, so :meth:`look` would miss them.
+        """
         for event in events:
             if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
                 self._process_of.setdefault(event.number('child_pid'), parent)
@@ -333,8 +349,8 @@ def memory_of(
 
 
 _TICK_S = 0.25
-#: The share of the time that looks at buffers and maps may take; on a slow machine these looks
-#: are made less often.
+#: Looking at buffers and maps may take at most this share of the time. So on a slow machine these
+#: looks are made less often.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
 #: The interval between two looks while waiting for nodes' facts.
@@ -352,7 +368,7 @@ Wait = Callable[[float], bool]
 
 @dataclass(frozen=True)
 class Roots:
-    """The roots of the trees that are read."""
+    """The root folders of ``/proc``, debugfs and tracefs; tests use others."""
 
     proc: Path = PROC
     tracing: Path = TRACING
@@ -394,7 +410,8 @@ class Measurement:
         self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True
     ) -> None:
         self.roots = roots or Roots()
-        #: Instances left by killed runs and removed here; the caller may want to report them.
+        #: Names of the trace instances that killed runs left and that were removed here, for the
+        #: caller to report.
         self.leftovers: list[str] = []
         #: What could not be removed at the end.
         self.teardown: list[Unreadable] = []
@@ -472,7 +489,8 @@ class Measurement:
         self._nodes = [WatchedNode(log) for log in logs]
         for log in logs:
             self._threads.add(log.pid)
-            # a frame's record comes when it is done: what is in flight now is still to come
+            # Skip the records of the past. A frame in flight gets its record when it is done, so
+            # it isn't skipped.
             log.skip()
         self._begin(wait)
         deadline = time.monotonic() + seconds
@@ -520,8 +538,8 @@ class Measurement:
         if self._probe is not None:
             self._probe.end()
         self._look_at_pins()
-        # Frames that were submitted in the window are still in flight. Their records come when
-        # they are done.
+        # Some frames that were submitted in the window are still in flight. Wait for their
+        # records.
         self._wait_for_facts(wait, all, end_ns, past_ns=end_ns)
         for node in self._nodes:
             node.keep_facts()
@@ -571,7 +589,7 @@ class Measurement:
         self._samples = sampler.stop()
 
     def _expect_facts(self) -> int:
-        """Wait from now on for new facts of all nodes; return a time before any is written."""
+        """Expect new facts of all nodes from now on; return the time now."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             node.expect_facts()
@@ -646,7 +664,7 @@ class Measurement:
             self._look_at_descriptors()
 
     def _look_at_descriptors(self) -> None:
-        """Find out which of the nodes' buffers are dma-bufs, and who exports them."""
+        """Find out which of the nodes' buffers are dma-bufs, and which driver exports them."""
         holders = read_holders(self._pids, self.roots.proc)
         self._seen.tell('exporters', *holders.unreadable)
         self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
@@ -689,7 +707,11 @@ class Measurement:
             )
 
     def _look_at_pins(self) -> None:
-        """Look for pages held without a mapping; give a slow pipe's reader a moment to read."""
+        """
+        Look for pages held without a mapping.
+
+        A pipe with bytes is looked at again after a moment, because its reader may only be slow.
+        """
         if find_pins(proc=self.roots.proc):
             time.sleep(_TICK_S)
             self._pins |= dict.fromkeys(find_pins(proc=self.roots.proc))

@@ -16,7 +16,7 @@
 """
 The observation of a running system in one window of time.
 
-An :class:`Observation` is plain data, which the invariants are checked on. Only
+An :class:`Observation` is plain data; the checks of the invariants read nothing else. Only
 :class:`~zc_perception.verify.measurement.Measurement` writes to it.
 """
 
@@ -52,7 +52,7 @@ def time_of(record: FrameRecord) -> int:
 @dataclass
 class NodeView:
     """
-    One node.
+    What was seen of one node.
 
     :ivar before: the node's facts at the beginning of the window.
     :ivar after: the first facts that the node wrote after the window had ended.
@@ -88,7 +88,7 @@ class NodeView:
 
     @property
     def imports(self) -> bool:
-        """Whether the accelerator's driver imports frames, with tracepoints that show this."""
+        """Whether the accelerator's driver imports frames and shows this by tracepoints."""
         return self.accelerator in traced().drivers
 
     @property
@@ -246,5 +246,5 @@ class Observation:
         return sum(node.lost for node in self.nodes)
 
     def why(self, *topics: str) -> list[Unreadable]:
-        """Return what could not be read about these topics, as a text."""
+        """Return the sources that could not be read, of these topics."""
         return [one for topic in topics for one in self.unreadable.get(topic, ())]

@@ -77,7 +77,8 @@ from zc_perception.whole_file import write_whole
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
 HOT_PERCENT = 1.0
-#: With fewer samples of a process, one per cent of the process's time can't be judged.
+#: With fewer samples of a process, it can't be judged whether copying took one per cent of its
+#: time.
 MIN_SAMPLES = 100
 KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
 
@@ -91,7 +92,7 @@ class DocumentKeys:
 
     @property
     def holds(self) -> bool:
-        """``pass_document``."""
+        """Whether all four keys hold, which ``result.json`` calls ``pass_document``."""
         return all(value is True for value in self.keys.values())
 
 
@@ -182,7 +183,7 @@ EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Result:
-    """The whole result, and the files beside ``result.json`` by purpose."""
+    """The whole result, and the names of the files beside ``result.json``."""
 
     seen: Observation
     checks: Sequence[Check]
@@ -198,7 +199,11 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0: all hold; 1: all were measured, one fails; 3: not all could be measured."""
+        """
+        The exit code: 0: all hold.
+
+        1: all were measured, but one fails; 3: one wasn't measured.
+        """
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
@@ -382,7 +387,8 @@ class Descendants:
 
     def has(self, pid: int) -> bool:
         """Return whether a process is a descendant."""
-        for _ in range(_WALKS):  # a child of an ended parent has another parent now
+        # If a parent ended during the walk, its child has another parent now, so walk again.
+        for _ in range(_WALKS):
             found = self._walk(pid)
             if found is not None:
                 return found
@@ -404,7 +410,7 @@ class Descendants:
         return False
 
     def reap(self, but: int) -> None:
-        """Take the exit status of each ended orphan except *but*, which others wait for."""
+        """Take the exit status of each ended child except *but*, for which other code waits."""
         own = os.getpid()
         for pid in all_pids():
             state = process_state(pid)
@@ -481,7 +487,11 @@ class Command:
         return self._process.poll()
 
     def stop(self) -> None:
-        """End the command as Ctrl-C would, then by force; then end all processes that it left."""
+        """
+        End the command as Ctrl-C would, if need be by force.
+
+        Then end the processes that it left.
+        """
         self._end(lambda: [] if self.ended else [self._process.pid])
         self._end(lambda: [pid for pid in all_pids() if self.started(pid)])
         self._descendants.reap(self._process.pid)
@@ -489,7 +499,7 @@ class Command:
         self._output.close()
 
     def _end(self, those: Callable[[], list[int]]) -> None:
-        """Signal these processes until none is left."""
+        """Send signals to these processes until all have ended."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -508,7 +518,7 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """Wait at most *seconds* until frames flow through each node of a command."""
+    """Wait until frames flow through each node of a command, at most *seconds*."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
@@ -536,12 +546,12 @@ def wait_for_frames(
 
 
 def identity_of(log: FrameLogReader) -> tuple[int, str, int]:
-    """Return a key that differs between all logs of a machine, also successive ones of a node."""
+    """Return a key that no two logs on a machine share, not even successive logs of one node."""
     return log.pid, log.node, log.started_ns
 
 
 def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
-    """Return a line, with advice, for each of *pids* that is no process with a node."""
+    """Return a line with advice for each of *pids* that is no running node."""
     told = []
     seen = {log.pid for log in found}
     hidden = {one.pid: one for one in found.unreadable}
@@ -617,7 +627,7 @@ class Newcomers:
                 ):
                     self._began[identity] = min(now_ns, log.started_ns), str(log)
         for one in logs.unreadable:
-            # A process without a name has ended meanwhile.
+            # A process whose name can't be read has ended meanwhile.
             if one.name and one.pid not in self._hidden and self._counts(one.pid):
                 self._unreadable.setdefault(one.pid, (now_ns, one))
 
@@ -634,7 +644,7 @@ class Newcomers:
 
 
 class Say:
-    """Print each text as one printable line; continue if nobody reads the output any more."""
+    """Prints each text as one printable line; goes on if no program reads the output any more."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -758,7 +768,7 @@ def _unreadable(
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
-    # A process without a name has ended meanwhile.
+    # A process whose name can't be read has ended meanwhile.
     hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
         hidden = [
@@ -794,7 +804,8 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             for one in hidden:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
-                # set this only after starting the command, because the command would inherit it
+                # Lower this process's priority only after starting the command, which would
+                # inherit the priority.
                 os.nice(10)
             newcomers = Newcomers(found, arguments.pid, command)
             ending = measurement.watch(

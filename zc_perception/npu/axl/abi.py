@@ -48,7 +48,7 @@ class ImportFlags(enum.IntFlag):
 
 
 class AxlImportFd(ctypes.LittleEndianStructure):
-    """``struct axl_import_fd``: one dma-buf, LINEAR, tight strides, planes one after the other."""
+    """``struct axl_import_fd``: a LINEAR image without padding in one dma-buf, to be imported."""
 
     _fields_ = (
         ('fd', ctypes.c_int32),

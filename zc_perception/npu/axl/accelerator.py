@@ -98,7 +98,12 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """Note that a job has ended; release the handle if it was the last and a release waits."""
+        """
+        Note that a job has ended.
+
+        If it was the last job that read the handle, and a release of the handle waits, release it
+        now.
+        """
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]
@@ -117,7 +122,7 @@ class ImportsInUse:
         try:
             self._release(handle)
         except DeviceLostError:
-            pass  # the lost device has released all its handles
+            pass  # the device is lost, and with it all its handles are released
         except AcceleratorError as error:
             self.release_errors += 1
             self.last_release_error = str(error)
@@ -599,7 +604,11 @@ class ResultBuffers:
             self._jobs.let_go(handle)
 
     def give_back_late(self, result: ResultBuffer, handle: int, fence: SyncFile) -> None:
-        """Take both back when *fence* has signalled; this object owns the fence from now on."""
+        """
+        Take a result buffer and an import back when *fence* has signalled.
+
+        This object owns the fence from now on.
+        """
         if self._closed:
             fence.close()
         else:
@@ -633,7 +642,7 @@ class AxlJob:
         box: Letterbox,
     ) -> None:
         self.fence: SyncFile = fence
-        #: See :class:`Job`.
+        #: The number that the driver gave the job, see :class:`Job`.
         self.device_seqno = fence.seqno
         self.letterbox = box
         self._handle = handle

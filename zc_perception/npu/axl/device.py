@@ -53,9 +53,11 @@ from zc_perception.pixel.modifier import LINEAR
 JOB = 'job'
 """The name that an error of a job's fence has in place of an ioctl's name."""
 ENOTSUPP = 524
-"""The kernel's own number, which some exporters let out to user space.
+"""
+An errno of the kernel alone, which some exporters let through to user space.
 
-C libraries have no name for this number."""
+C libraries have no name for it.
+"""
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
@@ -419,7 +421,7 @@ class AxlDevice:
     def _knows(
         self, name: str, argument: ctypes.Structure | ctypes.c_uint32, refusal: int
     ) -> bool:
-        """Say whether the driver has an ioctl, which refuses this argument with *refusal*."""
+        """Say whether the driver has an ioctl, so that it refuses this argument by *refusal*."""
         try:
             self._ioctl(name, argument)
         except AxlError as error:

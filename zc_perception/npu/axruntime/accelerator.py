@@ -73,7 +73,7 @@ TENSOR_HEAP = 'dma_heap/system'
 # At the first load the runtime also loads firmware, and before release 1.8 it compiles a part of
 # the model.
 _LOAD_TIMEOUT_S = 120.0
-# How long a change to another model waits for the model before; close() waits less.
+# How long loading another model waits until the previous model is unloaded; close() waits less.
 _UNLOAD_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
 # If a call has already lasted this long when close() begins, it is not likely to return, so
@@ -119,8 +119,8 @@ class AxRuntimeAccelerator(AxRuntime):
         self._flush_after_s = flush_after_s
         self._why_no_binding = ''
         self._session = self._open_session()
-        # One worker for each core of the card that runs the model; also workers that were told to
-        # end and have not.
+        # One worker for each core of the card that runs the model, and workers that were told to
+        # end but still run.
         self._workers: list[AxRuntimeWorker] = []
         self._loaded = False
         # The thread that runs an .axm model; then there are no workers.
@@ -309,7 +309,8 @@ class AxRuntimeAccelerator(AxRuntime):
         try:
             worker.start(_LOAD_TIMEOUT_S)
         except BaseException:
-            # A thread that never started can't report its worker's end.
+            # If the worker's second thread never started, it can't report the worker's end, so
+            # this is done here.
             if worker.threads[1].ident is None:
                 self._workers.remove(worker)
                 self._worker_has_ended()

@@ -304,7 +304,7 @@ class AxmEngine(TensorEngine):
     def _explained(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
         code = code_of(error)
         if code is Result.UNKNOWN_ERROR and isinstance(error, (ValueError, OSError)):
-            code = Result.INVALID_ARGUMENT  # a file or an array that it doesn't take
+            code = Result.INVALID_ARGUMENT  # the package refuses the file or the array
         return explain(what, str(error), code, release=self._release, running=running)
 
     def infer(self, tensor: NDArray[Any]) -> Outputs:

@@ -127,7 +127,7 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
     """
-    Check the SDK's compiler.
+    Check that the SDK's compiler can be found.
 
     Before release 1.8 the runtime compiles part of each model when it loads it.
     """

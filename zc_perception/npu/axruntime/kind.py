@@ -234,11 +234,11 @@ AXRUNTIME = VoyagerRules(
 
 OUTPUT_DMABUF = ('auto', 'true', 'false')
 LATE_CALLS = 2
-"""With double buffering, a result comes this many calls later."""
+"""With double buffering, a frame's result comes with the call this many calls later."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
 _JOBS = 2
-# Two frames wait inside the runtime, and one more is converted or runs. With fewer jobs, no later
-# call would ever bring the results of those inside.
+# Two frames wait inside the runtime, and one more is converted or runs. With fewer jobs in flight,
+# no later call would be made that brings the results of the frames inside.
 _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 

@@ -45,7 +45,7 @@ from typing import Any
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 
 PACKAGE = 'axelera-runtime'
-# The names of the pip package: since release 1.9, and before.
+# The names of the runtime's pip package: the first since release 1.9, the second before.
 _PACKAGES = ('axelera-rt', PACKAGE)
 _NUMBER = re.compile(r'(\d+)\.(\d+)(?:\.(\d+))?', re.ASCII)
 # The known releases of the runtime, each with the oldest driver that it works with.

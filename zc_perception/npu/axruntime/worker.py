@@ -433,7 +433,7 @@ class AxRuntimeWorker:
                 self._ready.put(None)
 
     def stop(self, timeout_s: float) -> None:
-        """End as :meth:`end` does, and wait at most *timeout_s* until the threads have ended."""
+        """Call :meth:`end`, and wait at most *timeout_s* until the threads have ended."""
         deadline = time.monotonic() + timeout_s
         self.end()
         for thread in (self._convert_thread, self._run_thread):
@@ -587,7 +587,8 @@ class AxRuntimeWorker:
         self._fail([*pending, Call(job, slot)], reason)
 
     def _fail(self, calls: list[Call], error: AcceleratorError) -> None:
-        # Calls without a job share the input slot of an earlier job: free each slot once.
+        # A call without a job uses the input slot of an earlier job, so several calls may have one
+        # slot. Free each slot once.
         for slot in {id(call.slot): call.slot for call in calls}.values():
             self._free(slot)
         for call in calls:

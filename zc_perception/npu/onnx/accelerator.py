@@ -111,7 +111,8 @@ _PACKAGES = {
     'QNN': 'onnxruntime-qnn',
     'VitisAI': "AMD's Ryzen AI or Vitis AI",
 }
-# Values of the extra inputs, chosen so that the model returns boxes in pixels of its input.
+# The values that a model's extra inputs get, so that the model returns boxes in pixels of its
+# picture input.
 _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
     zip(
         BESIDES,
@@ -229,7 +230,7 @@ class OnnxEngine(TensorEngine):
 
     def _count_nodes(self) -> Counter[str]:
         nodes: Counter[str] = Counter()
-        # From release 1.24 on.
+        # ONNX Runtime has this method from release 1.24 on.
         if hasattr(self._session, 'get_provider_graph_assignment_info'):
             for part in self._session.get_provider_graph_assignment_info():
                 nodes[part.ep_name] += len(part.get_nodes())
@@ -341,13 +342,14 @@ class _Bound:
 
 
 def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
-    """Return an output as heads take it; other types of number become float32."""
+    """Return an output in a type that heads can read; other types of number become float32."""
     if values.dtype not in DTYPES:
         values = values.astype(np.float32)
     return RawTensor(values) if spec is None else spec.raw(values)
 
 
-# Compiling for a device may take minutes.
+# The longest time for loading a model: some providers compile it for their device, which takes
+# minutes.
 _LOAD_TIMEOUT_S = 600.0
 
 

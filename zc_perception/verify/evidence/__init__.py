@@ -61,7 +61,11 @@ class Unreadable:
 
 
 def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
-    """Describe a file that could not be opened or read; *absent*: the step if it is missing."""
+    """
+    Describe a file that could not be opened or read.
+
+    :param absent: the advice if the file doesn't exist.
+    """
     number = error.errno or 0
     source = source or str(path)
     if number in (errno.EACCES, errno.EPERM):

@@ -83,7 +83,7 @@ _NO_BUFINFO = (
     'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
 )
 _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
-# Linux 5.15 shows neither a fence's purpose nor its number, so both are optional here.
+# Linux 5.15 writes neither a fence's purpose nor its number, so the pattern doesn't demand them.
 _READ_FENCE = re.compile(r'^\t[Rr]ead fence:(\S+) .*\bseq (\d+) ')
 
 
@@ -143,15 +143,16 @@ def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unread
     return found
 
 
-# An attach is recorded when it returns and a detach when it begins, so a look in between sees the
-# attachment without its event.
+# An attach is recorded at its end and a detach at its start. So a look during either call may see
+# a state for which the event is missing or not yet due. Events this close to a look make the look
+# unusable.
 _MARGIN_NS = 2_000_000
 _PRECISION_NS = 1000
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One look at ``bufinfo``, taken between *start_ns* and *end_ns* (CLOCK_MONOTONIC)."""
+    """What ``bufinfo`` showed when it was read, from *start_ns* to *end_ns* (CLOCK_MONOTONIC)."""
 
     start_ns: int
     end_ns: int
@@ -178,7 +179,11 @@ class History:
     exact: bool = True
 
     def at(self, time_ns: int) -> Counter[str]:
-        """Return the attached devices at a moment (moments of one microsecond are the same)."""
+        """
+        Return the attached devices at a moment.
+
+        Events within the same microsecond count as one moment.
+        """
         return self.states[max(0, bisect_right(self.times, time_ns + _PRECISION_NS) - 1)]
 
     def during(self, start_ns: int, end_ns: int) -> list[Counter[str]]:
@@ -224,7 +229,7 @@ def _is_quiet(look: Snapshot, own: Sequence[KernelEvent]) -> bool:
 
 
 def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
-    """Apply one event to a state; return whether the event was possible."""
+    """Apply one event to a state, or undo it; return whether the state allowed that event."""
     device = event.fields.get('dev_name', '')
     if (event.name == ATTACH) != backwards:
         state[device] += 1
@@ -239,7 +244,7 @@ def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
 
 
 def polled_history(inode: int, snapshots: Sequence[Snapshot]) -> History:
-    """Return a history made of looks alone; such a history is never exact."""
+    """Return a history made only of what looks have seen; such a history is never exact."""
     history = History([0], [snapshots[0].attached(inode) if snapshots else Counter()], False)
     for look in snapshots:
         history.times.append(look.start_ns)
@@ -254,7 +259,7 @@ DMABUF, MEMFD = 'dma-buf', 'memfd'
 @dataclass(frozen=True)
 class HeldBuffer:
     """
-    A process's file descriptor of a buffer.
+    A buffer that a process has open as a file descriptor.
 
     :ivar kind: :data:`DMABUF` or :data:`MEMFD`.
     :ivar device: ``st_dev``.
@@ -312,7 +317,7 @@ def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
         except PermissionError as error:
             return unreadable_file(link, error, _ENDED, f'open files of {who(pid, proc)}')
         except OSError:
-            continue  # closed meanwhile
+            continue  # the descriptor was closed meanwhile
         kind = MEMFD if target.startswith('/memfd:') else DMABUF
         inode = (
             int(info['ino']) if info.get('ino', '').isdigit() and kind == DMABUF else status.st_ino
@@ -339,8 +344,8 @@ def read_holders(pids: Iterable[int], proc: Path = PROC) -> Holders:
     return Holders(tuple(held), tuple(unreadable))
 
 
-# Search the whole text at once, as bytes, because hundreds of lines of hundreds of processes are
-# searched again and again.
+# The whole text is searched at once, as bytes, for these words. This is fast, which matters:
+# hundreds of processes have hundreds of lines each.
 _WORTH = (b' /dmabuf:', b' /memfd:', b' /dev/')
 _LINE = rb'^([0-9a-f]+)-([0-9a-f]+) (%s) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]+(%s[^\n]*)$'
 _NAMED = re.compile(_LINE % (rb'\S{4}', rb'(?:/dmabuf:|/memfd:|/dev/)'), re.MULTILINE)
@@ -372,7 +377,7 @@ class MemoryMapping:
 @dataclass(frozen=True)
 class FrameMemory:
     """
-    The memory to look for.
+    The frames' memory, which is looked for in the processes' mappings.
 
     :param dmabufs: the inodes of dma-bufs.
     :param memfds: (st_dev, inode) of memfds.
@@ -389,7 +394,7 @@ class FrameMemory:
     any_camera: bool = False
 
     def matches(self, mapping: MemoryMapping) -> bool:
-        """Return whether a mapping shows frames."""
+        """Return whether a mapping is of memory that has frames."""
         if mapping.name.startswith('/dev/'):
             return mapping.name.removesuffix(' (deleted)') in self.cameras
         if mapping.name.startswith('/memfd:'):
@@ -399,7 +404,7 @@ class FrameMemory:
 
 @dataclass(frozen=True)
 class MapsScan:
-    """The result of one look at the maps of processes."""
+    """The result of reading the maps of all given processes once."""
 
     mappings: tuple[MemoryMapping, ...]
     unreadable: tuple[Unreadable, ...]
@@ -507,7 +512,7 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
     )
 
 
-#: Of all video devices.
+#: The major device number of all video devices.
 VIDEO_MAJOR = 81
 
 
@@ -564,7 +569,7 @@ def find_memfds(
         try:
             text = read_maps(pid, proc)
         except OSError:
-            continue  # the reader of mappings reports this process
+            continue  # the process can't be examined; scan_maps() reports this
         for mapping in parse_maps(pid, text):
             if not mapping.name.startswith('/memfd:'):
                 continue
@@ -585,7 +590,7 @@ def _is_log(name: str, size: int) -> bool:
 
 
 def _may_be_sealed(link: Path) -> bool:
-    """Return whether a memfd is sealed against shrinking, or may be (true if unknown)."""
+    """Return whether a memfd is sealed against shrinking; also true if this isn't known."""
     try:
         fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -603,7 +608,11 @@ def _map_file(mapping: MemoryMapping, proc: Path) -> Path:
 
 
 def _size(mapping: MemoryMapping, proc: Path) -> int:
-    """Return the size of the whole file, if this user may see it."""
+    """
+    Return the size of the whole mapped file.
+
+    If this user may not see it, the mapping's end in it.
+    """
     try:
         return os.stat(_map_file(mapping, proc)).st_size
     except OSError:
@@ -615,14 +624,14 @@ _RING = 'anon_inode:[io_uring]'
 
 
 def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
-    """Find pipes and rings that may hold pages; return a line for each, with a holder."""
+    """Find pipes and io_urings that may hold pages; return a line for each, with a process."""
     pipes: dict[tuple[int, int], int] = {}
     found = []
     for pid in all_pids(proc) if pids is None else pids:
         try:
             folder, entries = open_files(pid, proc)
         except OSError:
-            # the process is hidden, as its mappings are; the reader of mappings reports that
+            # the process can't be examined; scan_maps() reports this
             continue
         for entry in entries:
             link = folder / 'fd' / entry
@@ -647,7 +656,7 @@ def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]
                                 f'{who(pid, proc)} has a pipe with {pipes[identity]} bytes in it'
                             )
             except OSError:
-                continue  # the descriptor was closed meanwhile, or is hidden as well
+                continue  # the descriptor was closed meanwhile, or this user may not read it
     return found
 
 

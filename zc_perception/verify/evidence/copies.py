@@ -81,7 +81,7 @@ _ENABLE, _DISABLE = 0x2400, 0x2401
 
 
 def parse_records(data: bytes) -> list[tuple[int, int]]:
-    """Return ``(pid, address)`` of each sample in whole records of a ring."""
+    """Return ``(pid, address)`` of each sample in a ring's complete records."""
     samples = []
     place = 0
     while place + _RECORD.size <= len(data):
@@ -96,7 +96,7 @@ def parse_records(data: bytes) -> list[tuple[int, int]]:
 
 
 class _Ring:
-    """One CPU's event with its ring of samples."""
+    """One CPU's perf event, with the ring buffer that gets its samples."""
 
     def __init__(self, fd: OwnedFd) -> None:
         self._fd = fd
@@ -228,7 +228,7 @@ _LIBC = re.compile(r'^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*\.so\.1|libc\.so)$'
 
 
 class CodeMapping(NamedTuple):
-    """An executable mapping of a file, which begins at *offset* in the file."""
+    """An executable mapping of a part of a file; the part begins at *offset*."""
 
     start: int
     end: int
@@ -283,13 +283,13 @@ def libc_path(code: Iterable[CodeMapping]) -> str:
 
 
 def function_size(address: int) -> int:
-    """Return a function's size from its library's unwind table; 2048 if that has no entry."""
+    """Return a function's size from its library's unwind table; 2048 if the table lacks it."""
     try:
         enclosing = ctypes.CDLL('libgcc_s.so.1')._Unwind_FindEnclosingFunction
     except (OSError, AttributeError):
         return _UNKNOWN_SIZE
     enclosing.restype, enclosing.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    # The lookup expects a return address, which is behind an instruction.
+    # The lookup expects a return address, which is the address after a call, so add 1.
     return (
         next(
             (size for size in range(_LARGEST) if enclosing(address + size + 1) != address),
@@ -300,7 +300,7 @@ def function_size(address: int) -> int:
 
 
 def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[str, ...]]]:
-    """Return this process's C library, and its linker's copy functions by offset and size."""
+    """Return this process's C library, and its copy functions by offset and size."""
     library = ctypes.CDLL(None)
     code = code_of('self', proc)
     file = Path(libc_path(code))
@@ -454,7 +454,11 @@ class MemmoveProbe:
         self.functions.append(function)
 
     def watch_sources(self, mappings: Iterable[MemoryMapping]) -> None:
-        """From now on also keep copies of any size from these mappings; this rewrites no code."""
+        """
+        Record copies of any size whose source is in these mappings, too.
+
+        This changes only a filter, so the kernel rewrites no code.
+        """
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
         if ranges == self._ranges or len(ranges) > _MAX_RANGES:
             return
@@ -477,7 +481,11 @@ class MemmoveProbe:
                 return
 
     def end(self) -> None:
-        """Stop watching; call this first at the end, because the probes slow processes down."""
+        """
+        Stop watching.
+
+        Call this before the other steps of the end, because the probes slow processes down.
+        """
         self.calls = self._instance.probe_hits()
         for event in self._events:
             try:
@@ -495,7 +503,7 @@ class MemmoveProbe:
 
 @dataclass(frozen=True)
 class LargeCopy:
-    """Copies of one size in one process, from a frame or of at least :data:`LARGE` bytes."""
+    """Copies of one size by one process; they read a frame or have at least LARGE bytes."""
 
     pid: int
     size: int
@@ -510,7 +518,7 @@ def copies_of(
     start_ns: int,
     end_ns: int,
 ) -> list[LargeCopy]:
-    """Return the nodes' copies in a window that are large or from frames, most frequent first."""
+    """Return the nodes' copies in a window that are large or read frames, most frequent first."""
     found: Counter[tuple[int, int, bool]] = Counter()
     for event in trace.events:
         pid = process_of.get(event.tid)
@@ -545,7 +553,7 @@ def parse_kernel_copies(text: bytes) -> list[tuple[int, int, str]]:
         (int(match[1], 16), int(match[3] or b'0', 16), match[2].decode())
         for match in _SYMBOL.finditer(text)
     ]
-    # One address may have several names.
+    # One address may have several names, so a symbol ends at the next different address.
     ends = sorted({place for start, following, _ in symbols for place in (start, following)})
     found = []
     for start, _, name in symbols:
@@ -582,7 +590,7 @@ _USER_END = 1 << 63
 @dataclass(frozen=True)
 class CopyShare:
     """
-    A process's samples, taken directly after the measured window.
+    How many of a process's samples hit copy functions, directly after the measured window.
 
     :ivar copying: samples in the C library's memcpy and memmove.
     :ivar kernel: samples in the kernel's copy functions, by the function's name.

@@ -18,7 +18,7 @@ Record the kernel's events by the best means that this kernel has, and read the 
 
 From about Linux 7.0, tracepoints show what dma-buf does. Older kernels (from about 6.5) allow
 probes that read the arguments by their types (BTF). On still older kernels the function tracer
-counts calls, but doesn't tell which buffer they are for. However an event is recorded, it gets the
+counts calls, but doesn't tell which buffer they are for. In each case the recorded event gets the
 tracepoint's name. :class:`KernelRecording` owns the record; :func:`parse_trace` reads the record's
 text. The record is made in a separate instance of tracefs (:class:`TraceInstance`), so that it
 disturbs no other tracing. At the end all of this is removed.
@@ -59,7 +59,12 @@ _REMOVAL_ATTEMPTS = 50
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a control file by one write; mode 'w' would truncate ("clear"), 'a' would seek."""
+    """
+    Write *text* to a control file by exactly one write.
+
+    Python's modes can't be used: opening with 'w' truncates the file, which means "clear", and 'a'
+    seeks.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if append else 0))
     try:
         os.write(fd, text.encode())
@@ -88,7 +93,7 @@ class TraceInstance:
         self._pipe = -1
 
     def create(self, buffer_kb: int) -> None:
-        """Make the instance, which doesn't record yet; OSError: the kernel refuses."""
+        """Make the instance, but don't record yet; OSError: the kernel refuses."""
         with _without_names(self.tracing):
             self.path.mkdir()
         write_control(self.path / 'tracing_on', '0')
@@ -108,11 +113,15 @@ class TraceInstance:
         write_control(self.path / 'events' / event / 'enable', '0')
 
     def keep_only(self, event: str, condition: str) -> None:
-        """Record an event only where *condition* is true. This rewrites no code."""
+        """Record an event only if *condition* is true. This changes only a filter, no code."""
         write_control(self.path / 'events' / event / 'filter', condition)
 
     def install(self, definition: str) -> None:
-        """Install a probe of :attr:`group`; OSError: the kernel has no such function."""
+        """
+        Install a probe in :attr:`group`.
+
+        OSError: the kernel lacks the function to be probed.
+        """
         write_control(self.tracing / 'dynamic_events', definition + '\n', append=True)
 
     def trace_functions(self, functions: list[str]) -> list[str]:
@@ -150,7 +159,11 @@ class TraceInstance:
         return b''.join(chunks)
 
     def probe_hits(self) -> int:
-        """Return the hits of the user-space probes; hits that a filter dropped count too."""
+        """
+        Return how often the user-space probes were hit.
+
+        Hits that a filter dropped count too.
+        """
         try:
             lines = (self.tracing / 'uprobe_profile').read_text(errors='replace').splitlines()
         except OSError:
@@ -176,7 +189,7 @@ class TraceInstance:
         return total
 
     def close(self) -> list[Unreadable]:
-        """Take everything down; return what could not be taken down."""
+        """Remove the instance and its probes; return what could not be removed."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
@@ -185,7 +198,7 @@ class TraceInstance:
 
 @contextlib.contextmanager
 def _without_names(tracing: Path) -> Iterator[None]:
-    """Switch ``record-cmd`` off for a while, because a new instance inherits it for good."""
+    """Switch ``record-cmd`` off during the block: a new instance would inherit and keep it."""
     option = tracing / 'options' / 'record-cmd'
     try:
         before = option.read_text().strip()
@@ -234,7 +247,8 @@ def remove(tracing: Path, name: str) -> list[Unreadable]:
     """Remove an instance and its probes; return what could not be removed."""
     path = tracing / 'instances' / name
     left: list[Unreadable] = []
-    if os.path.isdir(path):  # Path.is_dir() raises if this user may not search a parent folder
+    # Path.is_dir() would raise an error if this user may not search a parent folder
+    if os.path.isdir(path):
         for control, value in (
             ('tracing_on', '0'),
             ('events/enable', '0'),
@@ -272,7 +286,7 @@ def _removed(path: Path) -> list[Unreadable]:
                     if os.path.isdir(path)
                     else []
                 )
-            time.sleep(0.02)  # another program reads the file at this moment
+            time.sleep(0.02)  # another program reads the file at this moment; try again
     return []
 
 
@@ -303,7 +317,7 @@ def _is_running(pid: str, proc: Path) -> bool:
         return False
 
 
-# A line of the function tracer has only the caller's name after the function's name.
+# A line of the trace. Lines of the function tracer end with the caller's name instead of fields.
 _LINE = re.compile(
     r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?'
     r'(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
@@ -330,7 +344,7 @@ class Trace:
 
     @property
     def gap(self) -> str:
-        """Return a sentence about what the trace lacks; empty if it is complete."""
+        """Return a sentence about what is missing in the trace; empty if it is complete."""
         lost = [f'lost {self.lost} events'] if self.lost else []
         damaged = [f'has {self.damaged} lines that cannot be read'] if self.damaged else []
         return f"the kernel's trace {' and '.join(lost + damaged)}" if lost or damaged else ''
@@ -395,8 +409,8 @@ _DEVICE = 'dev_name=dev->kobj.name:string'
 # Probes on functions use fprobe; they use kprobe if the kernel has no fprobe (arm64), or can't use
 # it on this function.
 _KINDS = ('f', 'p')
-# Ways to probe, best first. A probe at the function's return knows the result; kernels before 6.9
-# can't read the arguments there.
+# Ways to probe each function, best first. A probe at the function's return also knows the result,
+# but kernels before 6.9 can't read the arguments there.
 _PROBES = {
     ATTACH: (
         f'{ATTACH}%return {_INODE} {_DEVICE} result=$retval:x64',
@@ -449,7 +463,7 @@ class KernelRecording:
         self._lost = 0
 
     def begin(self, video: bool = True) -> None:
-        """Enable every event once, also mappings of *video* devices; start recording."""
+        """Enable every event, with *video* also mappings of video devices; start recording."""
         drivers = [(driver.system, driver.names) for driver in traced().drivers.values()]
         for system, events in (*drivers, ('dma_fence', FENCES), ('sched', (FORK,))):
             absent = [event for event in events if not self._tracepoint(system, event)]
@@ -552,7 +566,7 @@ class KernelRecording:
         return trace
 
     def close(self) -> list[Unreadable]:
-        """Take everything down; return what could not be taken down."""
+        """Remove all probes and the instance; return what could not be removed."""
         return self.instance.close()
 
 
@@ -570,7 +584,8 @@ def _absent_events(system: str, events: list[str]) -> Unreadable:
 def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecording | Unreadable:
     """Return a recording that has not begun."""
     try:
-        # The trace has the numbers that threads have in the first namespace.
+        # The trace has thread ids of the machine's first pid namespace. In another namespace they
+        # can't be matched with threads.
         namespace = (proc / 'self' / 'ns' / 'pid').readlink().name
     except OSError:
         namespace = _INITIAL_PID_NAMESPACE
