@@ -34,8 +34,9 @@ NO_DESCRIPTOR: Mapping[int, str] = {
     ),
 }
 """
-What to do about these errnos, whatever was opened. The meaning of other errnos depends on the
-call: each driver's room knows its own.
+By errno: what to do when no descriptor is left, whatever was opened.
+
+What other errnos mean depends on the call; each driver's room has its own table.
 """
 _MOST_SHOWN = 120
 # Python converts no number of more than 4,300 digits to text (sys.set_int_max_str_digits).

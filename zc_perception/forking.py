@@ -44,8 +44,8 @@ class Turn(IntEnum):
     LOGS = 4
 
 
-# By turn: pairs of a weak reference to an object and its method, or of a function and nothing. So
-# the table keeps no object alive.
+# What to call in a child, by turn. A method is stored as its function with a weak reference to its
+# object, so the table keeps no object alive.
 _registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] | None]] = {
     turn: weakref.WeakKeyDictionary() for turn in Turn
 }

@@ -260,7 +260,8 @@ class Frame:
     TypeError and name the right call.
     """
 
-    _messages: HeaderMessages | None = None  # set when a module that needs ROS is loaded
+    # makes ROS messages; a module that needs ROS sets this when it is loaded
+    _messages: HeaderMessages | None = None
 
     __slots__ = (
         '__weakref__',
@@ -281,7 +282,8 @@ class Frame:
         # Has None for each open map() block, and the mapping itself that planes() has opened. It
         # is a list, because several threads may be in map() blocks.
         self._mappings: list[FrameMapping | None] = []
-        # None if the link ended the frame while a map() block was open.
+        # Whether the link releases the frame, not the callback. None: the link ended the frame
+        # while a map() block was open.
         self._borrowed: bool | None = False
         self._process = _process
 
@@ -298,7 +300,7 @@ class Frame:
         capture_cost_ns: int = 0,
         acquire_fence: Fence | None = None,
     ) -> Frame:
-        """For cameras: return the producer's own lease over a slot that it has just filled."""
+        """For cameras: return the producer's own Frame over a slot that it has just filled."""
         # Do what the constructor does, in a third of the time: a frozen dataclass sets each field
         # by a call.
         data = _new(FrameData)

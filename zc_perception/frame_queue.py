@@ -138,7 +138,7 @@ class KeepLastQueue(Generic[T]):
         return self._polled_fd
 
     def _polled_event(self) -> int:
-        """Lock held."""
+        """Return the descriptor that pollers watch; the caller holds the lock."""
         if self._event is None:
             self._event = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             self._event_fd = self._polled_fd = self._event.fileno()
@@ -148,7 +148,7 @@ class KeepLastQueue(Generic[T]):
         return len(self._entries)
 
     def _signal(self) -> None:
-        """Lock held. Nothing to do while nobody polls."""
+        """Make the eventfd readable, unless nobody polls it; the caller holds the lock."""
         if self._event is not None:
             self._signalled = True
             os.eventfd_write(self._event_fd, 1)
@@ -368,7 +368,7 @@ class KeepLastQueue(Generic[T]):
             return entry
 
     def _unsignal(self) -> None:
-        """Lock held."""
+        """Make the eventfd unreadable; the caller holds the lock."""
         self._signalled = False
         if self._event is not None:
             try:  # noqa: SIM105 - for every frame

@@ -175,4 +175,4 @@ class Lookout:
 
 
 LOOKOUT = Lookout()
-"""The process's."""
+"""The process's only lookout."""

@@ -167,5 +167,5 @@ EVERY_NODE_SPECS = (
         'Offer ~/get_type_description. Every ROS node has this parameter.',
     ),
 )
-"""What rclpy itself declares for every node."""
+"""The parameters that rclpy itself declares for every node."""
 EVERY_NODE = tuple(spec.name for spec in EVERY_NODE_SPECS)

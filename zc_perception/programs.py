@@ -161,7 +161,7 @@ class NodeOptionParser(OptionParser):
             examples,
             usage='[options] [--ros-args -p NAME:=VALUE --params-file FILE ...]',
         )
-        self.epilog = (  # not wrapped, because the text has paths
+        self.epilog = (  # this text is not wrapped, because it has paths
             f'All parameters: {shipped_file("docs/parameters.md")}\n'
             f'A file with all of them: {shipped_file("config/perception.yaml")}'
         )

@@ -95,8 +95,9 @@ class Leaf(Rule):
     json: Schema
     others: Callable[[], tuple[str, ...]] = tuple
     """
-    Called for further words that are allowed, which other packages offer; only when *accepts*
-    refuses a value.
+    Returns further words that are allowed, because other packages offer them.
+
+    It is called only when *accepts* refuses a value.
     """
 
     def check(self, value: Any, place: Place) -> None:

@@ -89,7 +89,7 @@ class NvmmFrames(FrameReader):
     """Finds the memory of frames that GStreamer hands on as an NvBufSurface."""
 
     def __init__(self, gst: GStreamer, what: StreamFormat, library: str | None = None) -> None:
-        # only a Jetson has this library
+        # imported here, because only a Jetson has the library that this module loads
         from zc_perception.jetson.nvbufsurface import check_structs
 
         super().__init__(gst, what)
@@ -297,7 +297,7 @@ vic = _of_jetson(describe_vic, _vic)
 
 class ArgusCamera(GStreamerCamera):
     """
-    One sensor behind Argus, or any pipeline whose frames are in NVMM memory.
+    A camera sensor that Argus drives, or any pipeline whose frames are in NVMM memory.
 
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's library.
     :param transform_library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
@@ -523,7 +523,7 @@ class ArgusCamera(GStreamerCamera):
         }
 
     def notices(self) -> Sequence[str]:
-        """Return sentences that the log should have once."""
+        """Return sentences that should be logged once."""
         found = list(super().notices())
         if self._stays:
             found.append(

@@ -58,7 +58,7 @@ How many coefficients a model has. plumb_bob without k3 has 4; rational_polynomi
 OpenCV's thin prism and tilt.
 """
 _OTHER_NAMES = {'fisheye': 'equidistant'}
-"""What camera_calibration of Foxy and Galactic calls a model."""
+"""Names that camera_calibration of Foxy and Galactic writes for a distortion model."""
 
 _MATRICES = {
     'camera_matrix': ('k', 3, 3),
@@ -290,7 +290,7 @@ def _check_model(model: str, key: str, source: str) -> None:
 def _check_distortion(calibration: Calibration, source: str) -> None:
     model, found = calibration.distortion_model, len(calibration.d)
     if not found and not model:
-        return  # a lens without distortion
+        return  # no model and no coefficients: a lens without distortion
     _check_model(model, 'distortion_model', source)
     allowed = DISTORTION_COEFFICIENTS[model]
     if found and found not in allowed:
@@ -346,7 +346,8 @@ def parse_calibration(text: str, source: str) -> Calibration:
         for key in document
         if key not in (*_KNOWN, *_MODEL_KEYS)
     ]
-    # camera_calibration of Foxy and Galactic always writes 'cols: 5', even for 8 values.
+    # camera_calibration of Foxy and Galactic always writes 'cols: 5' for the coefficients, even if
+    # there are 8.
     miscounted = model != 'plumb_bob'
     matrices = {
         name: _matrix(document[key], key, rows, columns, source, miscounted and not columns)
@@ -385,7 +386,7 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
     if not stated:
         return 'plumb_bob', [f"'{source}': key 'distortion_model' is missing; taken as plumb_bob"]
     if list(stated.values()) == ['']:
-        return '', []  # a lens without distortion
+        return '', []  # no model and no coefficients: a lens without distortion
     for key, model in stated.items():
         _check_model(model, key, source)
     if len(set(stated.values())) > 1:
@@ -761,13 +762,14 @@ class CameraInfoStore:
         """
         The calibration to publish.
 
-        If the file's calibration doesn't fit the pictures' size, this has that size and zeros.
+        If the file's calibration doesn't fit the pictures' size, the result has the pictures' size
+        and zeros.
         """
         return self._fit()[0]
 
     def _fit(self) -> tuple[Calibration, str]:
         """
-        Return the calibration to publish, and why it is not the file's; empty: it is.
+        Return the calibration to publish, and why it isn't the file's; empty: it is the file's.
 
         Before the camera is open, the size of its pictures isn't known, so every calibration fits.
         """
@@ -799,7 +801,7 @@ class CameraInfoStore:
     @property
     def troubles(self) -> tuple[tuple[str, str], ...]:
         """
-        What is wrong, with what to do: a missing file, another size or name, unknown keys.
+        What is wrong with the calibration, and what to do about it.
 
         Frames go on in any case.
         """

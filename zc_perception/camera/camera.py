@@ -51,7 +51,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 UNKNOWN = (0, 0)
-"""The size of pictures that nobody knows before the camera streams."""
+"""Stands for the size of pictures that isn't known before the camera streams."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,11 @@ class Known:
 
 
 Agree = Callable[[Known], BufferSettings]
-"""What the camera and its consumers would agree on; raises NegotiationError."""
+"""
+A function that returns what a camera and its consumers would agree on.
+
+It raises NegotiationError if they don't agree.
+"""
 
 
 @dataclass(frozen=True)
@@ -366,27 +370,34 @@ class Camera(ABC):
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """
-    The parameters that it reads, besides those that all cameras have. Their names are the capture
-    node's; their texts don't name the kind.
+    The parameters that this kind of camera reads, besides those that all cameras have.
+
+    Their names are the capture node's; their texts don't name the kind.
     """
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks that ``zc_doctor`` makes for this kind of camera."""
     MEMORY: ClassVar[str] = 'unknown buffers'
-    """For people: who owns the memory of its frames, where the package doesn't allocate it."""
+    """Words for people: which memory the frames are in, if this package doesn't allocate it."""
     HELD: ClassVar[int] = 2
-    """Slots that it needs for itself, at least."""
+    """The number of slots that the camera needs for itself, at least."""
     SLOW: ClassVar[bool] = False
     """
-    Whether opening may take seconds. The camera's own thread opens it then, and :meth:`try_out`
-    says before what isn't possible.
+    Whether opening may take seconds.
+
+    The camera's own thread opens it then, and :meth:`try_out` reports before that what isn't
+    possible.
     """
     PACED: ClassVar[bool] = True
-    """Whether its frames come at a steady pace. Those of a recording may have pauses."""
+    """
+    Whether frames come at a steady pace.
+
+    A recording's frames may have pauses.
+    """
     width: int
     height: int
     framerate: float
     clock: StampClock
-    """Makes the stamps of its frames."""
+    """The clock that makes the frames' stamps."""
     _pool: BufferPool | None = None
 
     @classmethod
@@ -489,14 +500,14 @@ class Camera(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """What names the camera in diagnostics: a device's path, a file, a seed."""
+        """The camera's name in diagnostics: a device's path, a file, or a seed."""
 
     @property
     def identity(self) -> str:
         """
         The text by which the same camera is found again after it was unplugged.
 
-        A serial number or a place on a bus; a file's path; a seed.
+        For example a serial number, a place on a bus, a file's path or a seed.
         """
         return self.device
 
@@ -607,7 +618,7 @@ class Camera(ABC):
 
     @abstractmethod
     def statistics(self) -> CameraStatistics:
-        """Return counters."""
+        """Return the camera's counters."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -618,7 +629,7 @@ class Camera(ABC):
         """Free everything; leased frames stay readable until they are released."""
 
     def close_rest(self) -> None:  # noqa: B027
-        """End what :meth:`close` left running for a next camera: no camera will be opened."""
+        """End what :meth:`close` left running for the next camera, because none will be opened."""
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
@@ -687,11 +698,12 @@ class DrawnCamera(Camera):
 
     SIZE: ClassVar[tuple[int, int]] = (640, 360)
     """
-    Width and height where the parameters say 0. (0, 0): the source's size; the source's format may
-    differ, too.
+    Width and height of the frames if the parameters say 0.
+
+    (0, 0): frames have the source's size, and may have the source's format.
     """
     FRAMERATE: ClassVar[float] = 30.0
-    """Frames per second, likewise."""
+    """Frames per second if the parameter says 0."""
     reason = 'draw'
     fourcc = NV12
     colorimetry = BT601_LIMITED

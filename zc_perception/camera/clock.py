@@ -206,7 +206,7 @@ class StampClock:
                 at,
                 at,
                 0,
-            )  # the device uses the ROS clock itself, so a measured offset would be only noise
+            )  # the device's clock is the ROS clock, so a measured offset would be only noise
         return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
@@ -226,7 +226,11 @@ class StampClock:
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
-        """Return the offset to use; a measurement's error is at most half the reads' distance."""
+        """
+        Return the offset to use: the new measurement, or the one before if the new one is worse.
+
+        A measurement's error is at most half the distance between its reads.
+        """
         known = self._offset
         if known is None:
             self._offset = offset
@@ -248,7 +252,8 @@ class StampClock:
         The later stamp is the last stamp plus half of the time between the two captures.
         """
         pace = 0 if self._last_captured is None else captured - self._last_captured
-        if self._capture_clock is CaptureClock.REALTIME:  # the clock may have been set in between
+        # the clock may have been set between the two captures
+        if self._capture_clock is CaptureClock.REALTIME:
             pace = min(pace, arrival - self._last_arrival)
         self._last_captured = captured
         least = wanted if self._last_ns is None else self._last_ns + max(1, pace // 2)

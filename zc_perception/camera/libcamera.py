@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 RESERVE = 3
-"""What a pipeline handler needs queued, and one frame that is being handed over."""
+"""Buffers that a pipeline handler needs queued, and one that is being handed over."""
 _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -Dpycamera=enabled'
 
 
@@ -301,7 +301,8 @@ def describe_libcamera() -> dict[str, Any]:
     except (RuntimeError, OSError) as error:
         return {'error': f'libcamera could not list its cameras: {error}'}
     version = ''
-    with contextlib.suppress(TypeError):  # versions before 0.1 raise when the attribute is read
+    # versions before 0.1 raise TypeError when this attribute is read
+    with contextlib.suppress(TypeError):
         version = str(manager.version)
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
 
@@ -522,7 +523,7 @@ class LibcameraCamera(Camera):
         request = self._call(
             'make a request', partial(self._camera.create_request, self._box.cookie | index)
         )
-        if request is None:  # versions before 0.1
+        if request is None:  # versions before 0.1 return None if they can't make a request
             raise CameraError(
                 f"camera '{self._camera.id}': libcamera made no request; release the camera "
                 'elsewhere and try again'

@@ -67,14 +67,15 @@ _STATISTICS, _METADATA, _METADATA_INDEX, _, _DATA_END = range(0x0B, 0x10)
 _RECORD = struct.Struct('<BQ')
 _MESSAGE_HEAD = struct.Struct('<BQHIQQ')
 _MESSAGE_FIELDS = _MESSAGE_HEAD.size - _RECORD.size
-# Times of the first and the last message, size, CRC, no compression, size.
+# The head of a chunk: times of its first and last message, size of its content, CRC, an empty
+# compression name, and the size again.
 _CHUNK_HEAD = struct.Struct('<QQQIIQ')
 _PLACE = struct.Struct('<QQ')
 _FOOTER_FIELDS = struct.Struct('<QQI')
 _FOOTER_BYTES = _RECORD.size + _FOOTER_FIELDS.size + len(MAGIC)
 _STATISTICS_FIELDS = '<QHIIIIQQ'
 _LONGEST = 1 << 20
-"""Of all records but chunks."""
+"""The most bytes of a record; only chunks may be longer."""
 _CHUNK_BYTES = 1 << 20
 # At most this many bytes go to one write, so that progress can be seen on a slow disk, too.
 _PIECE_BYTES = 1 << 20

@@ -146,7 +146,7 @@ class PairMatcher(Generic[T]):
             other_time, other = others.popleft()
             return self._pair(side, time_ns, item, other_time, other)
         if others and others[0][0] - time_ns > self._tolerance:
-            # The other side already has a later frame.
+            # The other side already has a later frame, so this one has no counterpart.
             self._alone[side] += 1
             self.dropped.append(item)
             return None
@@ -371,7 +371,7 @@ def _release(frames: Sequence[Frame]) -> None:
 
 
 def _of_inner(name: str) -> Any:
-    """Make a property that returns the attribute of that name of :attr:`SideCamera.inner`."""
+    """Make a property that returns the wrapped camera's attribute of this name."""
     return property(lambda side: getattr(side.inner, name))
 
 

@@ -294,7 +294,7 @@ class CameraSupervisor:
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
         except (
             RecordingError
-        ):  # only a device is opened again: a recording would begin at its first frame
+        ):  # a recording isn't opened again, because it would begin at its first frame
             raise
         except (CameraError, NegotiationError, AllocationError, OSError) as error:
             self._lose(error)

@@ -1070,7 +1070,7 @@ def check_size(width: int, height: int) -> None:
 
 
 PATTERNS = ('road', 'bars', 'counter')
-"""What the synthetic camera can show; the road is :mod:`~zc_perception.camera.synthetic`'s."""
+"""What the synthetic camera can show: the road scene, colour bars or a counter."""
 MAX_COUNTER = (1 << 32) - 1
 
 _COLUMNS, _ROWS = 16, 8
@@ -1079,7 +1079,7 @@ _FIELDS = struct.Struct('>BBIq')
 _BLACK, _WHITE, _NEUTRAL = 16, 235, 128
 _CHESS = (np.add.outer(np.arange(_ROWS), np.arange(_COLUMNS)) % 2).astype(np.uint8)
 
-# ITU-R BT.601-7 and BT.709-6: the weights of red and blue in luma.
+# The weights of red and blue in luma, from ITU-R BT.601-7 and BT.709-6.
 _WEIGHTS = {
     Matrix.BT601: (0.299, 0.114),
     Matrix.BT709: (0.2126, 0.0722),
@@ -1089,7 +1089,7 @@ BAR_COLOURS = {
     'white': (1, 1, 1), 'yellow': (1, 1, 0), 'cyan': (0, 1, 1), 'green': (0, 1, 0),
     'magenta': (1, 0, 1), 'red': (1, 0, 0), 'blue': (0, 0, 1), 'black': (0, 0, 0),
 }  # fmt: skip
-"""From left to right; R, G and B as shares of the amplitude."""
+"""The bars from left to right: R, G and B of each, as shares of the bars' amplitude."""
 _GREYS = 8
 _BARS_HEIGHT = 0.75
 

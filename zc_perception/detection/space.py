@@ -40,7 +40,7 @@ _SAMPLES = 32
 # of the depths are valid, the box has no position.
 _NEAR, _VALID = 0.25, 0.1
 # Two depths belong to the same surface if they differ by at most this share of the distance, or by
-# at most this many metres.
+# at most this many metres, whichever is more.
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
 # The quantiles of an object's depths that bound its extent: the few depths outside may be wrong.
 _FIRST, _LAST = 0.05, 0.95

@@ -74,7 +74,7 @@ class _Settings:
 @dataclass(eq=False)
 class _Tracks:
     """
-    The tracks: centres and sizes (n, 4), with their velocities per second.
+    The tracks' centres and sizes (n, 4), and their velocities per second.
 
     Each of these numbers has a Kalman filter of its own, with three covariances.
 

@@ -86,7 +86,8 @@ _SURFACE = (
     'u32 width height pitch; int colorFormat layout; u64 bufferDesc; u32 dataSize; ptr '
     'dataPtr; planes planeParams'
 )
-# Its size differs between releases, so that only element 0 of a list may be read.
+# The struct's size differs between releases, so only element 0 of a list of such structs may be
+# read.
 SurfaceParams = c_struct(_SURFACE, planes=PlaneParams)
 Surface = c_struct(
     'u32 gpuId batchSize numFilled; bool isContiguous; int memType; list surfaceList',

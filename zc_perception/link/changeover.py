@@ -65,8 +65,8 @@ class Changeover:
         self._lock = threading.Lock()
         # For each key, number of direct objects whose messages didn't come yet; oldest first.
         self._came: dict[Key, int] = {}
-        #: The same for messages whose objects didn't come directly yet. While this is empty, each
-        #: direct object is new. Other classes only read this.
+        #: For each key, number of messages that were taken and whose objects didn't come directly
+        #: yet. While this is empty, each direct object is new. Other classes only read this.
         self.taken: dict[Key, int] = {}
         # For each frame_id, the newest stamp that came directly since the last change to direct.
         self._newest: dict[str, int] = {}

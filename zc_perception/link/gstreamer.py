@@ -781,7 +781,8 @@ class FrameFeed:
         try:
             return pipeline.formats()
         except PipelineError:
-            return None  # the first frame starts the pipeline again, and its error is reported
+            # the first frame starts the pipeline again, and the error is reported then
+            return None
         finally:
             pipeline.close()
 

@@ -52,12 +52,12 @@ from zc_perception.errors import one_line, printable
 
 try:
     from rclpy.exceptions import InvalidHandle
-except ImportError:  # before Jazzy
+except ImportError:  # rclpy before Jazzy doesn't have this
     from rclpy.handle import InvalidHandle
 
 try:
     from rclpy.event_handler import SubscriptionEventCallbacks
-except ImportError:  # Humble
+except ImportError:  # rclpy of Humble doesn't have this
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 # What rclpy raises after a shutdown: executors have no guard condition any more, and the handles

@@ -66,7 +66,11 @@ _missing_ioctls: set[int] = set()
 
 
 class BufferKind(Enum):
-    """What is behind the descriptor. A memfd is *not* a dma-buf: no device can import it."""
+    """
+    The kind of a buffer.
+
+    A memfd is *not* a dma-buf: no device can import it.
+    """
 
     DMABUF = 'dmabuf'
     MEMFD = 'memfd'

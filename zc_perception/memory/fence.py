@@ -49,12 +49,16 @@ _LONGEST_POLL_MS = 2**31 - 1
 _SYNC_FILE_LINK = 'anon_inode:sync_file'
 _LOOK_AGAIN_MS = 50
 _ABSOLUTE = 1
-# Python has timers from 3.13 on (os.timerfd_create).
+# Python has os.timerfd_create from 3.13 on only, so the C library is called.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Fence(Protocol):
-    """Something to wait for. Whoever is passed a fence owns it."""
+    """
+    Something to wait for, such as a device's job.
+
+    Code that is passed a fence owns it.
+    """
 
     def fileno(self) -> int:
         """Return the descriptor, which poll(2) reports as readable after success or error."""
@@ -377,7 +381,8 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            with contextlib.suppress(ValueError, OSError):  # the fence's deadline decides
+            # this fence can't be polled; its deadline ends the wait
+            with contextlib.suppress(ValueError, OSError):
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)
         broken = [fd for fd, event in events if not event & select.POLLIN]

@@ -29,7 +29,7 @@ import threading
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """What has been booked under one reason."""
+    """What has been booked under one reason: how often, and how many bytes."""
 
     count: int
     bytes: int  # noqa: A003
@@ -74,6 +74,7 @@ class CopyLedger:
 
 FRAME_COPIES = CopyLedger()
 """
-What ``frame.bgr()`` and ``frame.copy()`` have done in this process. A frame doesn't know which
-subscription it came by.
+Counts what ``frame.bgr()`` and ``frame.copy()`` copy in this process.
+
+There is one for all subscriptions, because a frame doesn't know by which one it came.
 """

@@ -70,7 +70,7 @@ DEFAULT_SLOTS = 3
 MAX_SLOTS = 64
 QUARANTINE_S = 10.0
 SPARE = 2
-"""A promise leaves this many slots for the next holder, where it can."""
+"""A promise to one holder leaves this many slots for the next holder, if it can."""
 # A wait checks its conditions again after this time at the latest.
 _LOOK_AGAIN_S = 1.0
 # How many seconds to wait until the next call of an allocator that had no buffers: at first, and
@@ -915,7 +915,8 @@ class BufferPool:
                 try:
                     signalled = entry.fence.wait(0.0)
                 except Exception:
-                    signalled = False  # this fence can't be read, because its owner closed it
+                    # the fence can't be read, because foreign code has closed it
+                    signalled = False
                 if not signalled:
                     pending.append(entry)
                     continue
@@ -1594,11 +1595,11 @@ class HeldBuffers:
                 self._parked += self._held.pop(slot.buffer_uid, [])
 
     def begin_close(self) -> None:
-        """From now on give back each slot as soon as it ends: the pool will be closed."""
+        """Give back each slot as soon as it ends from now on, because the pool is being closed."""
         self._closing = True
 
     def end_close(self) -> None:
-        """Give back the other slots: as far as is known, no device reads them any more."""
+        """Give back all other slots; call this when no device reads them any more."""
         parked, self._parked = self._parked, []
         for give_back in parked:
             give_back()

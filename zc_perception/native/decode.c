@@ -51,7 +51,8 @@ enum { BLOCK = 512, GROUPS = 17, STEP = 32 };
 #define REAL(x) (((float)(x) - rows->zero) * rows->scale)
 #include "decode_find.h"
 
-static const size_t SIZES[] = {sizeof(float), 1, 1, sizeof(int16_t), sizeof(uint16_t)}; /* in the order of enum zc_type */
+/* sizes of the number types, in the order of enum zc_type */
+static const size_t SIZES[] = {sizeof(float), 1, 1, sizeof(int16_t), sizeof(uint16_t)};
 
 static int is_multiple(ptrdiff_t stride, size_t size) { return stride % (ptrdiff_t)size == 0; }
 

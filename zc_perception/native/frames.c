@@ -42,7 +42,8 @@ struct known {
 struct step {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *plain, *keeper; /* the Python function; the capsule that owns `known` */
+    /* the Python function that the step replaces, and the capsule that owns `known` */
+    PyObject *plain, *keeper;
     const struct known *known;
 };
 #define AT(object, field) (*(PyObject **)((char *)(object) + k->at[field]))

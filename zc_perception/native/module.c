@@ -44,7 +44,7 @@ static PyObject *refuse(struct arrays *arrays, const char *text) {
     return NULL;
 }
 static int type_of(const Py_buffer *view, enum zc_type *type) {
-    static const char LETTERS[] = "fbBhH"; /* in the order of enum zc_type */
+    static const char LETTERS[] = "fbBhH"; /* the types' letters, in the order of enum zc_type */
     const char *found = view->format == NULL || view->format[0] == '\0' || view->format[1] != '\0' ? NULL : strchr(LETTERS, view->format[0]);
     if (found == NULL) return 0;
     *type = (enum zc_type)(found - LETTERS);

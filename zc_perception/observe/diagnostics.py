@@ -281,7 +281,7 @@ class DiagnosticsPublisher:
 
 
 _Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
-"""Part and level; name, message and hardware id; values."""
+"""A status as the message has it: part and level; name, message and hardware id; values."""
 
 
 def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:

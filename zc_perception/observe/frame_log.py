@@ -78,17 +78,18 @@ if TYPE_CHECKING:
     from zc_perception.frame import Frame, FrameData
     from zc_perception.npu.scheduler import InFlight
 
-#: Of the memfd, and so in ``/proc/PID/fd``: ``/memfd:zc_frame_log (deleted)``.
+#: The memfd's name; in ``/proc/PID/fd`` it is ``/memfd:zc_frame_log (deleted)``.
 NAME = 'zc_frame_log'
 MAGIC = b'ZCFL'
 VERSION = 1
 CAPACITY = 4096
 RECORD_SIZE = 192
 MAX_BUFFERS = 4
-#: CPUs may reorder reads and writes, but not across this many records.
+#: A reader keeps this many records away from the writer, because CPUs may reorder reads and
+#: writes, but not across so many records.
 MARGIN = 32
 
-#: magic, version, record size, capacity
+#: the header's fields: magic, version, record size, capacity
 HEADER = struct.Struct('<4sIII')
 #: The index of the 8-byte word that counts the records written; each record is written before
 #: this word is.
@@ -102,16 +103,16 @@ WRITER_OFFSET = 32
 
 FACTS_OFFSET = 4096
 FACTS_WORD = FACTS_OFFSET // 8
-#: bytes, CRC-32; after the generation
+#: the numbers that follow the facts' generation: their bytes and CRC-32
 FACTS_SIZES = struct.Struct('<II')
 FACTS_TEXT = FACTS_OFFSET + 16
 RING_OFFSET = 32 * 1024
 FACTS_ROOM = RING_OFFSET - FACTS_TEXT
 SIZE = RING_OFFSET + CAPACITY * RECORD_SIZE
 
-#: number, kind, num_buffers | sequence, generation, buffer_uid | stamp, captured, published,
-#: received, submitted, signalled, done, decoded, sent, capture cost | inodes, st_dev | device
-#: handle, detections, device seqno, thread, nothing | number again
+#: The fields of a record: number, kind, num_buffers | sequence, generation, buffer_uid | stamp,
+#: captured, published, received, submitted, signalled, done, decoded, sent, capture cost | inodes,
+#: st_dev | device handle, detections, device seqno, thread, nothing | number again
 RECORD = struct.Struct('<QIIQQQqqqqqqqqqqQQQQQIIQI4xQ')
 
 
@@ -466,7 +467,7 @@ class FrameLogReader:
                 continue
             if values[1] in _KINDS:
                 records.append(_record(values))
-            else:  # its writer is not ours
+            else:  # an unknown kind: another program wrote this log
                 self.lost += 1
             self._next += 1
         return records
@@ -497,7 +498,11 @@ class FrameLogReader:
         return dict(self._facts)
 
     def _read_facts(self) -> dict[str, Any] | None:
-        """Return the facts; empty: none were written yet; ``None``: the node is writing them."""
+        """
+        Return the facts.
+
+        Empty: none were written yet; ``None``: they can't be read just now.
+        """
         generation = self._words[FACTS_WORD]
         if not generation:
             return self._facts
@@ -510,7 +515,7 @@ class FrameLogReader:
             return None
         try:
             facts = json.loads(text)
-        except (ValueError, RecursionError):  # its writer is not ours
+        except (ValueError, RecursionError):  # no JSON: another program wrote this log
             return None
         return facts if isinstance(facts, dict) else None
 
@@ -571,7 +576,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
             try:
                 found = _open_log(link, pid, proc)
             except (FileNotFoundError, ProcessLookupError):
-                continue  # closed meanwhile
+                continue  # the process has closed the file meanwhile
             except PermissionError:
                 hidden(pid, f'its frame log ({link}) may not be opened', _as_whom())
                 continue
@@ -593,7 +598,8 @@ def _links(pid: int, proc: Path) -> Iterator[Path]:
     folder, entries = open_files(pid, proc)
     for entry in entries:
         path = folder / 'fd' / entry
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+        # the process has closed the file meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if os.readlink(path).startswith(_LINK):
                 yield path
 

@@ -91,7 +91,7 @@ class StageLatencies:
     """
 
     STAGES = ('capture', 'link', 'infer', 'decode', 'publish', 'end_to_end')
-    #: Of :meth:`record_frame`.
+    #: The stages whose durations :meth:`record_frame` takes.
     INFERENCE = STAGES[1:]
 
     def __init__(self) -> None:

@@ -136,7 +136,7 @@ _AFTER_NS = 20_000_000
 _SLACK_NS = 1_000_000
 # The first of our own ids, above all ids of processes and threads in Linux (PID_MAX_LIMIT).
 FIRST_OWN_ID = 1 << 22
-_FAILED = 0xFFFFFFFFFFFFF001  # the lowest of the kernel's error pointers
+_FAILED = 0xFFFFFFFFFFFFF001  # numbers from this one on are the kernel's error pointers
 
 
 @dataclass(frozen=True, slots=True)

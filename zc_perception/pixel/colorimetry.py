@@ -75,7 +75,7 @@ class Colorimetry:
 BT601_LIMITED = Colorimetry(Matrix.BT601, Range.LIMITED)
 
 RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
-"""What R, G, B and grey levels mean where nobody says more."""
+"""The colorimetry that R, G, B and grey levels have if nothing states another one."""
 
 
 def named_colorimetry(text: str) -> Colorimetry:

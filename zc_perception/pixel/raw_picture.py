@@ -67,11 +67,12 @@ _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
 """
-What plain subscribers may get. ``native``: the frame's own bytes, where an encoding means the
-same.
+The encodings that plain subscribers can get.
+
+``native``: the frame's own bytes, if an encoding means the same.
 """
 DEPTHS = ('16UC1', '32FC1')
-"""What has distances and no brightness."""
+"""Encodings of depth images, which have distances and no brightness."""
 
 ENCODINGS: dict[str, Encoding] = (
     {name: Encoding(fourcc) for name, fourcc in ROS_FORMATS.items()}
@@ -82,7 +83,7 @@ ENCODINGS: dict[str, Encoding] = (
         for pattern, code in _BAYER.items()
     }
 )
-"""What can be read, by name."""
+"""The encodings that can be read, by name."""
 
 
 def encoding_named(name: str) -> Encoding:

@@ -24,9 +24,10 @@ from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format, PixelFormat
 
-# Above NV12's: the milliseconds that a frame of 1920x1080 takes to become a network's input of
-# 640x640 and an rgb8 message, and 1 for each further byte of a pixel, which the camera writes and
-# everybody reads. Grey comes last: detectors look at colours.
+# What reading a format costs more than reading NV12. It is the milliseconds that a frame of
+# 1920x1080 takes to become a network's input of 640x640 and an rgb8 message, and 1 for each
+# further byte of a pixel, which the camera writes and everybody reads. Grey comes last: detectors
+# look at colours.
 _COSTS = {
     'NV12': 0.0, 'NV21': 0.0, 'YU12': 0.1, 'YV12': 0.1,
     'YUYV': 0.8, 'UYVY': 0.8, 'YVYU': 0.8, 'NV16': 1.1, 'NV61': 1.1, 'YU16': 1.3, 'YV16': 1.3,
@@ -36,7 +37,7 @@ _COSTS = {
     'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
 }  # fmt: skip
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
-"""What can be read, with its cost above NV12's; the cheapest first."""
+"""The formats that can be read, the cheapest first, with their cost above NV12's."""
 
 # Kr and Kb of each recommendation; Kg is 1 - Kr - Kb.
 _LUMA_WEIGHTS = {

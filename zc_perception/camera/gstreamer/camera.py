@@ -166,9 +166,9 @@ class GStreamerCamera(Camera):
 
     def __init__(self, options: CameraOptions, *, start_timeout_s: float = 10.0) -> None:
         parameters, before = options.parameters, options.before
-        self._options = replace(
-            options, before=None
-        )  # without this all earlier cameras would stay in memory
+        # Forget the camera before: else each camera would keep the one before it, and so all
+        # earlier ones, in memory.
+        self._options = replace(options, before=None)
         self._frame_id = parameters['frame_id']
         self._assume_linear, self._require_dmabuf = (
             parameters['assume_linear'],
@@ -192,7 +192,7 @@ class GStreamerCamera(Camera):
         self._last_number: int | None = None
         self._sequence = -1
         self._captured = self._lost = self._bad = self._no_slot = 0
-        self.copy_reason = ''  # why the CPU copies every frame; empty: it doesn't
+        self.copy_reason = ''  # why the CPU copies every frame; empty: it copies none
         self._resumable, self._given = True, False
         self._changed: Sample | None = None
         self._unmet = ''
@@ -488,7 +488,7 @@ class GStreamerCamera(Camera):
             raise CameraChangedError(f'{error}; it is opened again') from error
 
     def _look_why(self) -> None:
-        """Find out why no frame came."""
+        """Raise an error if the camera has ended or is silent; called when no frame came."""
         if self._stopped:
             return
         if self._pipeline.ended:
@@ -626,7 +626,7 @@ class GStreamerCamera(Camera):
 _JETPACK = 'it comes with JetPack (nvidia-l4t-gstreamer), and a container needs it mounted'
 
 
-#: By element: its use, and the package that has it.
+#: By GStreamer element: its use, and the package that has it.
 PURPOSES = {
     'appsink': (
         'the end of every pipeline, which gives frames to this package',
@@ -657,7 +657,7 @@ def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
     if 'error' in answer:
         yield told(
             _pipeline_need(needs).missing_extra, answer['error']
-        )  # the camera's own message, which names the packages to install
+        )  # this is the camera's own message, which names the packages to install
     else:
         yield ok(f'GStreamer {answer["version"]}', version=answer['version'])
 

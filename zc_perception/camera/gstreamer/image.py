@@ -471,7 +471,7 @@ def _bytes(address: int, start: int, end: int) -> bytes:
 
 
 READABLE_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READABLE)
-"""What a program can read."""
+"""The formats that programs can read with the CPU."""
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
@@ -544,7 +544,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 RESERVE = 2
-"""One frame is being handed over while the next one comes."""
+"""Slots that the camera needs: one is handed over while the next one is filled."""
 # Slots for buffers that come later than those found at the start: a source has buffers queued, and
 # a V4L2 pool grows to 32 while consumers are slow. With fewer slots, each frame would be a new
 # buffer to every consumer, which would have to import it again.

@@ -119,7 +119,7 @@ class _Finished(io.RawIOBase):
 
 
 def is_unfinished(path: Path) -> bool:
-    """Tell whether a file is an unfinished MCAP file of this package."""
+    """Tell whether a file is an MCAP file that this package began and did not finish."""
     try:
         contents = read_contents(path)
     except (RecordingError, OSError):  # the code that opens the file reports the error
@@ -298,7 +298,7 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
         )
     try:
         found = store.deserialize_cdr(memoryview(content), msgtype)
-    except Exception as error:  # as in _opened
+    except Exception as error:  # rosbags has no common base class of its errors
         raise FormatError(f'the message is damaged: {_first_line(error)}') from error
     at, frame_id = (
         (found.timestamp, found.frame_id)
@@ -368,7 +368,7 @@ def _has_end(file: Path) -> bool:
         with file.open('rb') as storage:
             storage.seek(-len(magic), os.SEEK_END)
             return storage.read() == magic
-    except OSError:  # the file is shorter
+    except OSError:  # the file is shorter than this end
         return False
 
 
@@ -446,7 +446,8 @@ class BagSource(FrameSource):
         try:
             _, _, content = next(self._reader.messages(connections=connections))
             _, picture = read_message(self._store, connections[0].msgtype, content)
-        except Exception:  # as in _opened; playing the topic reports the error
+        # rosbags has no common base class of its errors; playing the topic reports this one
+        except Exception:
             return False
         return _is_depth(picture)
 
@@ -479,7 +480,7 @@ class BagSource(FrameSource):
     def _next_message(self) -> tuple[int, bytes] | None:
         try:
             entry = next(self._messages, None)
-        except Exception as error:  # as in _opened
+        except Exception as error:  # rosbags has no common base class of its errors
             raise RecordingError(
                 f"recording '{self.name}' can't be read on: {_first_line(error)}"
             ) from error
@@ -653,7 +654,8 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
             continue
         try:
             topics = read_contents(file).topics.values()
-        except (RecordingError, OSError):  # rosbags reads it without a summary
+        # the file has no summary that this package can read; rosbags can read it without
+        except (RecordingError, OSError):
             continue
         for recorded in topics:
             if recorded.name == topic:

@@ -108,11 +108,18 @@ _FOREIGN = (
         'run git lfs pull in its repository, then play it again',
     ),
 )
-"""What a file is, how it begins, and the step to the recording in it; PATH and TARGET are the
-file's path, with and without suffix."""
+"""
+For each kind of foreign file: what it is, its first bytes, and how to get the recording in it.
+
+In the last text PATH is the file's path, and TARGET the path without suffix.
+"""
 _TAR_AT = 257
 BAG_MAGIC = {SUFFIX: MAGIC, '.db3': b'SQLite format 3\0'}
-"""How the storage files of rosbag2 begin. rosbags tells them by these suffixes, in lower case."""
+"""
+By suffix, the first bytes of rosbag2's storage files.
+
+rosbags recognises these files by their suffixes, in lower case.
+"""
 
 
 def refuse_foreign(path: Path) -> None:
@@ -207,10 +214,12 @@ class RecordedStamps:
 
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
-"""This many of a recording's first frames give its rate; the rest may have gaps."""
+"""The rate is computed from this many first frames, because later ones may have gaps."""
 STAMPS = ('now', 'recorded')
 """
-Which headers frames get: the ROS clock's time with the camera's frame_id, or the recording's own
+Which stamps frames get: those of the replay, or the recorded ones.
+
+``now``: the ROS clock's time, with the camera's frame_id. ``recorded``: the recording's own
 headers.
 """
 
@@ -243,9 +252,9 @@ class FrameSource(ABC):
     colorimetry = BT601_LIMITED
     has_headers = False
     stamps: RecordedStamps | None = None
-    """Of a source with headers: what became of stamps that say nothing."""
+    """Replaces useless recorded stamps; ``None``: the source has no headers."""
     number = -1
-    """Of the frame that :meth:`advance` went to, or could not go to."""
+    """The number of the frame to which :meth:`advance` went, or could not go."""
 
     def __init__(self, name: str, width: int, height: int, framerate: float) -> None:
         self.name = name
@@ -279,7 +288,7 @@ class FrameSource(ABC):
         """
 
     def restart(self) -> None:
-        """Go before the first frame."""
+        """Go back to the place before the first frame."""
         self.number = -1
 
     def seek(self, offset_ns: int) -> Moment | None:

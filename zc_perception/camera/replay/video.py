@@ -57,7 +57,7 @@ from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout, PlaneArray
 
 _HEAD_BYTES = 1024
-# The control characters that a text file may contain.
+# The control characters that a text file may contain; with others a file isn't a text.
 _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
 # First lines of formats that have a line of text before binary pictures.
 _YUV4MPEG = b'YUV4MPEG2'
@@ -225,7 +225,8 @@ def _is_cover(stream: Any, has_sound: bool) -> bool:
 
 
 UNKNOWN = 'unknown'
-# Names by the numbers of ISO/IEC 23091-2, which FFmpeg uses unchanged; 2 and 3 mean unknown.
+# The matrices' names, by the numbers of ISO/IEC 23091-2, which FFmpeg uses unchanged; 2 and 3 mean
+# unknown.
 _MATRICES = (
     'gbr', 'bt709', UNKNOWN, UNKNOWN, 'fcc', 'bt470bg', 'smpte170m', 'smpte240m', 'ycgco',
     'bt2020nc', 'bt2020c', 'smpte2085', 'chroma-derived-nc', 'chroma-derived-c', 'ictcp',
@@ -297,7 +298,8 @@ def turn_of(frame: Any) -> Turn:
 
     :raises FormatError: the frame's rotation is not a multiple of 90 degrees.
     """
-    # By its place: iterating gives the data up to PyAV 18, and its types from 19 on.
+    # Read each entry by its index: iterating over side_data gives the entries up to PyAV 18, but
+    # only their types from 19 on.
     for data in (frame.side_data[place] for place in range(len(frame.side_data))):
         if getattr(data.type, 'name', data.type) == 'DISPLAYMATRIX':
             a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
@@ -717,9 +719,11 @@ class VideoFile:
 
     def _promised_s(self) -> float:
         """Return the duration of the pictures in seconds by the header; 0: it states none."""
-        if not self._keys:  # without times the duration is only a guess from the size of the file
+        # if frames have no times, FFmpeg only guesses the duration from the file's size
+        if not self._keys:
             return 0.0
-        if self._by_order:  # of an AVI that was cut off, only this number is still the header's
+        # in an AVI that was cut off, only the number of frames still says what the header promised
+        if self._by_order:
             return float(self._stream.frames * self.unit_s)
         if self._stream.duration is not None:
             return float(self._stream.duration * self.unit_s)
@@ -879,7 +883,8 @@ class VideoSource(FrameSource):
             said = self._file.said(frame).completed(self._said)
             colours = self._writer.colorimetry(frame, said)
         except FormatError as error:
-            raise RecordingError(f"video '{self.name}' changes: {error}") from error
+            raise RecordingError(f"video '{self.name}': a later frame differs from the first: "
+                                 f"{error}") from error
         for before, now in zip(self._look, _look_of(frame, colours), strict=True):
             if now != before:
                 raise RecordingError(
@@ -926,7 +931,7 @@ class VideoSource(FrameSource):
 
 
 def _look_of(frame: Any, colours: Colorimetry) -> tuple[str, str, str]:
-    """Return the values that must be equal for all frames of a recording."""
+    """Return texts for size, turn and colours, which must be equal in all frames."""
     return (
         f'{frame.width}x{frame.height}',
         f'{colours.matrix.value} {colours.range.value}',

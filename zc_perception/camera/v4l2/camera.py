@@ -390,7 +390,7 @@ class V4l2Stream:
             self._halt()
             if (
                 isinstance(error, V4l2Error) and error.number == errno.EPIPE
-            ):  # here EPIPE means that the media pipeline is set up wrongly
+            ):  # when a stream starts, EPIPE means that the media pipeline is set up wrongly
                 raise CameraError(str(error)) from error
             raise
         self._last = None
@@ -420,7 +420,7 @@ class V4l2Stream:
         self._start(pool)
 
     def _fail(self, pool: BufferPool, reason: str) -> None:
-        """Handle a stream that broke off: restart it, or raise."""
+        """Handle a stream that broke off: restart it, or raise an error if that did not help."""
         while True:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
@@ -657,7 +657,7 @@ class V4l2Camera(Camera):
         if found is not None or not all(size):
             return found
         fourcc = NV12
-        # 'auto', JPEGs, and names that this package does not know
+        # FormatError: the name is 'auto', a JPEG's, or unknown to this package
         with contextlib.suppress(FormatError):
             fourcc = from_v4l2(values['pixel_format']).fourcc
         known = estimated(size, cls.MEMORY, cls.HELD, fourcc, MOST_BUFFERS)

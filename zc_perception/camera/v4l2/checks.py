@@ -350,7 +350,8 @@ def _offered(
         choice = choose_formats(
             device, camera['width'], camera['height'], camera['pixel_format'], camera['framerate']
         )
-    except ConfigError as error:  # only JPEGs are possible, and the library for them is missing
+    # ConfigError: the camera offers only JPEGs, and the library to decode them is missing
+    except ConfigError as error:
         wrong.append(str(error))
         steps.append(INSTALL)
     except ZcError as error:
@@ -413,7 +414,7 @@ def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> lis
 
 
 def picture_size(system: System, values: Mapping[str, Any]) -> Size:
-    """Return the driver's present picture size; :data:`UNKNOWN`: the driver can't be asked."""
+    """Return the picture size that the driver has now; UNKNOWN: it can't be asked."""
     with suppress(ZcError, OSError), video(system, values['device']) as file:
         return V4l2Device(file).get_format().size
     return UNKNOWN

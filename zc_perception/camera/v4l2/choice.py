@@ -68,15 +68,12 @@ from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 QUEUED = 3
-"""
-What the driver needs queued so that it never has nowhere to write, plus one that is being handed
-over.
-"""
+"""Buffers that the driver needs queued so that it can always write, and one in hand-over."""
 MOST_BUFFERS = 32
 # The cost of decoding. It is higher than any consumer's preference among formats, because reading
 # YUYV costs less than decoding.
 _DECODING_COST = 1000.0
-# Relative tolerance of rates: 29.97 counts as 30.
+# A rate counts as reached from this share of it on: 29.97 counts as 30.
 _NEAR = 0.99
 
 
@@ -364,7 +361,8 @@ def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterabl
 
 
 EXPORTED = "the driver's own buffers are used"
-# VIDEO_MAX_FRAME of kernels before 6.8; some drivers refuse a request for more.
+# The most buffers to ask for: VIDEO_MAX_FRAME of kernels before 6.8. Some drivers refuse a request
+# for more.
 _MOST_BUFFERS = 32
 # Several frames are tried, because one frame's pages may be contiguous by chance.
 _TRIALS = 4
@@ -379,7 +377,7 @@ class FrameMemory(ABC):
 
     kind: ClassVar[str]
     memory: ClassVar[int]
-    """V4L2's number of it, with which buffers are queued."""
+    """V4L2's number of this kind of memory, with which buffers are queued."""
 
     def __init__(self, device: V4l2Device) -> None:
         self._device = device

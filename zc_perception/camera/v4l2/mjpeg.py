@@ -64,7 +64,7 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import LINEAR
 
 JPEG_COLORIMETRY = Colorimetry(Matrix.BT601, Range.FULL, Transfer.SRGB)
-"""JFIF's: decoding leaves the range as it is."""
+"""The colorimetry of JPEGs (JFIF): decoding doesn't change the range."""
 INSTALL = 'apt install libturbojpeg0 (Debian) or apt install libturbojpeg (Ubuntu)'
 
 _LIBRARIES = ('libturbojpeg.so.0', 'libturbojpeg.so')
@@ -72,8 +72,8 @@ _NEEDED = (
     'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2',
     'tjGetErrorCode', 'tjDestroy',
 )  # fmt: skip
-# By TJSAMP_*: how many pixels one chroma sample covers horizontally and vertically. Grey has no
-# chroma.
+# For each number TJSAMP_* of libturbojpeg: how many pixels one chroma sample covers horizontally
+# and vertically. Grey has no chroma.
 _SUBSAMPLING = {0: (1, 1), 1: (2, 1), 2: (2, 2), 3: None, 4: (1, 2), 5: (4, 1), 6: (1, 4)}
 _YCBCR, _GREY = 1, 2
 _OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
@@ -354,7 +354,7 @@ class JpegDecoder:
         return self._planes[index][: rows * columns].reshape(rows, columns)
 
     def _quarter(self, plane: Pixels, index: int) -> Pixels:
-        """Return a chroma plane in NV12's resolution."""
+        """Return a chroma plane, scaled to NV12's resolution."""
         halved = self._halved[index]
         if plane.shape == halved.shape:
             return plane
@@ -381,11 +381,9 @@ class JpegDecoder:
 
 
 SLOTS = 3
-"""Of the pool: one frame is written, one is finished, one is being published."""
+"""Slots that the decoder needs: one is written, one is finished, one is being published."""
 JPEG_BUFFERS = 2
-"""
-Of the driver, on top of what it needs queued: one picture is decoded while the next one waits.
-"""
+"""Buffers beyond those that the driver needs queued: one is decoded, one waits for that."""
 _JOIN_S = 5.0
 _ROW = 4096
 
@@ -462,7 +460,7 @@ class JpegFrames:
         self.bad = self.mended = self.no_slot = self.skipped = 0
         self.last_bad = ''
         self.decode_ns = 0
-        """How long the last picture took."""
+        """How long decoding the last picture took, in ns."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 

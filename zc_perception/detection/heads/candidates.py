@@ -79,7 +79,7 @@ class Candidates(NamedTuple):
         )
 
 
-_ABOVE_ZERO = 1e-30  # any larger score is above zero as float32
+_ABOVE_ZERO = 1e-30  # OpenCV needs scores above zero; as float32 this number still is
 _NO_ROWS = np.zeros(0, np.intp)
 NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROWS, _NO_ROWS)
 

@@ -55,7 +55,7 @@ _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
 # An entry has: what the outputs hold (words of _word, sorted); a text that the name of an output
 # or input must contain; the head; the usual input.
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
-    (('box score', 'class'), '', _INPUT, {}),  # mmdeploy
+    (('box score', 'class'), '', _INPUT, {}),  # exports of mmdeploy
     # TF-OD
     (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0},
      _STRETCHED),

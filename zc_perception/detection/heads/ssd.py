@@ -157,7 +157,11 @@ class Ssd(Head):
 
 
 class _PerPrior:
-    """:ivar priors: (4, N) centre and size in input pixels."""
+    """
+    Reads scores and deltas of one arrangement.
+
+    :ivar priors: (4, N) centre and size of each prior in input pixels.
+    """
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox) -> None:
         self._spec = spec

@@ -128,7 +128,7 @@ class YoloV5(Head):
 
 
 class _Decoded:
-    """One tensor of decoded boxes."""
+    """Reads one tensor of decoded boxes."""
 
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
         self._rows = ObjectRows(spec.kind, tensor, spec.num_classes, spec.sigmoid is True)
@@ -145,7 +145,7 @@ class _Decoded:
 
 
 class _Levels:
-    """Raw levels."""
+    """Reads raw levels."""
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._spec, self._grids = spec, grids

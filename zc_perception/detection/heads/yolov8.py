@@ -197,7 +197,7 @@ class YoloV8(Head):
         super().__init__(spec)
         spec = self._spec
         check_strides(spec, has_grids=False)
-        # Box channels, unless classes are as many.
+        # Outputs with this many channels are boxes, unless there are as many classes.
         self._gathered = (
             4 * spec.reg_max
             if 4 * spec.reg_max not in (spec.num_classes, spec.num_classes + 4, spec.extra)
@@ -258,7 +258,7 @@ class YoloV8(Head):
 
 
 class _Decoded:
-    """One tensor of decoded boxes."""
+    """Reads one tensor of decoded boxes."""
 
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
         self._classes = slice(4, 4 + spec.num_classes)
@@ -328,7 +328,7 @@ class _Decoded:
 
 
 class _Levels:
-    """Raw levels."""
+    """Reads raw levels."""
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._spec, self._grids = spec, grids

@@ -107,7 +107,7 @@ def _corners(
 
 
 class _Rows:
-    """One tensor with all levels' cells."""
+    """Reads one tensor with all levels' cells."""
 
     def __init__(self, spec: HeadSpec, tensor: RawTensor, grids: Grids) -> None:
         self._grids = grids
@@ -134,7 +134,7 @@ class _Rows:
 
 
 class _Levels:
-    """Raw levels."""
+    """Reads raw levels."""
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._grids = grids

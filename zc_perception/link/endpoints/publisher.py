@@ -59,7 +59,7 @@ UNANNOUNCED = (
     'meanwhile consumers find the publisher only by its topic, some of them late; free room '
     'there, or name another folder in ZC_RUNTIME_DIR; the file is tried again every 5 s'
 )
-"""What happens while an announcement's file can't be written, and what to do."""
+"""What to say while an announcement's file can't be written: what happens, and what to do."""
 _AGAIN_S = 5.0
 
 

@@ -738,7 +738,7 @@ class AdaptedSubscription(Generic[T]):
                     self._changeover.ignored.append(header)
                     return False
         changeover = self._changeover
-        if not changeover.taken:  # empty nearly always
+        if not changeover.taken:  # this table is nearly always empty
             changeover.direct.append(header)
         elif not changeover.accept_direct(header):
             return False
@@ -780,7 +780,7 @@ class AdaptedSubscription(Generic[T]):
         """Convert a message and queue its object; return ``False`` if it can't be converted."""
         self.queue.make_room()
         if self._frame_maker is not None and self._frame_maker.all_in_use():
-            # With a frame maker, T is Frame.
+            # There is a frame maker only if T is Frame, which type checkers can't know.
             self.queue.drop_oldest(self._frame_maker.made)  # type: ignore[arg-type]
         try:
             item = self._adapter.to_custom(message)
@@ -948,7 +948,9 @@ class AdaptedSubscription(Generic[T]):
         if self._frame_maker is not None:
             self._frame_maker.close()
         with self._drain_lock:
-            pass  # taking the lock has waited for a callback that ran on another thread
+            # do nothing: taking the lock was enough, because it waited for a callback that ran on
+            # another thread
+            pass
 
 
 def _forget_variables(raised: BaseException) -> None:

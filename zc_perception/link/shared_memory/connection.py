@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-One consumer, as its producer sees it: its socket, the frames it holds, and those that wait for it.
+One consumer, as its producer sees it: its socket, its frames, and frames that wait for it.
 
 Frames come on the camera's thread, releases on the server's thread. Each connection has one lock
 against conflicts between them. The lock is held for at most one ``send``, which doesn't block.

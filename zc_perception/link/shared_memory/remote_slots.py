@@ -348,7 +348,9 @@ class RemoteSlots:
         try:
             must_map = message.kind is BufferKind.MEMFD or self._requirements.reads_with_cpu
             for index, fd in enumerate(fds):
-                if must_map and is_write_only(fd.fileno()):  # a device could import it
+                # A write-only buffer could still be imported by a device, so this matters only if
+                # it must be mapped.
+                if must_map and is_write_only(fd.fileno()):
                     raise MisfitError(
                         f'buffer {index}, a {message.kind.value}, was opened with O_WRONLY, '
                         f"so it can't be mapped; {MAPPABLE}"

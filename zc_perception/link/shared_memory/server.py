@@ -80,7 +80,7 @@ from zc_perception.negotiation.settings import HeapOffer
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPTS_AT_ONCE = 16
-# At most this many consumers; further ones are refused with BUSY.
+# At most this many consumers may be connected; further ones are refused with BUSY.
 MAX_CONNECTIONS = 32
 _EVENTS = 64
 _numbers = itertools.count(1)
