@@ -101,8 +101,8 @@ class Lookout:
     def __init__(self) -> None:
         self._order = itertools.count()
         self._begin()
-        # A forked child has none of these threads, and a lock that one of them held is never
-        # released.
+        # Begin anew in a forked child: it has none of these threads, and a lock that one of them
+        # held would never be released.
         in_child(Turn.THREADS, self._begin)
 
     def _begin(self) -> None:

@@ -94,7 +94,8 @@ def ending_quietly(command: str = '') -> Iterator[None]:
         yield
     finally:
         for number, default in taken.items():
-            # Otherwise another handler is permanently in force, see :func:`interruptions`.
+            # Restore the old handler only if ours is still there. If interruptions() has set
+            # another one for good, that one stays.
             if signal.getsignal(number) is end:
                 signal.signal(number, default)
 

@@ -174,7 +174,7 @@ class Contents:
         return sum(self.counts.values())
 
     def add_topic(self, topic: Topic) -> int:
-        """Return the number of a new channel."""
+        """Add a channel for *topic*; return the channel's number."""
         number = len(self.topics) + 1
         self.topics[number] = topic
         return number
@@ -196,10 +196,10 @@ class Contents:
         """
         Add a chunk of the file to the contents.
 
-        :param head: the fields before its messages.
+        :param head: the fields before the chunk's messages.
         :param at: offset at which the chunk's record begins.
         :param size: bytes of the record.
-        :param indexes: the records of message indexes that follow it.
+        :param indexes: the records of message indexes that follow the chunk.
         """
         first_ns, last_ns, content, *_ = _CHUNK_HEAD.unpack(head)
         self.first_ns = min(self.first_ns, first_ns) if self.chunks else first_ns
@@ -288,7 +288,7 @@ class McapWriter:
         return bool(self._parts)
 
     def channel(self, topic: Topic) -> int:
-        """Return the number of a new channel."""
+        """Add a channel for *topic*; return the channel's number."""
         self.flush()
         known = {other.msgtype for other in self.contents.topics.values()}
         number = self.contents.add_topic(topic)

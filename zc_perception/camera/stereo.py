@@ -170,7 +170,7 @@ class PairMatcher(Generic[T]):
         return len(self._waiting[side])
 
     def clear(self) -> None:
-        """Drop everything that waits, and forget the times."""
+        """Drop all items that wait, and forget the sides' latest times."""
         for side in Side:
             self.forget(side)
 

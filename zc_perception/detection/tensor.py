@@ -172,7 +172,7 @@ class QuantisedTensorSpec:
         return max(-128, min(127, self.zero_point))
 
     def table(self) -> Tensor:
-        """Return the element's value for each of the 256 samples."""
+        """Return the tensor's value for each of the 256 values of a sample."""
         real = self.low + np.arange(256) * ((self.high - self.low) / 255)
         written: Tensor = np.clip(np.rint(real / self.scale + self.zero_point), -128, 127).astype(
             np.int8

@@ -334,7 +334,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         heaps = None if use is None else offered_heaps(system, camera['heap'], use)
         accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
-    except AllocationError as error:  # check ``memory.heaps`` reports the missing heap
+    except AllocationError as error:  # The heap is missing, which check ``memory.heaps`` reports.
         return replace(
             need, memory='a heap that is not there', contiguous=False, problem=str(error)
         )

@@ -122,7 +122,7 @@ class Changeover:
             return frame_id in self._newest
 
     def accept_message(self, key: Key) -> bool:
-        """Say whether a message is new; asked while the subscription reads messages."""
+        """Say whether a message is new; called while the subscription reads messages."""
         with self._lock:
             if key[1] and time.monotonic() < self._until:
                 self._collect()
@@ -160,7 +160,7 @@ class Changeover:
             return self._newest_ignored.get(key[0]) == key[1]
 
     def _collect(self) -> None:
-        """Move the headers from :attr:`direct` to the tables; called with the lock held."""
+        """Move the headers from :attr:`direct` to the tables; the caller holds the lock."""
         while self.direct:
             header = self.direct.popleft()
             self._remember(self._came, (header.frame_id, header.stamp_ns))

@@ -326,7 +326,7 @@ class ImageToFrame:
         self._needs = replace(constraints, slots=0)
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Return the sequence of each frame that is held, and for how many seconds."""
+        """Return the sequence number of each frame that is held, and for how many seconds."""
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def all_in_use(self) -> bool:

@@ -42,7 +42,7 @@ class Leased(Protocol):
 
     @property
     def borrowed(self) -> bool:
-        """Whether the object is released when the callback returns."""
+        """Whether the link releases the object when the callback returns."""
 
     def deliver(self, holder: str) -> Any | None:
         """

@@ -13,7 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The one owning file-descriptor type. Functions hand each other this, never a bare int."""
+"""
+The one owning file-descriptor type.
+
+Functions pass each other such objects, never a bare int.
+"""
 
 from __future__ import annotations
 

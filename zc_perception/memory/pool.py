@@ -71,7 +71,7 @@ MAX_SLOTS = 64
 QUARANTINE_S = 10.0
 SPARE = 2
 """A promise to one holder leaves this many slots for the next holder, if it can."""
-# A wait checks its conditions again after this time at the latest.
+# A thread that waits for a slot checks again whether there is one after this time at the latest.
 _LOOK_AGAIN_S = 1.0
 # How many seconds to wait until the next call of an allocator that had no buffers: at first, and
 # at most. The search for contiguous memory is slow.

@@ -98,7 +98,8 @@ static uint32_t rank_of(float score) {
     memcpy(&bits, &plain, sizeof bits);
     return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
 }
-/* Sort n turns by rank, byte by byte (radix sort), only the bytes that differ. Equal ones keep their order. Returns the array with the result. */
+/* Sort n turns by rank, byte by byte (radix sort), skipping bytes in which all ranks are equal.
+ * Equal ones keep their order. Returns the array with the result. */
 static struct turn *sort(size_t n, struct turn *turns, struct turn *spare) {
     uint32_t least = UINT32_MAX, most = 0;
     for (size_t i = 0; i < n; i++) {

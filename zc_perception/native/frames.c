@@ -178,7 +178,8 @@ static bool drop(const struct known *k, PyObject *pool, PyObject *lease, PyObjec
         PyDict_DelItem(AT(pool, BufferPool__holders), name);
     if (last) put(&AT(slot, Slot_state), Py_NewRef(k->has.is_free));
     if (last && AT(pool, BufferPool__on_free) != Py_None) *freed = Py_NewRef(slot);
-    return PyDict_DelItem(leases, AT(lease, Lease_number)) == 0; /* this doesn't end the lease object: the caller has a reference, too */
+    /* this call doesn't free the lease object, because the caller has a reference, too */
+    return PyDict_DelItem(leases, AT(lease, Lease_number)) == 0;
 }
 /* Call the pool's on_free if a slot was freed; return what release() returns. This takes over the references to pool and slot. */
 static PyObject *tell(const struct known *k, PyObject *pool, PyObject *freed) {

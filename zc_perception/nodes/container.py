@@ -248,8 +248,8 @@ class LoadError(ZcError):
     """
     A component can't be loaded.
 
-    The message is the answer to the client. It has rclcpp's words where rclcpp has this error,
-    because clients may compare the text.
+    The message is the answer to the client. If rclcpp has this error, too, the message begins with
+    rclcpp's words, because clients may compare them.
 
     :param detail: further text for the container's log; empty: none.
     """

@@ -353,7 +353,8 @@ class FrameServer:
             'internal': 0,
             'broken': 0,
             'trusted': '',
-            # A GStreamer reader without slots is disconnected, which the status of unixfd reports.
+            # GStreamer's readers aren't among these: one without slots is disconnected, and the
+            # status of the unixfd socket reports that.
             'starved': next(
                 (p for p in here if p.without_slots and not p.name.startswith(READER)), None
             ),

@@ -328,7 +328,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
                     return
                 self._stopped = True
                 self._end()
-                with contextlib.suppress(Exception):  # the context may be shut down already
+                # if the context is shut down already, rclpy raises
+                with contextlib.suppress(Exception):
                     if self.state in (UNCONFIGURED, INACTIVE, ACTIVE):
                         self.trigger_shutdown()
         finally:

@@ -414,7 +414,7 @@ class _TwoPlanes(_Way):
     """
     Converts 4:2:0 frames of the picture's size, in BT.601 limited.
 
-    OpenCV raises luma below 16 to 16; the matrix conversion doesn't.
+    OpenCV raises luma below 16 to 16; the conversion by a matrix doesn't do this.
     """
 
     def __init__(self, yuv: Yuv, width: int, height: int, channels: int, bgr: bool) -> None:

@@ -62,7 +62,7 @@ _BAYER = {
     'gbrg': cv2.COLOR_BayerGR2BGR,
     'grbg': cv2.COLOR_BayerGB2BGR,
 }
-# The encodings that users of cv_bridge mean by OpenCV's type names.
+# For OpenCV's type names, which users of cv_bridge write: the encodings that they mean.
 _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
@@ -140,7 +140,8 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     width, height, name, big_endian, step, data = picture
     encoding = encoding_named(name)
     fmt = pixel_format(encoding.fourcc)
-    # NV12 can't be smaller, and OpenCV's demosaicing makes a smaller picture black.
+    # The least width and height: NV12 needs 2, and OpenCV's demosaicing makes a Bayer picture
+    # below 3 black.
     least = 2 if encoding.demosaic is None else 3
     if not (least <= width < MAX_DIMENSION and least <= height < MAX_DIMENSION):
         raise FormatError(

@@ -314,7 +314,11 @@ class Sample(Reference):
 
     @property
     def caps(self) -> int:
-        """The caps' address, valid like the sample; equal caps may have another address."""
+        """
+        The address of the caps, valid as long as the sample.
+
+        Two samples with equal caps may have different addresses.
+        """
         return int(self._gst.gst_sample_get_caps(self.address) or 0)
 
     def keep_caps(self) -> Reference:

@@ -160,7 +160,7 @@ string frame_id
 uint8[] data
 string format
 """
-"""The definition of such a message, whose package need not be installed."""
+"""The definition of CompressedVideo messages; their package need not be installed."""
 _CODECS = {'h264': 'h264', 'h265': 'hevc', 'vp9': 'vp9', 'av1': 'libdav1d'}
 
 

@@ -232,7 +232,11 @@ class ReplayCamera(DrawnCamera):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[FrameSource]:
-        """Use the source; its error ends the camera, and names the frame."""
+        """
+        Use the source in this block.
+
+        An error of the source ends the camera, and names the frame.
+        """
         try:
             yield self._source
         except RecordingError as error:

@@ -509,7 +509,8 @@ class V4l2Stream:
             was, self._streaming = self._streaming, False
             self._queued.clear()
         if was:
-            with contextlib.suppress(CameraError):  # an unplugged device has stopped already
+            # a device that was unplugged has stopped already, and refuses the call
+            with contextlib.suppress(CameraError):
                 self._device.stream(False)
 
 

@@ -52,8 +52,8 @@ _NO_SIZE = 1e-7
 _WIDE = 2.0**20
 _INDEX_BITS = 31
 _TABLE = 1 << 13
-# Grid squares per half pixel, indexed by half the exponent of a box's area, so that a box is 1.5
-# to 3 squares wide.
+# Grid squares per half pixel, indexed by half the exponent of a box's area, chosen so that a box
+# is 1.5 to 3 squares wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
 _TURNS = (0.0, 0.5, 0.21)
 
@@ -620,7 +620,7 @@ def overlaps(one: Turned, others: Turned) -> NDArray[np.float64]:
 
 
 def _gaussian(turned: Turned) -> tuple[NDArray[np.float64], ...]:
-    """Return each box's centre, and the three numbers of its Gaussian's covariance."""
+    """Describe each oriented box by a Gaussian: return centre and the 3 covariance numbers."""
     x, y, width, height, angle = np.moveaxis(turned, -1, 0)
     a, b, cos, sin = width**2 / 12, height**2 / 12, np.cos(angle), np.sin(angle)
     return x, y, a * cos**2 + b * sin**2, a * sin**2 + b * cos**2, (a - b) * cos * sin

@@ -174,7 +174,7 @@ class _PerPrior:
         )
 
     def _which(self, outputs: Sequence[RawTensor]) -> int:
-        """Return the index of the output with the deltas; if both fit, it is the first."""
+        """Return the index of the output with the deltas; if both outputs fit, return 0."""
         count = self.priors.shape[1]
         for index in (0, 1) if len(outputs) == 2 else ():
             # Possible shapes are (1, N, 4), (1, N, 1, 4) and (1, 4 N).

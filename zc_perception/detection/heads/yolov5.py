@@ -167,7 +167,7 @@ class _Levels:
         ]
 
     def _of_four_axes(self, outputs: Sequence[RawTensor]) -> list[Part]:
-        """Return a view as (anchor, row, column, channel)."""
+        """Return the parts of outputs with the four axes anchor, row, column and channel."""
         count, width = self._split
         shapes = [(count, *shape, width) for shape in self._grids.shapes]
         found = [without_batch(output.values).shape for output in outputs]
@@ -180,7 +180,7 @@ class _Levels:
         return [Part(found.index(shape), False) for shape in shapes]
 
     def _view(self, level: int, outputs: Sequence[RawTensor]) -> Values:
-        """Return a view as (rows, columns, anchors, channels)."""
+        """Return a view of a level's values as (rows, columns, anchors, channels)."""
         part = self._parts[level]
         view: Values
         if self._anchors_first:

@@ -539,7 +539,7 @@ def anonymous(consumer: Consumer) -> BufferConstraints:
 
 
 def _is_ours(peer: Peer) -> bool:
-    """Say whether a consumer of another process belongs to this user."""
+    """Say whether the peer, a consumer in another process, runs as this process's user."""
     return peer.uid == os.geteuid()
 
 

@@ -213,7 +213,9 @@ class PlainReceiver:
                 )
             except (
                 ConnectionResetError
-            ):  # the kernel reports this once; the next call returns what the peer sent before
+            # The kernel reports such an error once. The next call returns what the peer sent
+            # before it.
+            ):
                 size, ancillary, flags, _ = self._receive_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )

@@ -543,7 +543,7 @@ class SharedMemoryServer:
                 self._answer(number, newcomer)
 
     def _patience_s(self) -> float:
-        """Return seconds until the first deadline of a newcomer or of the pause in accepting."""
+        """Return seconds until a newcomer's HELLO is due or consumers are accepted again."""
         # Only the first newcomer matters: they are in the order of their deadlines.
         deadlines = [
             newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)

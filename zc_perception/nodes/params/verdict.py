@@ -154,7 +154,7 @@ def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
 
 
 def somebody_has(parameter: str) -> bool:
-    """Say whether any node of this package has the parameter, in whichever namespace."""
+    """Say whether any node of this package has the parameter, in any namespace."""
     endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
     return bool(owners(parameter)) or qos_overrides.known_in_any_namespace(parameter, endpoints)
 

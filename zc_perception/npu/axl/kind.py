@@ -86,9 +86,11 @@ AXL = AxlRules(
 
 
 ENTRIES = 512
-"""The highest number of cached imports, which is more than cameras have buffers.
+"""
+The highest number of cached imports; all cameras together have fewer buffers.
 
-Each import needs at least one descriptor, and a range of device addresses."""
+Each import needs at least one descriptor, and a range of device addresses.
+"""
 
 
 def _numbers(entries: Sequence[str]) -> dict[str, int]:

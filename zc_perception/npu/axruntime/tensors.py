@@ -265,7 +265,7 @@ class InputSlot:
         self.users = 0
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the tensor's memory."""
         self.arguments = None
         self.buffer.close()
 
@@ -301,7 +301,7 @@ class OutputSlot:
             buffer.end_reading()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory of all tensors."""
         self.raw = ()
         self.arguments = None
         for buffer in self._buffers:
