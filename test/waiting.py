@@ -22,11 +22,16 @@ Waiting for what another thread or process does, of which no event tells.
 from __future__ import annotations
 
 from collections.abc import Callable
+import os
 import time
 from typing import Any
 
-PATIENCE_S = 60.0
-"""What comes at all comes within this time, on the slowest machine."""
+PATIENCE_S = float(os.environ.get('ZC_PATIENCE_S', '60'))
+"""
+What comes at all comes within this time, on the slowest machine.
+
+``tools/mutants.py`` has less patience: of what it breaks, much never comes.
+"""
 
 
 class NotInTimeError(AssertionError):

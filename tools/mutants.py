@@ -313,6 +313,7 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     os.environ['CI'] = 'mutants'  # the same examples each time; and none is made smaller
+    os.environ.setdefault('ZC_PATIENCE_S', str(options.limit / 4))
     settings.register_profile('once', phases=[Phase.explicit, Phase.generate], database=None)
     settings.load_profile('once')
     with tempfile.TemporaryDirectory(prefix='mutants-') as folder:
