@@ -78,8 +78,7 @@ NATIVE_ALLOWED = {
     ): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
 }
 CHECKED_BY_C = (
-    'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py',
-    'test/npu/test_axruntime_abi.py',
+    'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_abi.py',
     'test/jetson/test_jetson_abi.py',
 )  # fmt: skip
 

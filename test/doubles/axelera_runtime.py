@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import contextlib
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import IntEnum
 import json
 import mmap
@@ -63,33 +64,19 @@ ERRORS = (
 )  # fmt: skip
 
 
-class BoardType(IntEnum):
-    alpha_pcie = 0
-    alpha_m2 = 1
-    pcie = 2
-    m2 = 3
-    devboard = 4
-    sbc = 5
-    unknown = 6
+BoardType = IntEnum(
+    'BoardType', ['alpha_pcie', 'alpha_m2', 'pcie', 'm2', 'devboard', 'sbc', 'unknown'], start=0
+)
 
 
+@dataclass(frozen=True)
 class TensorInfo:
-    def __init__(
-        self,
-        name: str,
-        shape: Sequence[int],
-        padding: Sequence[tuple[int, int]],
-        scale: float,
-        zero_point: int,
-    ) -> None:
-        self.name, self.shape, self.padding, self.scale, self.zero_point = (
-            name,
-            tuple(shape),
-            list(padding),
-            scale,
-            zero_point,
-        )
-        self.dtype = np.int8
+    name: str
+    shape: tuple[int, ...]
+    padding: Sequence[tuple[int, int]]
+    scale: float
+    zero_point: int
+    dtype = np.int8
 
     @property
     def size(self) -> int:
@@ -97,50 +84,30 @@ class TensorInfo:
 
     @property
     def unpadded_shape(self) -> tuple[int, ...]:
-        return tuple(
-            size - before - after
-            for size, (before, after) in zip(self.shape, self.padding, strict=True)
-        )
+        return self.inside(np.empty(self.shape, np.int8)).shape
 
     def inside(self, values: NDArray[Any]) -> NDArray[Any]:
-        return values[
-            tuple(
-                slice(before, size - after)
-                for size, (before, after) in zip(self.shape, self.padding, strict=True)
-            )
-        ]
+        pairs = zip(self.shape, self.padding, strict=True)
+        return values[tuple(slice(before, size - after) for size, (before, after) in pairs)]
 
 
 class Model:
     def __init__(self, settings: dict[str, float]) -> None:  # noqa: CNL100
         height, width = int(settings['height']), int(settings['width'])
-        scale, zero_point = (
-            settings.get('input_scale', 1 / 255),
-            int(settings.get('input_zero_point', -128)),
-        )
+        scale = settings.get('input_scale', 1 / 255)
+        zero_point = int(settings.get('input_zero_point', -128))
         self.spec = tensor_spec(width, height, scale, zero_point)
         shape = (int(settings.get('batch', 1)), height + 2, width + 16, 4)
-        self._inputs = [
-            TensorInfo('images', shape, [(0, 0), (1, 1), (1, 15), (0, 1)], scale, zero_point)
-        ]
-        self._outputs = []
-        none = (0, 0)
+        padding = [(0, 0), (1, 1), (1, 15), (0, 1)]
+        self._inputs = [TensorInfo('images', shape, padding, scale, zero_point)]
+        self._outputs, none = [], (0, 0)
         for level, stride in enumerate((8, 16, 32)):
             rows, columns = height // stride, width // stride
+            shape, padding = (1, rows, columns + 1, 64), [none, none, (0, 1), none]
+            self._outputs.append(TensorInfo(f'box_{stride}', shape, padding, 1 / 16, 100))
+            shape, padding = (1, rows, columns, 64), [none, none, none, (0, 61)]
             self._outputs.append(
-                TensorInfo(
-                    f'box_{stride}',
-                    (1, rows, columns + 1, 64),
-                    [none, none, (0, 1), none],
-                    1 / 16,
-                    100,
-                )
-            )
-            padding = [none, none, none, (0, 61)]
-            self._outputs.append(
-                TensorInfo(
-                    f'scores_{stride}', (1, rows, columns, 64), padding, 1 / 12, -20 + level
-                )
+                TensorInfo(f'scores_{stride}', shape, padding, 1 / 12, level - 20)
             )
         self.properties = {
             'input_tensor_layout': 'NHWC',
@@ -155,26 +122,19 @@ class Model:
         return self._outputs
 
     def compute(self, tensor: NDArray[np.int8], outputs: Sequence[NDArray[np.int8]]) -> None:
-        for info, exact, raw in zip(
-            self._outputs, detect(tensor[0], self.spec), outputs, strict=True
-        ):
+        found = detect(tensor[0], self.spec)
+        for info, exact, raw in zip(self._outputs, found, outputs, strict=True):
             raw[:] = 0x7F
-            info.inside(raw)[:] = np.clip(
-                np.floor(exact.values / info.scale + info.zero_point + 0.5), -128, 127
-            )
+            steps = np.floor(exact.values / info.scale + info.zero_point + 0.5)
+            info.inside(raw)[:] = np.clip(steps, -128, 127)
 
 
 class ModelInstance:
     def __init__(
         self, module: Any, connection: Connection, model: Model, options: dict[str, int]
     ) -> None:
-        self._module, self._connection, self._model, self._options = (
-            module,
-            connection,
-            model,
-            options,
-        )
-        self._thread = 0
+        self._module, self._connection = module, connection
+        self._model, self._options, self._thread = model, options, 0
         self._queue: list[Any] = []
         double = module.double
         double.live += 1
@@ -186,24 +146,13 @@ class ModelInstance:
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident() or self._connection.released:
             double.misuses.append('run on another thread, or after the connection was released')
-        with double.lock:
-            double.runs += 1
-            failing = (
-                double.fail_from
-                and double.fail_from <= double.runs < double.fail_from + double.fail_count
-            )
-        if failing:
-            raise getattr(self._module, double.fail_with)(f'injected into run {double.runs}')
-        time.sleep(double.run_s)
+        count_run(self._module)
         if double.refuse_output_dmabuf and self._options.get('output_dmabuf'):
             raise self._module.NotImplemented('outputs are MMIO')
         maps: list[mmap.mmap] = []
-        sources = self._arrays(
-            inputs, self._model.inputs(), bool(self._options.get('input_dmabuf')), maps
-        )
-        results = self._arrays(
-            outputs, self._model.outputs(), bool(self._options.get('output_dmabuf')), maps
-        )
+        by_descriptor = (bool(self._options.get(f'{name}_dmabuf')) for name in ('input', 'output'))
+        sources = self._arrays(inputs, self._model.inputs(), next(by_descriptor), maps)
+        results = self._arrays(outputs, self._model.outputs(), next(by_descriptor), maps)
         double.used_connections.add(id(self._connection))
         if not self._options.get('double_buffer'):
             self._model.compute(sources[0], results)
@@ -229,18 +178,22 @@ class ModelInstance:
                 maps.append(mmap.mmap(value, info.size))
                 arrays.append(np.frombuffer(maps[-1], np.int8, info.size).reshape(info.shape))
             else:
-                good = (
-                    isinstance(value, np.ndarray)
-                    and value.dtype == np.int8
-                    and value.flags.c_contiguous
-                    and value.shape == info.shape
-                )
-                if not good:
-                    raise refuse(
-                        f'{info.name}: a contiguous int8 array of shape {info.shape} is needed'
-                    )
+                good = isinstance(value, np.ndarray) and value.flags.c_contiguous
+                if not good or (value.dtype, value.shape) != (np.int8, info.shape):
+                    raise refuse(f'{info.name}: a contiguous int8 array {info.shape} is needed')
                 arrays.append(value)
         return arrays
+
+
+def count_run(module: Any) -> None:
+    """Count a run, which fails if it is its turn, and takes its time."""
+    double = module.double
+    with double.lock:
+        double.runs += 1
+        number = double.runs
+    if double.fail_from and 0 <= number - double.fail_from < double.fail_count:
+        raise getattr(module, double.fail_with)(f'injected into run {number}')
+    time.sleep(double.run_s)
 
 
 def _instance_ends(double: Any, connection: Connection) -> None:
@@ -352,10 +305,7 @@ class AxmModel:
         double = self._module.double
         if self._current.get() is None:
             double.misuses.append('a model was run outside of its scheduler')
-        double.runs += 1
-        if double.fail_from and 0 <= double.runs - double.fail_from < double.fail_count:
-            raise getattr(self._module, double.fail_with)(f'injected into run {double.runs}')
-        time.sleep(double.run_s)
+        count_run(self._module)
         (info,) = self._model.inputs()
         height, width = info.unpadded_shape[1:3]
         if tensor.dtype != np.float32 or tensor.shape != (1, 3, height, width):
@@ -367,12 +317,11 @@ class AxmModel:
         info.inside(padded)[:] = np.clip(raw, -128, 127)
         outputs = [np.empty(each.shape, np.int8) for each in self._model.outputs()]
         self._model.compute(padded, outputs)
-        return tuple(
-            (
-                (each.inside(values).astype(np.float32) - each.zero_point) * np.float32(each.scale)
-            ).transpose(0, 3, 1, 2)
-            for each, values in zip(self._model.outputs(), outputs, strict=True)
-        )
+        found = []
+        for each, values in zip(self._model.outputs(), outputs, strict=True):
+            steps = each.inside(values).astype(np.float32) - each.zero_point
+            found.append((steps * np.float32(each.scale)).transpose(0, 3, 1, 2))
+        return tuple(found)
 
 
 def add_pipelines(module: Any) -> dict[str, ModuleType]:

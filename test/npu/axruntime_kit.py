@@ -24,21 +24,25 @@ from pathlib import Path
 import subprocess
 from typing import Any
 
-from npu.scheduler_kit import MakeFrame
+from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
 from numpy.typing import NDArray
+from waiting import PATIENCE_S
 
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.frame import Frame
+from zc_perception.memory.pool import BufferPool
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
 Open = Callable[..., AxRuntimeAccelerator]
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
+#: A pipeline that is not flushed before the test is over, whoever is scheduled when.
+NEVER_S = 3600.0
 STRIDES = (8, 16, 32)
 CLASSES = ('red', 'green', 'blue')
 #: Y, U, V of saturated colours in BT.601 limited range, and of black.
@@ -84,11 +88,8 @@ class Double:
         return list((ctypes.c_int * 4).in_dll(self.library, 'double_used_sub_devices'))
 
     def first_misuse(self) -> str:
-        return (
-            bytes((ctypes.c_char * 512).in_dll(self.library, 'double_first_misuse'))
-            .split(b'\0')[0]
-            .decode()
-        )
+        text = (ctypes.c_char * 512).in_dll(self.library, 'double_first_misuse')
+        return text.value.decode()
 
 
 def model_file(folder: Path, width: int, height: int, **settings: float) -> Path:
@@ -122,6 +123,38 @@ def model(
         max_detections=100,
         tensors=tuple(tensors),
     )
+
+
+class Voyager:
+    """The double with accelerators on it, and frames of 64 x 64 whose number the model sees."""
+
+    def __init__(
+        self, double: Double, opener: Open, pool: MakePool, frame: MakeFrame, folder: Path
+    ) -> None:
+        self.double, self._open, self.folder = double, opener, folder
+        self._make_pool, self.make_frame = pool, frame
+
+    def open(self, **options: Any) -> AxRuntimeAccelerator:
+        """Open an accelerator by the C library, unless *axruntime_library* says otherwise."""
+        values = {'axruntime_library': self.double.path, 'flush_after_s': 0.005, **options}
+        return self._open(values.pop('ledger', None), **values)
+
+    def loaded(self, **options: Any) -> AxRuntimeAccelerator:
+        accelerator = self.open(**options)
+        accelerator.load(model(self.folder))
+        return accelerator
+
+    def pool(self, slots: int) -> BufferPool:
+        return self._make_pool(64, 64, slots=slots)
+
+    def frame(self, number: int, pool: BufferPool | None = None) -> Frame:
+        """Return a frame, of a pool of its own if none is given."""
+        return self.make_frame(pool or self.pool(1), sequence=number, fill=numbered(number))
+
+    def run(self, accelerator: AxRuntimeAccelerator, number: int) -> int:
+        """Return the number that the model sees in a frame that has it."""
+        frame = self.frame(number)
+        return result(frame, start(accelerator, frame))
 
 
 def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
@@ -158,16 +191,10 @@ def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], No
     """
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-        luma[:16], chroma[:8] = COLOURS['black'][0], COLOURS['black'][1:]
-        for bit in range(10):
-            if number >> bit & 1:
-                row, column = divmod(bit, 8)
-                luma[slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8)] = COLOURS[
-                    'red'
-                ][0]
-                chroma[slice(4 * row, 4 * row + 4), slice(4 * column, 4 * column + 4)] = COLOURS[
-                    'red'
-                ][1:]
+        for bit in range(16):
+            y, x = divmod(bit, 8)
+            red = 'red' if number >> bit & 1 else 'black'
+            paint(luma, chroma, red, 8 * x, 8 * y, 8 * x + 8, 8 * y + 8)
 
     return fill
 
@@ -186,12 +213,6 @@ def result(frame: Frame, job: AxRuntimeJob) -> int:
     return seen
 
 
-def run_numbered(accelerator: AxRuntimeAccelerator, make_frame: MakeFrame, number: int) -> int:
-    """Return the number that the model sees in a frame that has it."""
-    frame = make_frame(width=64, height=64, fill=numbered(number))
-    return result(frame, start(accelerator, frame))
-
-
 def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:
     """
     Return what the double's model yields, from the same tensor, before it is quantised.
@@ -199,19 +220,9 @@ def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTenso
     For each stride there are DFL logits and class logits.
     """
     (above, _), (left, _), (before, _) = spec.padding
-    raw = tensor[
-        slice(above, above + spec.height),
-        slice(left, left + spec.width),
-        slice(before, before + 3),
-    ]
+    raw = tensor[above:, left:, before:][: spec.height, : spec.width, :3]
     real = (raw.astype(np.float64) - spec.zero_point) * spec.scale
-    excess = np.stack(
-        [
-            real[..., c] - np.maximum(real[..., (c + 1) % 3], real[..., (c + 2) % 3])
-            for c in range(3)
-        ],
-        axis=-1,
-    )
+    excess = real - np.maximum(np.roll(real, -1, axis=-1), np.roll(real, -2, axis=-1))
     outputs = []
     for stride in STRIDES:
         rows, columns = spec.height // stride, spec.width // stride
@@ -226,18 +237,10 @@ def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTenso
                 for side, way in enumerate(ways):
                     steps = min(len(way) if way.all() else int(np.argmin(way)), 15 * stride)
                     _write_bins(bins[row, column, side], steps / stride)
-        outputs.append(
-            RawTensor(
-                bins.reshape(1, rows, columns, 64).astype(np.float32),
-                layout='nhwc',
-                name=f'box_{stride}',
-            )
-        )
-        outputs.append(
-            RawTensor(
-                logits[np.newaxis].astype(np.float32), layout='nhwc', name=f'scores_{stride}'
-            )
-        )
+        parts = {'box': bins.reshape(1, rows, columns, 64), 'scores': logits[np.newaxis]}
+        for name, part in parts.items():
+            exact = part.astype(np.float32)
+            outputs.append(RawTensor(exact, layout='nhwc', name=f'{name}_{stride}'))
     return outputs
 
 

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from doubles.axelera_runtime import make_module
-from npu.axruntime_kit import build_double, Double, Open, WAIT_S
+from npu.axruntime_kit import build_double, Double, Open, Voyager, WAIT_S
 from npu.card_kit import counting_accelerator, Opened
 from npu.host_tree import Host
 from npu.scheduler_kit import Bench, MakeFrame, MakePool, ScriptedAccelerator
@@ -123,15 +123,6 @@ def warm_engines() -> None:
     accelerator.close()
 
 
-def settle(is_gone: Callable[[], bool]) -> None:
-    """
-    Wait until a call that did not return in time has destroyed what it used.
-
-    It does so when it returns, which takes a while on a busy machine.
-    """
-    eventually(is_gone)
-
-
 @pytest.fixture(scope='session')
 def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
     """Compile the double of the Voyager runtime."""
@@ -148,8 +139,22 @@ def double(built: Double) -> Iterator[Double]:
     built.reset()
     yield built
     assert (built.misuses, built.first_misuse()) == (0, '')
-    settle(lambda: (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0]))
+    # A call that did not return in time destroys what it used when it returns.
+    eventually(lambda: (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0]))
     assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
+
+
+@pytest.fixture
+def voyager(
+    double: Double,
+    open_axruntime: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> Iterator[Voyager]:
+    """Yield the double with accelerators on it."""
+    yield Voyager(double, open_axruntime, make_pool, make_frame, tmp_path)
+    double.end_hang()
 
 
 @pytest.fixture
@@ -163,12 +168,11 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setitem(sys.modules, 'axelera', ModuleType('axelera'))
     monkeypatch.setitem(sys.modules, 'axelera.runtime', module)
     yield module
-    gc.collect()
     double = module.double
-    settle(
-        lambda: (
-            gc.collect() >= 0
-            and (double.live, double.contexts, double.used_sub_devices) == (0, 0, 0)
-        )
-    )
-    assert (double.misuses, double.live, double.contexts, double.used_sub_devices) == ([], 0, 0, 0)
+
+    def left() -> tuple[int, int, int]:
+        gc.collect()
+        return double.live, double.contexts, double.used_sub_devices
+
+    eventually(lambda: left() == (0, 0, 0))
+    assert (double.misuses, left()) == ([], (0, 0, 0))

@@ -31,19 +31,14 @@ from typing import Any
 ANNOTATIONS = {'$schema', '$defs', 'title', 'description', 'default'}
 
 
+KINDS = {'object': dict, 'array': list, 'string': str, 'boolean': bool, 'null': type(None)}
+
+
 def _is(value: Any, kind: str) -> bool:
-    if kind in ('number', 'integer'):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not math.isfinite(value)
-        ):
-            return False
-        return kind == 'number' or value == int(value)
-    return isinstance(
-        value,
-        {'object': dict, 'array': list, 'string': str, 'boolean': bool, 'null': type(None)}[kind],
-    )
+    if kind in KINDS:
+        return isinstance(value, KINDS[kind])
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and (kind == 'number' or value == int(value))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -63,17 +58,12 @@ def conforms(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | No
 def _keyword(
     name: str, operand: Any, value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]
 ) -> bool:
-    number, text, array, table = (
-        _is(value, 'number'),
-        isinstance(value, str),
-        isinstance(value, list),
-        isinstance(value, dict),
-    )
+    number, text = _is(value, 'number'), isinstance(value, str)
+    array, table = isinstance(value, list), isinstance(value, dict)
     match name:
         case 'type':
-            return any(
-                _is(value, kind) for kind in ([operand] if isinstance(operand, str) else operand)
-            )
+            kinds = [operand] if isinstance(operand, str) else operand
+            return any(_is(value, kind) for kind in kinds)
         case 'enum':
             return any(_equal(value, option) for option in operand)
         case 'minimum':
@@ -91,19 +81,15 @@ def _keyword(
         case 'maxItems':
             return not array or len(value) <= operand
         case 'uniqueItems':
-            return (
-                not array
-                or not operand
-                or not any(_equal(one, other) for one, other in combinations(value, 2))
-            )
+            pairs = combinations(value, 2) if array and operand else ()
+            return not any(_equal(one, other) for one, other in pairs)
         case 'items':
             return not array or all(conforms(item, operand, root) for item in value)
         case 'required':
             return not table or all(key in value for key in operand)
         case 'properties':
-            return not table or all(
-                conforms(value[key], rule, root) for key, rule in operand.items() if key in value
-            )
+            known = set(operand) & set(value) if table else ()
+            return all(conforms(value[key], operand[key], root) for key in known)
         case 'patternProperties':
             return not table or all(
                 conforms(value[key], rule, root)
@@ -112,19 +98,12 @@ def _keyword(
                 if re.search(pattern, key)
             )
         case 'additionalProperties':
+            patterns = schema.get('patternProperties', ())
             others = set(value) - set(schema.get('properties', ())) if table else set()
-            others = {
-                key
-                for key in others
-                if not any(
-                    re.search(pattern, key) for pattern in schema.get('patternProperties', ())
-                )
-            }
-            return (
-                all(conforms(value[key], operand, root) for key in others)
-                if operand is not False
-                else not others
-            )
+            others -= {key for key in others if any(re.search(each, key) for each in patterns)}
+            if operand is False:
+                return not others
+            return all(conforms(value[key], operand, root) for key in others)
         case 'anyOf':
             return any(conforms(value, option, root) for option in operand)
         case '$ref':

@@ -62,7 +62,6 @@ def identity(
     multiple: int = 0,
     metadata: Mapping[str, str] | None = None,
     opset: int = 13,
-    ir_version: int = 8,
 ) -> bytes:
     """
     Return a model with input ``x`` (and ``x1`` …), and output ``y`` with the same values.
@@ -95,10 +94,13 @@ def identity(
         attribute = _field(1, 'to') + _field(3, output_kind) + _field(20, 2)
         node += _field(4, 'Cast') + _field(5, attribute)
     graph = _field(1, node) + _field(2, 'identity') + constants + values + _field(12, output)
-    said = b''.join(
-        _field(14, _field(1, key) + _field(2, value)) for key, value in (metadata or {}).items()
-    )
-    return _field(1, ir_version) + _field(7, graph) + _field(8, _field(2, opset)) + said
+    return _model(graph, metadata, opset)
+
+
+def _model(graph: bytes, metadata: Mapping[str, str] | None, opset: int = 13) -> bytes:
+    pairs = (metadata or {}).items()
+    said = b''.join(_field(14, _field(1, key) + _field(2, value)) for key, value in pairs)
+    return _field(1, 8) + _field(7, graph) + _field(8, _field(2, opset)) + said
 
 
 def constant(
@@ -122,11 +124,7 @@ def constant(
         nodes += _field(1, _field(2, name) + _field(4, 'Constant') + _field(5, attribute))
         declared += _field(12, _value(name, kind, (shapes or {}).get(name, values.shape)))
     given = b''.join(_field(11, _value(name, *what)) for name, what in inputs.items())
-    graph = nodes + _field(2, 'constant') + given + declared
-    said = b''.join(
-        _field(14, _field(1, key) + _field(2, value)) for key, value in (metadata or {}).items()
-    )
-    return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 13)) + said
+    return _model(nodes + _field(2, 'constant') + given + declared, metadata)
 
 
 def export(

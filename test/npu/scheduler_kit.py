@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 from frame_queues import FrameQueue
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.frame import Frame
@@ -36,7 +36,7 @@ from zc_perception.npu.scheduler import InFlight, Scheduler
 
 MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
-LONG_S, SHORT_S = 60.0, 0.05
+LONG_S, SHORT_S = PATIENCE_S, 0.05
 
 
 class ScriptedFence(EventFence):
@@ -119,13 +119,8 @@ class ScriptedAccelerator(Accelerator):
         self.closed = 0
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            'scripted',
-            'test',
-            copy_free=True,
-            max_in_flight=self.max_in_flight,
-            may_hang=self.may_hang,
-        )
+        limits = {'max_in_flight': self.max_in_flight, 'may_hang': self.may_hang}
+        return Capabilities('scripted', 'test', copy_free=True, **limits)
 
     def constraints(self) -> BufferConstraints:
         return BufferConstraints('scripted')
@@ -199,7 +194,7 @@ class Factory:
         self.calls.append(time.monotonic())
         self.entered.set()
         if self.gate is not None:
-            assert self.gate.wait(60.0)
+            assert self.gate.wait(LONG_S)
         if self.errors:
             raise self.errors.pop(0)
         self.made.append(self._make())
@@ -289,16 +284,13 @@ def check_balance(bench: Bench) -> None:
     figures = bench.scheduler.statistics()
     refused = figures.refused_disabled + figures.refused_recovering + figures.refused_device
     assert figures.taken == refused + figures.submitted
-    assert (
-        figures.submitted == figures.completed + figures.timed_out + figures.failed
-        and figures.in_flight == 0
-    )
+    assert figures.submitted == figures.completed + figures.timed_out + figures.failed
+    assert figures.in_flight == 0
     assert figures.completed == len(bench.results)
     assert figures.timed_out + figures.failed + figures.refused_device == len(bench.errors)
     assert len(bench.jobs) == figures.submitted
     for accelerator in bench.accelerators:
-        assert accelerator.most_places <= accelerator.max_in_flight, (
-            'jobs that were given up have places too'
-        )
+        # Jobs that were given up have places, too.
+        assert accelerator.most_places <= accelerator.max_in_flight
     for job in bench.jobs:
         assert len(job.ends) == 1, f'job of frame {job.sequence} was ended by {job.ends}'

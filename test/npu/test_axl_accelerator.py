@@ -72,6 +72,7 @@ from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakeOpened = Callable[..., Opened]
 GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
 
 
@@ -79,7 +80,7 @@ GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
 
 
 def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(
-    make_opened: Callable[..., Opened], host: Host
+    make_opened: MakeOpened, host: Host
 ) -> None:
     host.add_card(**{**GOOD_LINK, 'current_link_width': '1'})
     accelerator, _ = make_opened(device='', tree=host.tree)
@@ -92,17 +93,14 @@ def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(
 
 
 def test_a_second_card_is_worth_a_notice_where_none_was_named(
-    make_opened: Callable[..., Opened], host: Host
+    make_opened: MakeOpened, host: Host
 ) -> None:
     host.add_card(**GOOD_LINK)
     host.add_card('0004:01:00.0', 'metis-4:1:0', port='0000:00:1d.0', **GOOD_LINK)
     accelerator, _ = make_opened(device='', tree=host.tree)
     (notice,) = accelerator.notices()
-    assert (
-        'there are 2 Metis cards' in notice
-        and "'accelerator_device'" in notice
-        and '0004:01:00.0' in notice
-    )
+    for word in ('there are 2 Metis cards', "'accelerator_device'", '0004:01:00.0'):
+        assert word in notice
     named, _ = make_opened(device='04:01:00.0', tree=host.tree)
     assert list(named.notices()) == [] and named.capabilities().device.endswith('metis-4:1:0')
 
@@ -114,19 +112,15 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
         AxlAccelerator(AxlAccelerator.own({}), tree=host.tree)
     text = str(refused.value)
     assert f'the driver of {node} has no import and submit ioctls (ENOTTY)' in text
-    assert (
-        'accelerator: axruntime' in text
-        and 'onnx' in text
-        and "'axl_ioctls'" in text
-        and '\n' not in text
-    )
+    for word in ('accelerator: axruntime', 'onnx', "'axl_ioctls'"):
+        assert word in text and '\n' not in text
 
 
 # Imports and jobs.
 
 
 def test_an_import_is_not_released_under_a_job_that_was_given_up(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame
+    make_opened: MakeOpened, make_frame: MakeFrame
 ) -> None:
     """The pipeline releases the import at that moment; the device may still be reading."""
     accelerator, card = make_opened(import_cache=False)
@@ -144,7 +138,7 @@ def test_an_import_is_not_released_under_a_job_that_was_given_up(
 
 
 def test_a_submit_that_is_refused_holds_nothing(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+    make_opened: MakeOpened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accelerator, card = make_opened(import_cache=False, in_flight=1)
     frame = make_frame()
@@ -163,25 +157,16 @@ def test_a_submit_that_is_refused_holds_nothing(
 
 
 def test_level_1_imports_tight_images_and_says_why_not_others(
-    make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame
+    make_opened: MakeOpened, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     accelerator, card = make_opened(level=1)
     tight = {'stride_align': 1, 'offset_align': 1}
-    for layout, good in (
-        (tight, True),
-        ({'stride_align': 256}, False),
-        ({**tight, 'buffer_per_plane': True}, False),
-    ):
-        frame = make_frame(make_pool(fourcc=NV12, layout=layout))
-        if good:
-            assert accelerator.import_frame(frame).number in card.held
-        else:
-            with pytest.raises(
-                AcceleratorError, match=r'tight LINEAR images.*, not NV12'
-            ) as refused:
-                accelerator.import_frame(frame)
-            assert 'stride alignment' in str(refused.value)
-    pool = make_pool(fourcc=NV12, layout=tight)
+    pool = make_pool(layout=tight)
+    assert accelerator.import_frame(make_frame(pool)).number in card.held
+    words = r'tight LINEAR images.*, not NV12.*stride alignment'
+    for layout in ({'stride_align': 256}, {**tight, 'buffer_per_plane': True}):
+        with pytest.raises(AcceleratorError, match=words):
+            accelerator.import_frame(make_frame(make_pool(layout=layout)))
     with pytest.raises(AcceleratorError, match=r'not NV12.* let the camera give LINEAR images'):
         accelerator.trial_import(replace(pool.layout, modifier=INVALID), pool.slots[0].buffers)
 
@@ -191,19 +176,17 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
 
 
 class Scripted(SyncFile):
-    """A sync_file whose wait and status a test says."""
+    """A sync_file that has signalled, and notes how long it was waited for."""
 
-    def __init__(self, signals: bool = True, error: str = '') -> None:
+    def __init__(self) -> None:
         self.waits: list[float] = []
-        self._signals, self._error = signals, error
 
     def wait(self, timeout_s: float) -> bool:
         self.waits.append(timeout_s)
-        return self._signals
+        return True
 
     def check(self) -> None:
-        if self._error:
-            raise AcceleratorError(self._error)
+        pass
 
 
 def submit(accelerator: AxlAccelerator, frame: Frame) -> AxlJob:
@@ -217,52 +200,57 @@ def end(card: CountingCard, *jobs: AxlJob) -> None:
 
 
 def test_a_driver_that_can_waits_for_the_sync_file_itself(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame
+    make_opened: MakeOpened, make_frame: MakeFrame
 ) -> None:
     accelerator, card = make_opened()
-    fence = Scripted(signals=False)
+    fence = Scripted()
     job = submit(accelerator, make_frame(acquire_fence=fence))
     assert card.submitted == [fence] and fence.waits == [], 'nobody waits on the CPU'
     end(card, job)
 
 
-@pytest.mark.parametrize('kind', ['an eventfd', 'a sync_file and an older driver'])
-def test_any_other_fence_has_signalled_before_the_job_starts(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame, kind: str
+def test_an_eventfd_has_signalled_before_the_job_starts(
+    opened: Opened, make_frame: MakeFrame
 ) -> None:
-    accelerator, card = make_opened(level=2 if kind == 'an eventfd' else 1, timeout=60.0)
-    fence: Any = EventFence() if kind == 'an eventfd' else Scripted()
-    frame = make_frame(acquire_fence=fence)
-    if kind == 'an eventfd':
-        signaller = threading.Timer(0.03, fence.signal)
-        signaller.start()
-    job = submit(accelerator, frame)
+    (accelerator, card), fence = opened, EventFence()
+    accelerator.tune({'import_cache': True, 'timeout': 60.0})
+    signaller = threading.Timer(0.03, fence.signal)
+    signaller.start()
+    job = submit(accelerator, make_frame(acquire_fence=fence))
     assert card.submitted == [None] and fence.wait(0.0)
-    if kind == 'an eventfd':
-        signaller.join()
-        fence.close()
-    else:
-        assert fence.waits[0] == 60.0, 'as long as a job may take'
+    signaller.join()
+    fence.close()
+    end(card, job)
+
+
+def test_so_has_a_sync_file_with_an_older_driver(
+    make_opened: MakeOpened, make_frame: MakeFrame
+) -> None:
+    accelerator, card = make_opened(level=1, timeout=60.0)
+    fence = Scripted()
+    job = submit(accelerator, make_frame(acquire_fence=fence))
+    assert card.submitted == [None] and fence.waits[0] == 60.0, 'as long as a job may take'
     end(card, job)
 
 
 @pytest.mark.parametrize('level', [1, 2])
-@pytest.mark.parametrize('problem', ['failed', 'never'])
+@pytest.mark.parametrize(
+    ('error', 'words'),
+    [
+        (RuntimeError('the camera lost it'), 'the camera lost it'),
+        (None, 'acquire fence did not signal in time'),
+    ],
+)
 def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffer(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame, problem: str, level: int
+    make_opened: MakeOpened, make_frame: MakeFrame, error: Exception | None, words: str, level: int
 ) -> None:
     accelerator, card = make_opened(level=level, timeout=0.01)
     for _ in range(10):  # more than there are result buffers
         fence = EventFence()
-        if problem == 'failed':
-            fence.signal(RuntimeError('the camera lost it'))
+        if error is not None:
+            fence.signal(error)
         frame = make_frame(acquire_fence=fence)
-        with pytest.raises(
-            AcceleratorError,
-            match='the camera lost it'
-            if problem == 'failed'
-            else 'acquire fence did not signal in time',
-        ):
+        with pytest.raises(AcceleratorError, match=words):
             submit(accelerator, frame)
         frame.release()
         fence.close()
@@ -273,12 +261,10 @@ def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffe
 
 
 def test_a_frame_that_the_card_reads_is_never_mapped(
-    make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame
+    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
-    accelerator, card = make_opened()
-    pool = make_pool()
-    for slot in pool.slots:
-        accelerator.trial_import(slot.layout, slot.buffers)
+    (accelerator, card), pool = opened, make_pool()
+    trial(accelerator, pool)
     frame = make_frame(pool)
     job = submit(accelerator, frame)
     end(card, job)
@@ -332,7 +318,7 @@ def test_the_timeout_is_that_of_the_jobs_which_come(opened: Opened, make_frame: 
 
 
 def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame
+    make_opened: MakeOpened, make_frame: MakeFrame
 ) -> None:
     accelerator, card = make_opened()
     frame = make_frame()
@@ -352,7 +338,7 @@ def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(
 
 
 def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame
+    make_opened: MakeOpened, make_frame: MakeFrame
 ) -> None:
     first, _ = make_opened()
     frame = make_frame()
@@ -366,8 +352,7 @@ def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(
 # The import cache: its key is what a buffer is, not its number.
 
 
-MakeOpened = Callable[..., Opened]
-LAYOUT = compute_layout(NV12, 64, 48)
+LAYOUT, TILED = compute_layout(NV12, 64, 48), 1 << 56 | 2
 
 
 class Device:
@@ -398,36 +383,20 @@ def _get(cache: ImportCache, device: Device, buffer: DmaBuf, layout=LAYOUT, epoc
     return cache.get(import_key(epoch, 1, layout, [buffer]), [buffer], device.make)
 
 
-def test_a_duplicate_of_the_descriptor_is_the_same_buffer(buffers: list[DmaBuf]) -> None:
+def test_a_duplicate_is_the_same_buffer_and_another_layout_is_another_import(
+    buffers: list[DmaBuf],
+) -> None:
     device = Device()
     cache = ImportCache(device.release)
     other = DmaBuf(buffers[0].dup(), buffers[0].kind, 'memfd')
     assert _get(cache, device, buffers[0]) == _get(cache, device, other) == 1
     other.close()
-    cache.clear()
-
-
-@pytest.mark.parametrize(
-    'layout',
-    [
-        replace(LAYOUT, modifier=1 << 56 | 1),
-        replace(
-            LAYOUT,
-            planes=(
-                LAYOUT.planes[0],
-                replace(LAYOUT.planes[1], offset=LAYOUT.planes[1].offset - 64),
-            ),
-        ),
-    ],
-)
-def test_another_layout_of_the_same_buffer_is_another_import(
-    buffers: list[DmaBuf], layout
-) -> None:
-    device = Device()
-    cache = ImportCache(device.release)
-    assert _get(cache, device, buffers[0]) == 1
-    assert _get(cache, device, buffers[0], layout) == 2
-    assert _get(cache, device, buffers[0], epoch=2) == 3
+    chroma = replace(LAYOUT.planes[1], offset=LAYOUT.planes[1].offset - 64)
+    for number, layout in enumerate(
+        (replace(LAYOUT, modifier=TILED), replace(LAYOUT, planes=(LAYOUT.planes[0], chroma))), 2
+    ):
+        assert _get(cache, device, buffers[0], layout) == number
+    assert _get(cache, device, buffers[0], epoch=2) == 4
     cache.clear()
 
 
@@ -466,23 +435,23 @@ def _many(count: int) -> list[DmaBuf]:
 
 
 @settings(max_examples=60)
-@given(st.data())
+@given(
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(st.sampled_from(['frame', 'end', 'forget', 'close']), st.integers(0, 4)),
+        max_size=40,
+    ),
+)
 def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(
-    data: st.DataObject,
+    limit: int, steps: list[tuple[str, int]]
 ) -> None:
     """Frames, jobs, ends of buffers and forgetting at random, against a model of the device."""
     device = Device()
     jobs = ImportsInUse(device.release)
-    cache = ImportCache(jobs.release, limit=data.draw(st.integers(1, 3)))
+    cache = ImportCache(jobs.release, limit=limit)
     buffers = _many(5)
     running: list[int] = []
-    for step in data.draw(
-        st.lists(
-            st.tuples(st.sampled_from(['frame', 'end', 'forget', 'close']), st.integers(0, 4)),
-            max_size=40,
-        )
-    ):
-        what, index = step
+    for what, index in steps:
         if what == 'frame':
             handle = _get(cache, device, buffers[index])
             assert handle in device.held, 'a handle that was released'
@@ -551,14 +520,10 @@ ENDS: dict[str, tuple[Callable[[BufferPool], None], set[int]]] = {
 @pytest.mark.parametrize('thread', ['its own thread', 'another thread'])
 @pytest.mark.parametrize(('end', 'left'), ENDS.values(), ids=ENDS)
 def test_an_import_ends_with_its_buffer(
-    opened: Opened,
-    make_pool: MakePool,
-    end: Callable[[BufferPool], None],
-    left: set[int],
+    opened: Opened, make_pool: MakePool, end: Callable[[BufferPool], None], left: set[int],
     thread: str,
-) -> None:
-    accelerator, card = opened
-    pool = make_pool()
+) -> None:  # fmt: skip
+    (accelerator, card), pool = opened, make_pool()
     trial(accelerator, pool)
     assert card.held == {1, 2, 3}
     inodes = {number: slot.buffers[0].identity.inode for number, slot in enumerate(pool.slots, 1)}
@@ -587,97 +552,47 @@ def test_what_the_device_refuses_to_release_is_counted_and_costs_no_frame(
     with make_frame(other) as frame:
         handle = accelerator.import_frame(frame)
     assert handle.number == 4
-    cache = accelerator._cache
-    facts = accelerator.facts()
-    assert cache is not None and (
-        len(cache),
-        facts['release_errors'],
-        facts['last_release_error'],
-    ) == (1, 3, 'EIO')
+    cache, facts = accelerator._cache, accelerator.facts()
+    assert cache is not None and len(cache) == 1
+    assert (facts['release_errors'], facts['last_release_error']) == (3, 'EIO')
     card.release_error = None
 
 
 # Trial imports before the first frame: kept by the cache, or given back at once and counted apart.
 
 
-@pytest.fixture
-def pool(make_pool: MakePool) -> BufferPool:
-    return make_pool()
-
-
-def frames_through(
-    accelerator: AxlAccelerator, pool: BufferPool, make_frame: MakeFrame, count: int
-) -> None:
-    for sequence in range(count):
-        with make_frame(pool, sequence=sequence) as frame:
-            accelerator.release(accelerator.import_frame(frame))
-
-
 @pytest.mark.parametrize('cached', [True, False])
-def test_trial_imports_don_t_falsify_the_count_of_imports(
-    cached: bool, make_opened: MakeOpened, pool: BufferPool, make_frame: MakeFrame
+def test_a_trial_is_an_import_that_is_kept_or_given_back_and_counted_apart(
+    cached: bool, make_opened: MakeOpened, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
-    accelerator, card = make_opened(import_cache=cached)
-    slots = pool.slots
-    for slot in slots:
-        accelerator.trial_import(slot.layout, slot.buffers)
-    assert card.made == len(slots)
-    if cached:
-        assert (accelerator.imports, accelerator.trial_imports, len(card.held)) == (
-            len(slots),
-            0,
-            len(slots),
-        )
-    else:
-        assert (accelerator.imports, accelerator.trial_imports, card.held) == (
-            0,
-            len(slots),
-            set(),
-        )
-    frames_through(accelerator, pool, make_frame, 7)
-    # The verification's I3: as many as distinct buffers with the cache, as frames without it.
-    assert accelerator.imports == (len(slots) if cached else 7)
-    assert accelerator.imports + accelerator.trial_imports == card.made
-
-
-@pytest.mark.parametrize('cached', [True, False])
-def test_what_a_trial_keeps_can_be_given_back(
-    cached: bool, make_opened: MakeOpened, pool: BufferPool
-) -> None:
-    accelerator, card = make_opened(import_cache=cached)
-    undos = [accelerator.trial_import(slot.layout, slot.buffers) for slot in pool.slots]
-    assert all((undo is not None) == cached for undo in undos)
-    for undo in filter(None, undos):
-        undo()
-    assert card.held == set() and card.made == len(pool.slots)
-
-
-@pytest.mark.parametrize('cached', [True, False])
-def test_a_trial_that_fails_raises_and_leaves_nothing(
-    cached: bool, make_opened: MakeOpened, pool: BufferPool
-) -> None:
-    accelerator, card = make_opened(import_cache=cached)
+    (accelerator, card), pool = make_opened(import_cache=cached), make_pool()
     card.import_error = AcceleratorError('EINVAL')
     with pytest.raises(AcceleratorError, match='EINVAL'):
-        accelerator.trial_import(pool.slots[0].layout, pool.slots[0].buffers)
-    assert not card.held and accelerator.trial_imports == 0
+        trial(accelerator, pool)
+    assert not card.held and accelerator.trial_imports == 0, 'one that fails leaves nothing'
+    card.import_error = None
+    undos = [accelerator.trial_import(slot.layout, slot.buffers) for slot in pool.slots]
+    assert card.made == 3 and [undo is not None for undo in undos] == [cached] * 3
+    counts = accelerator.imports, accelerator.trial_imports, len(card.held)
+    assert counts == ((3, 0, 3) if cached else (0, 3, 0))
+    for _ in range(7):
+        with make_frame(pool) as frame:
+            accelerator.release(accelerator.import_frame(frame))
+    # The verification's I3: as many as distinct buffers with the cache, as frames without it.
+    assert accelerator.imports == (3 if cached else 7)
+    assert accelerator.imports + accelerator.trial_imports == card.made
+    for undo in filter(None, undos):
+        undo()
+    assert card.held == set()
 
 
 def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> None:
-    constraints = make_opened()[0].constraints()
-    assert constraints.participant == 'axl /dev/metis-0:1:0' and constraints.devices == (
-        '/dev/metis-0:1:0',
-    )
-    assert (constraints.stride_align, constraints.formats, constraints.placement) == (
-        64,
-        ((NV12, LINEAR),),
-        None,
-    )
-    assert not constraints.uses_cpu and heap_offer('memfd').objections(constraints, (NV12, LINEAR))
-    assert (
-        constraints.memory_note.startswith('whether the card is behind an IOMMU is not known')
-        and not constraints.contiguous
-    )
+    said, device, format_ = make_opened()[0].constraints(), '/dev/metis-0:1:0', (NV12, LINEAR)
+    assert (said.participant, said.devices) == (f'axl {device}', (device,))
+    assert (said.stride_align, said.formats, said.placement) == (64, (format_,), None)
+    assert not said.uses_cpu and heap_offer('memfd').objections(said, format_)
+    assert said.memory_note.startswith('whether the card is behind an IOMMU is not known')
+    assert not said.contiguous
     assert make_opened(level=1)[0].constraints().placement is Placement.ONE_BUFFER, (
         'IMPORT_FD takes one descriptor'
     )
@@ -687,7 +602,6 @@ def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> 
 
 
 HEADER = Path(__file__).resolve().parents[1] / 'rig/module/axl_ioctl.h'
-TILED = 1 << 56 | 2
 YU12 = fourcc_code('YU12')
 
 LOST = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
@@ -809,27 +723,34 @@ def test_a_signal_in_an_ioctl_is_no_failure(device: AxlDevice, driver: Driver) -
         device.release_import(1)
 
 
-@pytest.mark.parametrize(
-    ('answer', 'words'),
-    [({'max_in_flight': 0}, 'max_in_flight 0'), ({'stride_align': 48}, 'stride_align 48')],
-)
-def test_a_query_that_makes_no_sense_is_refused(
-    device: AxlDevice, monkeypatch: pytest.MonkeyPatch, answer: dict[str, int], words: str
-) -> None:
-    def ioctl(fd: int, request: int, argument: Any) -> int:
-        for name, value in {
-            'max_in_flight': 4,
-            'stride_align': 64,
-            'offset_align': 64,
-            'num_formats': 1,
-            **answer,
-        }.items():
-            setattr(argument, name, value)
-        return 0
+Answer = Callable[[Any], object]
 
-    monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
-    with pytest.raises(AcceleratorError, match=f'QUERY.*{words}'):
-        device.query()
+
+@pytest.fixture
+def answering(device: AxlDevice, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], AxlDevice]:
+    """Return the device, whose driver does this to the argument of each call."""
+
+    def answer(each: Answer) -> AxlDevice:
+        ioctl = lambda fd, request, argument: each(argument) or 0  # noqa: E731
+        monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
+        return device
+
+    return answer
+
+
+@pytest.mark.parametrize('wrong', ['max_in_flight 0', 'stride_align 48'])
+def test_a_query_that_makes_no_sense_is_refused(
+    answering: Callable[[Answer], AxlDevice], wrong: str
+) -> None:
+    name, _, number = wrong.partition(' ')
+
+    def say(query: axl_abi.AxlQuery) -> None:
+        query.max_in_flight, query.num_formats = 4, 1
+        query.stride_align = query.offset_align = 64
+        setattr(query, name, int(number))
+
+    with pytest.raises(AcceleratorError, match=f'QUERY.*{wrong}'):
+        answering(say).query()
 
 
 @pytest.mark.parametrize(
@@ -842,41 +763,31 @@ def test_a_query_that_makes_no_sense_is_refused(
 )
 @pytest.mark.parametrize('query', [errno.ENOTTY, errno.EINVAL])
 def test_what_a_driver_knows_is_found_out_whatever_it_answers_to_unknown_numbers(
-    device: AxlDevice,
-    monkeypatch: pytest.MonkeyPatch,
-    query: int,
-    release: int,
-    import_fd: int,
-    level: int,
+    answering: Callable[[Answer], AxlDevice], query: int, release: int, import_fd: int, level: int
 ) -> None:
-    def ioctl(fd: int, request: int, argument: Any) -> int:
-        if isinstance(argument, axl_abi.AxlQuery):
-            number = query
-        elif isinstance(argument, axl_abi.AxlImportFd):
+    def refuse(argument: Any) -> None:
+        number = query if isinstance(argument, axl_abi.AxlQuery) else release
+        if isinstance(argument, axl_abi.AxlImportFd):
             assert argument.fd == -1
             number = import_fd
-        else:
-            number = release
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
-    assert device.query().level == level
+    assert answering(refuse).query().level == level
 
 
 @pytest.mark.parametrize('count', [1, 64, 65, 300])
 def test_a_query_brings_all_formats_however_many(
-    device: AxlDevice, monkeypatch: pytest.MonkeyPatch, count: int
+    answering: Callable[[Answer], AxlDevice], count: int
 ) -> None:
-    def ioctl(fd: int, request: int, query: axl_abi.AxlQuery) -> int:
+    def say(query: axl_abi.AxlQuery) -> None:
         room, query.num_formats = query.num_formats, count
         query.max_in_flight, query.stride_align, query.offset_align = 4, 64, 64
         table = (axl_abi.AxlFormat * room).from_address(query.formats_ptr)
         for number in range(min(room, count)):
             table[number].fourcc, table[number].modifier = number + 1, 1 << 56
-        return 0
 
-    monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
-    assert device.query().formats == tuple((number + 1, 1 << 56) for number in range(count))
+    formats = answering(say).query().formats
+    assert formats == tuple((number + 1, 1 << 56) for number in range(count))
 
 
 # Opening.
@@ -891,11 +802,7 @@ def test_a_query_brings_all_formats_however_many(
     ],
 )
 def test_a_node_that_can_t_be_opened_is_explained(
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    kind: type[AcceleratorError],
-    words: str,
+    host: Host, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception], words: str
 ) -> None:
     node = host.add_card()
 
@@ -905,9 +812,8 @@ def test_a_node_that_can_t_be_opened_is_explained(
     monkeypatch.setattr(OwnedFd, 'open', refuse)
     with pytest.raises(AcceleratorError, match=words) as raised:
         AxlDevice(node, tree=host.tree)
-    assert type(
-        raised.value
-    ) is kind and f"'{node}' can't be opened: {os.strerror(number)}" in str(raised.value)
+    assert type(raised.value) is kind
+    assert f"'{node}' can't be opened: {os.strerror(number)}" in str(raised.value)
 
 
 # Fences of jobs.
@@ -921,12 +827,7 @@ def ended(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize('number', ADVICE, ids=lambda n: errno.errorcode.get(n, str(n)))
 @pytest.mark.parametrize('name', ['submit', 'submit2'])
 def test_a_job_s_errno_is_explained_as_an_ioctl_s(
-    device: AxlDevice,
-    driver: Driver,
-    buffer: DmaBuf,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    number: int,
+    device: AxlDevice, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
     fence: Any = CALLS[name](device, buffer)
     ended(-number, monkeypatch)
@@ -944,12 +845,9 @@ def test_a_timeout_names_its_length_and_looks_at_the_link(
     ended(-errno.ETIMEDOUT, monkeypatch)
     with pytest.raises(AxlError) as raised:
         fence.check()
-    text = str(raised.value)
-    assert (
-        'import 7, timeout 50 ms' in text
-        and 'the PCIe link of 0000:01:00.0 runs at 2.5 GT/s x4' in text
-        and 'LnkSta' in text
-    )
+    link = 'the PCIe link of 0000:01:00.0 runs at 2.5 GT/s x4'
+    for word in ('import 7, timeout 50 ms', link, 'LnkSta'):
+        assert word in str(raised.value)
     host.write(host.tree.pci('0000:01:00.0'), current_link_speed='8.0 GT/s PCIe')
     with pytest.raises(AxlError, match=r'its PCIe link is good now \(8 GT/s x4\)'):
         fence.check()
@@ -975,69 +873,50 @@ def test_a_job_that_has_not_failed_has_no_errno(
 # What it is told.
 
 
+Allocate = Callable[[ImageLayout], list[DmaBuf]]
+
+
 @pytest.fixture
-def allocate() -> Iterator[Callable[[ImageLayout], list[DmaBuf]]]:
+def allocate() -> Iterator[Allocate]:
     made: list[DmaBuf] = []
 
     def make(layout: ImageLayout) -> list[DmaBuf]:
-        buffers = [
-            SealedMemfd().allocate(layout.buffer_size(index))
-            for index in range(layout.num_buffers)
-        ]
-        made.extend(buffers)
-        return buffers
+        sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
+        made.extend(SealedMemfd().allocate(size) for size in sizes)
+        return made[-len(sizes) :]
 
     yield make
     for buffer in made:
         buffer.close()
 
 
+MIXED = PlaneLayout(0, 8, 16, 64), PlaneLayout(1, 4, 8, 16), PlaneLayout(1, 32, 8, 16)
+TILES = PlaneLayout(0, 64, 0, 4096), PlaneLayout(0, 8192, 7, 2048)
 LAYOUTS = {
     'one buffer': compute_layout(NV12, 64, 48, stride_align=256, offset_align=4096),
-    'mixed buffers': ImageLayout(
-        8,
-        4,
-        YU12,
-        LINEAR,
-        (PlaneLayout(0, 8, 16, 64), PlaneLayout(1, 4, 8, 16), PlaneLayout(1, 32, 8, 16)),
-    ),
-    'tiles': ImageLayout(
-        64, 48, NV12, TILED, (PlaneLayout(0, 64, 0, 4096), PlaneLayout(0, 8192, 7, 2048))
-    ),
+    'mixed buffers': ImageLayout(8, 4, YU12, LINEAR, MIXED),
+    'tiles': ImageLayout(64, 48, NV12, TILED, TILES),
 }
 
 
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
 def test_an_import_says_format_modifier_size_and_each_plane_with_its_own_handle(
-    device: AxlDevice,
-    driver: Driver,
-    allocate: Callable[[ImageLayout], list[DmaBuf]],
-    layout: ImageLayout,
+    device: AxlDevice, driver: Driver, allocate: Allocate, layout: ImageLayout
 ) -> None:
     buffers = allocate(layout)
     assert device.import_planes(layout, buffers, ImportFlags.TO_DEVICE) == 41
     ((request, said),) = driver.calls
     assert request == axl_abi.requests(None).import_planes
-    assert (said.fourcc, said.modifier, said.width, said.height) == (
-        layout.fourcc,
-        layout.modifier,
-        layout.width,
-        layout.height,
-    )
-    assert (said.struct_size, said.flags, said.pad, said.num_planes) == (
-        ctypes.sizeof(said),
-        1,
-        0,
-        len(layout.planes),
-    )
-    planes = [(p.fd, p.offset, p.stride, p.size) for p in said.planes[: said.num_planes]]
-    assert planes == [
+    for name in ('fourcc', 'modifier', 'width', 'height'):
+        assert getattr(said, name) == getattr(layout, name)
+    count = len(layout.planes)
+    assert (said.struct_size, said.flags, said.pad) == (ctypes.sizeof(said), 1, 0)
+    assert said.num_planes == count
+    assert [(p.fd, p.offset, p.stride, p.size) for p in said.planes[:count]] == [
         (buffers[p.buffer].fileno(), p.offset, p.stride, p.size) for p in layout.planes
     ]
-    assert not any(
-        bytes(plane) != bytes(ctypes.sizeof(plane))
-        for plane in said.planes[slice(said.num_planes, None)]
-    ), 'the rest is zero'
+    rest = b''.join(bytes(plane) for plane in said.planes[count:])
+    assert not any(rest), 'the rest is zero'
 
 
 @pytest.mark.parametrize('make', [lambda path: path.touch(), os.mkfifo])
@@ -1059,16 +938,11 @@ def test_what_is_no_device_is_not_taken_for_a_driver_without_ioctls(
     ], 'while the exception still lives'
 
 
-def test_a_driver_s_own_numbers_reach_its_ioctls(
-    driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]
-) -> None:
-    numbers = {'import_planes': 100, 'release_import': 101}
-    device = AxlDevice('/dev/null', numbers)
-    device.import_planes(
-        LAYOUTS['one buffer'], allocate(LAYOUTS['one buffer']), ImportFlags.TO_DEVICE
-    )
+def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, buffer: DmaBuf) -> None:
+    device = AxlDevice('/dev/null', {'import_planes': 100, 'release_import': 101})
+    device.import_planes(LAYOUT, [buffer], ImportFlags.TO_DEVICE)
     device.release_import(1)
-    device.import_fd(allocate(LAYOUTS['one buffer'])[0], 8, 4, YU12, ImportFlags.TO_DEVICE)
+    device.import_fd(buffer, 8, 4, YU12, ImportFlags.TO_DEVICE)
     device.close()
     assert [request & 0xFF for request, _ in driver.calls] == [100, 101, 64]
     assert {request >> 8 & 0xFF for request, _ in driver.calls} == {ord('U')}
@@ -1117,27 +991,14 @@ def node(host: Host) -> str:
     return host.add_card()
 
 
-@pytest.fixture
-def memfd_buffer() -> Iterator[DmaBuf]:
-    memfd_buffer = SealedMemfd().allocate(4096)
-    yield memfd_buffer
-    memfd_buffer.close()
-
-
 def test_a_buffer_that_is_attached_is_taken_back(
-    bare_driver: ShippedDriver, node: str, memfd_buffer: DmaBuf
+    bare_driver: ShippedDriver, node: str, buffer: DmaBuf
 ) -> None:
-    found = probe_shipped_attach(node, memfd_buffer)
-    assert (found.answer, found.number) == (
-        Importable.YES,
-        0,
-    ) and 'can import buffers of memfd' in found.text
-    assert (
-        bare_driver.calls == [axl_probe.DMA_ATTACH, axl_probe.DMA_DETACH]
-        and bare_driver.attached == {}
-    )
+    found = probe_shipped_attach(node, buffer)
+    assert (found.answer, found.number) == (Importable.YES, 0)
+    assert 'can import buffers of memfd' in found.text
     assert bare_driver.calls == [0xC0045505, 0xC0045506], "_IOWR('U', 5, int) and 6"
-    assert not memfd_buffer.mapped
+    assert bare_driver.attached == {} and not buffer.mapped
 
 
 MEANINGS = {
@@ -1150,34 +1011,28 @@ MEANINGS = {
 
 @pytest.mark.parametrize('number', MEANINGS)
 def test_a_refusal_is_explained_and_nothing_is_detached(
-    bare_driver: ShippedDriver, node: str, memfd_buffer: DmaBuf, number: int
+    bare_driver: ShippedDriver, node: str, buffer: DmaBuf, number: int
 ) -> None:
     bare_driver.refusals[axl_probe.DMA_ATTACH] = [number]
-    found = probe_shipped_attach(node, memfd_buffer)
+    found = probe_shipped_attach(node, buffer)
     answer, words = MEANINGS[number]
-    assert (
-        (found.answer, found.number) == (answer, number)
-        and words in found.text
-        and '\n' not in found.text
-    )
-    assert (errno.errorcode.get(number) or 'ENOTSUPP') in found.text and 'memfd' in found.text
+    assert (found.answer, found.number) == (answer, number) and '\n' not in found.text
+    for word in (words, errno.errorcode.get(number, 'ENOTSUPP'), 'memfd'):
+        assert word in found.text
     assert bare_driver.calls == [axl_probe.DMA_ATTACH]
 
 
 def test_a_detach_that_fails_is_said_and_the_file_is_closed_all_the_same(
-    bare_driver: ShippedDriver, node: str, memfd_buffer: DmaBuf
+    bare_driver: ShippedDriver, node: str, buffer: DmaBuf
 ) -> None:
     bare_driver.refusals[axl_probe.DMA_DETACH] = [errno.EBUSY]
-    found = probe_shipped_attach(node, memfd_buffer)
-    assert (
-        found.answer is Importable.YES
-        and 'EBUSY' in found.text
-        and 'when its file was closed' in found.text
-    )
+    found = probe_shipped_attach(node, buffer)
+    assert found.answer is Importable.YES
+    assert 'EBUSY' in found.text and 'when its file was closed' in found.text
 
 
 def test_an_interruption_leaves_no_file_open(
-    node: str, memfd_buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch
+    node: str, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It outlives the probe with all that the probe had: nothing is closed by being collected.
     interruption = KeyboardInterrupt()
@@ -1189,19 +1044,16 @@ def test_an_interruption_leaves_no_file_open(
 
     monkeypatch.setattr(axl_device.fcntl, 'ioctl', interrupt)
     with pytest.raises(KeyboardInterrupt):
-        probe_shipped_attach(node, memfd_buffer)
+        probe_shipped_attach(node, buffer)
     with pytest.raises(OSError, match='Bad file descriptor'):
         os.fstat(opened[0])
 
 
 def test_a_node_that_can_t_be_opened_answers_nothing(
-    bare_driver: ShippedDriver, host: Host, memfd_buffer: DmaBuf
+    bare_driver: ShippedDriver, host: Host, buffer: DmaBuf
 ) -> None:
     host.add_card()
-    found = probe_shipped_attach(str(host.tree.dev / 'metis-9:9:9'), memfd_buffer, tree=host.tree)
-    assert (
-        (found.answer, found.number) == (Importable.UNKNOWN, errno.ENOENT)
-        and 'found ' in found.text
-        and 'metis-0:1:0' in found.text
-    )
+    found = probe_shipped_attach(str(host.tree.dev / 'metis-9:9:9'), buffer, tree=host.tree)
+    assert (found.answer, found.number) == (Importable.UNKNOWN, errno.ENOENT)
+    assert 'found ' in found.text and 'metis-0:1:0' in found.text
     assert bare_driver.calls == []

@@ -23,9 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 import errno
-from functools import partial
 import os
-from pathlib import Path
 import re
 import subprocess
 import sys
@@ -36,17 +34,16 @@ from npu.axruntime_kit import (
     detect,
     Double,
     model,
+    NEVER_S,
     number_in,
-    numbered,
     Open,
     paint,
     result,
-    run_numbered,
     start,
     tensor_spec,
+    Voyager,
     WAIT_S,
 )
-from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
 from numpy.typing import NDArray
 import pytest
@@ -76,17 +73,9 @@ from zc_perception.pixel.fourcc import NV12
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 LIMITS = DecodeLimits(0.9, 0.5, 100)
-
-
-@pytest.fixture
-def ledger() -> CopyLedger:
-    return CopyLedger()
-
-
-@pytest.fixture
-def open_accelerator(double: Double, open_axruntime: Open, ledger: CopyLedger) -> Open:
-    """Nobody's scheduling may flush a pipeline that a test wants full."""
-    return partial(open_axruntime, ledger, axruntime_library=double.path, flush_after_s=WAIT_S)
+both_buffers = pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+both_interfaces = pytest.mark.parametrize('interface', ['python', 'c'])
+Pairs = deque[tuple[Frame, AxRuntimeJob]]
 
 
 def blobs(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
@@ -114,61 +103,46 @@ def reference(
     return detect(tensor, spec)
 
 
-@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
-@pytest.mark.parametrize('output_dmabuf', ['auto', 'false'])
+@both_buffers
 @pytest.mark.parametrize(
-    ('frame_size', 'input_size', 'quantisation'),
-    [((322, 182), (160, 96), (1 / 255, -130)), ((90, 160), (128, 128), (0.0078, -10))],
+    ('frame_size', 'input_size', 'quantisation', 'output_dmabuf'),
+    [
+        ((322, 182), (160, 96), (1 / 255, -130), 'auto'),
+        ((90, 160), (128, 128), (0.0078, -10), 'false'),
+    ],
     ids=['smaller', 'portrait'],
 )
 def test_the_detections_are_the_reference_s(
-    frame_size: tuple[int, int],
-    input_size: tuple[int, int],
-    quantisation: tuple[float, int],
-    output_dmabuf: str,
-    double_buffer: bool,
-    open_accelerator: Open,
-    make_frame: MakeFrame,
-    tmp_path: Path,
-) -> None:
-    accelerator = open_accelerator(
-        double_buffer=double_buffer, output_dmabuf=output_dmabuf, flush_after_s=0.001
-    )
+    frame_size: tuple[int, int], input_size: tuple[int, int], quantisation: tuple[float, int],
+    output_dmabuf: str, double_buffer: bool, voyager: Voyager,
+) -> None:  # fmt: skip
+    accelerator = voyager.open(double_buffer=double_buffer, output_dmabuf=output_dmabuf)
     scale, zero_point = quantisation
-    manifest = model(tmp_path, *input_size, input_scale=scale, input_zero_point=zero_point)
+    settings = {'input_scale': scale, 'input_zero_point': zero_point}
+    manifest = model(voyager.folder, *input_size, **settings)
     accelerator.load(manifest)
-    frame = make_frame(width=frame_size[0], height=frame_size[1], fill=blobs)
+    frame = voyager.make_frame(width=frame_size[0], height=frame_size[1], fill=blobs)
     job = start(accelerator, frame)
     assert job.fence.wait(WAIT_S)
     outputs = job.outputs()
     wanted = reference(frame, job.letterbox, *input_size, scale, zero_point)
     for output, exact in zip(outputs, wanted, strict=True):
-        assert (
-            output.values.shape == exact.values.shape
-            and output.layout == 'nhwc'
-            and output.name == exact.name
-        )
+        assert output.values.shape == exact.values.shape
+        assert (output.layout, output.name) == ('nhwc', exact.name)
         # Half a step of the output's own quantisation, where it doesn't saturate.
         inside = np.abs(output.values.astype(int)) < 127
-        assert inside.any() and np.abs(output.real() - exact.values)[
-            inside
-        ].max() <= 0.5001 * float(output.scale)
+        errors = np.abs(output.real() - exact.values)[inside]
+        assert inside.any() and errors.max() <= 0.5001 * float(output.scale)
     head = make_head(manifest.head)
-    found, best = (
-        head.decode(outputs, job.letterbox, LIMITS),
-        head.decode(wanted, job.letterbox, LIMITS),
-    )
-    assert sorted(found.classes.tolist()) == sorted(best.classes.tolist()) and set(
-        found.classes.tolist()
-    ) == {0, 1, 2}
+    found, best = (head.decode(each, job.letterbox, LIMITS) for each in (outputs, wanted))
+    assert sorted(found.classes) == sorted(best.classes) and set(found.classes) == {0, 1, 2}
     for index, class_index in enumerate(best.classes):
         same = found.boxes[found.classes == class_index]
         assert np.abs(same - best.boxes[index]).max(axis=1).min() < 0.03 * max(frame_size), (
             'within what half a step of logits moves a box'
         )
-        assert box_iou(best.boxes[slice(index, index + 1)], same).max() > 0.9
+        assert box_iou(best.boxes[index : index + 1], same).max() > 0.9
     job.close()
-    frame.release()
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[dict[str, object]]:
@@ -184,30 +158,19 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[d
     return calls
 
 
-@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@both_buffers
 def test_a_thousand_frames_keep_their_results(
-    double_buffer: bool,
-    open_accelerator: Open,
-    double: Double,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    ledger: CopyLedger,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    double_buffer: bool, voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accelerator = open_accelerator(double_buffer=double_buffer)
-    accelerator.load(model(tmp_path))
-    reads, writes = (
-        counted(monkeypatch, Frame, 'map'),
-        counted(monkeypatch, TensorBuffer, 'writing'),
-    )
+    ledger, double = CopyLedger(), voyager.double
+    accelerator = voyager.loaded(ledger=ledger, double_buffer=double_buffer, flush_after_s=NEVER_S)
+    reads = counted(monkeypatch, Frame, 'map')
+    writes = counted(monkeypatch, TensorBuffer, 'writing')
     trial_runs, limit = double.runs, accelerator.capabilities().max_in_flight
     assert (trial_runs, limit) == ((3, 3) if double_buffer else (1, 2))
-    pool = make_pool(64, 64, slots=limit)
-    jobs: deque[tuple[Frame, AxRuntimeJob]] = deque()
-    seen = []
+    pool, jobs, seen = voyager.pool(limit), Pairs(), []
     for number in range(1000):
-        frame = make_frame(pool, sequence=number, fill=numbered(number))
+        frame = voyager.frame(number, pool)
         jobs.append((frame, start(accelerator, frame)))
         while len(jobs) == limit or (jobs and number == 999 and not double_buffer):
             seen.append(result(*jobs.popleft()))
@@ -218,26 +181,19 @@ def test_a_thousand_frames_keep_their_results(
         accelerator.close()  # which lets them end
         seen += [result(*pair) for pair in jobs]
     assert seen == list(range(1000))
-    assert ledger.entries() == {'tensor': LedgerEntry(1000, 1000 * 64 * 64 * 3 // 2)}, (
-        'each frame was read once'
-    )
-    assert (reads.count({}), len(writes)) == (1000, 1000), (
-        'and mapped once, and one tensor written for it'
-    )
+    # Each frame was read once, mapped once, and one tensor was written for it.
+    assert ledger.entries() == {'tensor': LedgerEntry(1000, 1000 * 64 * 64 * 3 // 2)}
+    assert (reads.count({}), len(writes)) == (1000, 1000)
     assert double.runs == trial_runs + 1000 + (2 if double_buffer else 0)
     assert pool.statistics().states == {SlotState.FREE: limit}
 
 
-def test_results_that_no_frame_pushes_out_come_by_themselves(
-    open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_accelerator(double_buffer=True, flush_after_s=0.01)
-    accelerator.load(model(tmp_path))
-    pool = make_pool(64, 64, slots=3)
+def test_results_that_no_frame_pushes_out_come_by_themselves(voyager: Voyager) -> None:
+    accelerator = voyager.loaded(double_buffer=True, flush_after_s=0.01)
+    pool = voyager.pool(3)
     for first in (5, 300, 901):
-        frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in range(first, first + 3)]
+        frames = [voyager.frame(number, pool) for number in range(first, first + 3)]
         pairs = [(frame, start(accelerator, frame)) for frame in frames]
-        assert all(job.fence.wait(WAIT_S) for _, job in pairs)
         assert [result(*pair) for pair in pairs] == [first, first + 1, first + 2]
     facts = accelerator.facts()
     assert facts['late_calls'] == 2 and 6 <= int(str(facts['flush_runs'])) <= 18
@@ -255,32 +211,31 @@ def test_results_that_no_frame_pushes_out_come_by_themselves(
     ],
 )
 def test_the_best_way_that_works_is_found_and_said(
-    refused: str, used: tuple[bool, bool], words: str, double: Double, open_accelerator: Open,
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    refused: str, used: tuple[bool, bool], words: str, voyager: Voyager,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
     name, _, value = refused.partition(' ')
     if value:
-        setattr(double, f'refuse_{name}', int(value))
-    accelerator = open_accelerator(tensor_heap=None if name == 'heap' else SealedMemfd())
-    accelerator.load(model(tmp_path))
+        setattr(voyager.double, f'refuse_{name}', int(value))
+    accelerator = voyager.loaded(tensor_heap=None if name == 'heap' else SealedMemfd())
     facts = accelerator.facts()
     assert (facts['input_dmabuf'], facts['output_dmabuf']) == used
     notices = ' '.join(accelerator.notices())
     assert bool(notices) == bool(words)
     assert re.search(words, notices), notices
-    assert run_numbered(accelerator, make_frame, 517) == 517
+    assert voyager.run(accelerator, 517) == 517
 
 
 def test_what_is_insisted_on_and_refused_is_an_error(
-    double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    double.refuse_output_dmabuf = 1
+    voyager.double.refuse_output_dmabuf = 1
     with pytest.raises(ConfigError, match=r'^output_dmabuf: true does not.*to auto \(.*not MMIO'):
-        open_accelerator(output_dmabuf='true').load(model(tmp_path))
+        voyager.loaded(output_dmabuf='true')
     monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
     with pytest.raises(ConfigError, match=r'needs a dma-heap: .*nowhere.*output_dmabuf to auto'):
-        open_accelerator(output_dmabuf='true', tensor_heap=None).load(model(tmp_path))
+        voyager.loaded(output_dmabuf='true', tensor_heap=None)
 
 
 @pytest.mark.parametrize(
@@ -292,64 +247,49 @@ def test_what_is_insisted_on_and_refused_is_an_error(
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(
-    settings: dict[str, int], words: str, open_accelerator: Open, tmp_path: Path
+    settings: dict[str, int], words: str, voyager: Voyager
 ) -> None:
-    wanted = model(tmp_path, 64, 64, **{k: v for k, v in settings.items() if k != 'width'})
-    if 'width' in settings:
-        model(tmp_path, settings['width'], 64)
+    wanted = model(voyager.folder)
+    model(voyager.folder, **{'width': 64, **settings})
     with pytest.raises(ConfigError, match=words):
-        open_accelerator(aipu_cores=0).load(wanted)
+        voyager.open(aipu_cores=0).load(wanted)
 
 
-def test_outputs_in_the_manifest_name_and_scale_the_runtime_s(
-    open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
+def test_outputs_in_the_manifest_name_and_scale_the_runtime_s(voyager: Voyager) -> None:
     shapes = [(1, 64 // s, 64 // s, channels) for s in (8, 16, 32) for channels in (64, 3)]
     named = [
         TensorSpec(f't{i}', 'int8', shape, 0, (0.5,), 7, 'nhwc') for i, shape in enumerate(shapes)
     ]
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path, tensors=named))
-    frame = make_frame(width=64, height=64, fill=numbered(0))
-    job = start(accelerator, frame)
+    accelerator = voyager.open()
+    accelerator.load(model(voyager.folder, tensors=named))
+    job = start(accelerator, voyager.frame(0))
     assert job.fence.wait(WAIT_S)
     assert [(o.name, o.scale, o.zero_point, o.values.shape) for o in job.outputs()] == [
         (s.name, 0.5, 7, s.shape) for s in named
     ]
     job.close()
     with pytest.raises(ConfigError, match=r"the manifest's outputs are .*the.*key 'outputs' out"):
-        accelerator.load(model(tmp_path, tensors=named[:-1]))
+        accelerator.load(model(voyager.folder, tensors=named[:-1]))
 
 
 @pytest.mark.parametrize(
     ('number', 'words'),
     [
-        (
-            errno.ENOENT,
-            ['there is no /dev/dma_heap/system', 'HEAPS_SYSTEM', '--device /dev/dma_heap/system'],
-        ),
-        (
-            errno.EACCES,
-            ["/dev/dma_heap/system can't be used: Permission denied", 'udev rule', '--device'],
-        ),
+        (errno.ENOENT, 'there is no /dev/dma_heap/system.*HEAPS_SYSTEM.*--device /dev/dma_heap/s'),
+        (errno.EACCES, "/dev/dma_heap/system can't be used: Permission denied.*rule.*--device"),
     ],
 )
 def test_a_heap_that_tensors_can_not_be_in_is_named_with_what_it_needs(
-    number: int, words: list[str]
+    number: int, words: str
 ) -> None:
     refusal = AllocationError("heap 'dma_heap/system' can't be opened; use heap: auto")
     refusal.__cause__ = OSError(number, os.strerror(number))
     message = why_no_heap('dma_heap/system', refusal)
-    assert all(word in message for word in words) and '\n' not in message
+    assert re.search(words, message) and '\n' not in message
     assert 'heap: auto' not in message, "that is the camera's parameter"
 
 
 # The axruntime accelerator at faults: runs fail, the runtime hangs, jobs are given up.
-
-
-@pytest.fixture
-def open_faulty(double: Double, open_axruntime: Open) -> Open:
-    return partial(open_axruntime, axruntime_library=double.path, flush_after_s=0.005)
 
 
 def all_free(pool: BufferPool) -> bool:
@@ -361,31 +301,24 @@ def fail_runs(double: Double, after: int, count: int, code: Result = Result.RUNT
     double.fail_from, double.fail_count, double.fail_code = double.runs + after, count, int(code)
 
 
-@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@both_buffers
 def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
-    double_buffer: bool,
-    double: Double,
-    open_faulty: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    tmp_path: Path,
+    double_buffer: bool, voyager: Voyager
 ) -> None:
     """
     Runs fail now and then, the frames come in bursts, some are given up.
 
     Every result that comes out is the frame's own.
     """
-    accelerator = open_faulty(double_buffer=double_buffer, flush_after_s=0.001)
-    accelerator.load(model(tmp_path))
+    accelerator = voyager.loaded(double_buffer=double_buffer, flush_after_s=0.001)
     limit = accelerator.capabilities().max_in_flight
-    pool = make_pool(64, 64, slots=limit)
-    random = np.random.default_rng(3)
+    pool, random = voyager.pool(limit), np.random.default_rng(3)
     right = failed = 0
     for burst in range(60):
         if burst % 4 == 1:
-            fail_runs(double, int(random.integers(1, 4)), 1)
+            fail_runs(voyager.double, int(random.integers(1, 4)), 1)
         numbers = range(burst * 10, burst * 10 + int(random.integers(1, limit + 1)))
-        frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in numbers]
+        frames = [voyager.frame(number, pool) for number in numbers]
         jobs = [start(accelerator, frame) for frame in frames]
         for frame, job in zip(frames, jobs, strict=True):
             if random.random() < 0.1:
@@ -407,30 +340,21 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
     )
 
 
-@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@both_buffers
 @pytest.mark.parametrize(('code', 'count', 'words'), [
     (Result.CONNECTION_ERROR, 1, (r'injected into run \d+ \(CONNECTION_ERROR\); check that '
                                   r'.axdevice. lists')),
     (Result.RUNTIME_ERROR, 100, r'3 runs failed in a row: .*RUNTIME_ERROR'),
 ])  # fmt: skip
 def test_a_lost_device_fails_all_jobs_and_stays_lost(
-    code: Result,
-    count: int,
-    words: str,
-    double_buffer: bool,
-    double: Double,
-    open_faulty: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    tmp_path: Path,
+    code: Result, count: int, words: str, double_buffer: bool, voyager: Voyager
 ) -> None:
-    accelerator = open_faulty(double_buffer=double_buffer)
-    accelerator.load(model(tmp_path))
-    pool = make_pool(64, 64, slots=4)
-    fail_runs(double, 1, count, code)
+    accelerator = voyager.loaded(double_buffer=double_buffer)
+    pool = voyager.pool(4)
+    fail_runs(voyager.double, 1, count, code)
     lost = None
     for number in range(4):
-        frame = make_frame(pool, sequence=number, fill=numbered(number))
+        frame = voyager.frame(number, pool)
         try:
             job = start(accelerator, frame)
         except DeviceLostError as error:
@@ -447,47 +371,33 @@ def test_a_lost_device_fails_all_jobs_and_stays_lost(
         frame.release()
     assert isinstance(lost, DeviceLostError)
     with pytest.raises(DeviceLostError, match=words):
-        start(accelerator, make_frame(pool))
+        start(accelerator, voyager.frame(4, pool))
     accelerator.close()
-    double.fail_count = 0
-    again = open_faulty()
-    again.load(model(tmp_path))
-    last = make_frame(pool, fill=numbered(99))
-    assert result(last, start(again, last)) == 99
+    voyager.double.fail_count = 0
+    assert voyager.run(voyager.loaded(), 99) == 99
 
 
-def test_a_device_that_takes_no_new_instance_is_lost(
-    double: Double, open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_faulty(double_buffer=True)
-    accelerator.load(model(tmp_path))
-    fail_runs(double, 1, 1)
-    double.refuse_double_buffer = 1
-    frame = make_frame(width=64, height=64)
-    job = start(accelerator, frame)
+def test_a_device_that_takes_no_new_instance_is_lost(voyager: Voyager) -> None:
+    accelerator = voyager.loaded(double_buffer=True)
+    fail_runs(voyager.double, 1, 1)
+    voyager.double.refuse_double_buffer = 1
+    job = start(accelerator, voyager.frame(0))
     assert job.fence.wait(WAIT_S)
     with pytest.raises(DeviceLostError, match=r'injected into run.*well: .*no memory for double'):
         job.outputs()
     job.close()
 
 
-@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@both_buffers
 def test_a_run_that_never_returns_is_told_and_left_behind(
-    double_buffer: bool,
-    double: Double,
-    open_faulty: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    double_buffer: bool, voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(axruntime, '_LONG_CALL_S', 0.02)
     monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_IN_LONG_CALL_S', 0.05)
-    accelerator = open_faulty(double_buffer=double_buffer)
-    accelerator.load(model(tmp_path))
-    pool = make_pool(64, 64, slots=3)
+    accelerator, double = voyager.loaded(double_buffer=double_buffer), voyager.double
+    pool = voyager.pool(3)
     double.hang_at = double.runs + 1
-    first, second, third = (make_frame(pool, fill=numbered(n)) for n in range(3))
+    first, second, third = (voyager.frame(number, pool) for number in range(3))
     jobs = [start(accelerator, first), start(accelerator, second)]
     until(double.is_hanging)
     assert not any(job.fence.wait(0.0) for job in jobs)
@@ -500,96 +410,73 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     first.release(jobs[0].abandon())
     second.release(jobs[1].abandon())
     until(lambda: all_free(pool))
-    with pytest.warns(
-        RuntimeWarning,
-        match=r'did not return from a call within 0\.05 s.*stays in use until this process ends',
-    ):
+    words = r'did not return from a call within 0\.05 s.*stays in use until this process ends'
+    with pytest.warns(RuntimeWarning, match=words):
         accelerator.close()
     accelerator.close()
     assert double.live_objects == 4, 'context, model, connection and instance: it may still write'
     double.end_hang()
     until(lambda: double.live_objects == 0)
-    until(
-        lambda: (
-            not [thread for thread in threading.enumerate() if thread.name.startswith('axruntime')]
-        )
-    )
+    until(lambda: not any(each.name.startswith('axruntime') for each in threading.enumerate()))
 
 
 def test_a_runtime_that_hangs_while_loading_is_lost(
-    double: Double, open_faulty: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ('_UNLOAD_TIMEOUT_S', '_CLOSE_TIMEOUT_S', '_CLOSE_TIMEOUT_IN_LONG_CALL_S'):
-        monkeypatch.setattr(axruntime, name, 0.05)
-    monkeypatch.setattr(axruntime, '_LOAD_TIMEOUT_S', 0.05)
-    accelerator = open_faulty()
-    double.hang_at = 1
-    with pytest.raises(DeviceLostError, match=r'did not load the model within 0\.05 s'):
-        accelerator.load(model(tmp_path))
-    with pytest.raises(DeviceLostError, match=r'does not release the previous model; restart'):
-        accelerator.load(model(tmp_path))
+    for name in ('UNLOAD_TIMEOUT', 'CLOSE_TIMEOUT', 'CLOSE_TIMEOUT_IN_LONG_CALL', 'LOAD_TIMEOUT'):
+        monkeypatch.setattr(axruntime, f'_{name}_S', 0.05)
+    accelerator = voyager.open()
+    voyager.double.hang_at = 1
+    for words in (
+        r'did not load the model within 0\.05 s',
+        r'does not release the previous model; restart',
+    ):
+        with pytest.raises(DeviceLostError, match=words):
+            accelerator.load(model(voyager.folder))
     with pytest.warns(RuntimeWarning):
         accelerator.close()
-    double.end_hang()
-    until(lambda: double.live_objects == 0)
-
-
-class HeldWriter:
-    """Keeps the conversion thread within a frame until it is told to go on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.inside, self.go_on = threading.Event(), threading.Event()
-        self.written: list[int] = []
-        original = FrameToTensor.write
-
-        def write(writer: FrameToTensor, frame: Frame, slot: InputSlot) -> None:
-            self.inside.set()
-            assert self.go_on.wait(WAIT_S)
-            self.written.append(frame.data.sequence)
-            original(writer, frame, slot)
-
-        monkeypatch.setattr(FrameToTensor, 'write', write)
+    voyager.double.end_hang()
+    until(lambda: voyager.double.live_objects == 0)
 
 
 def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
-    double: Double,
-    open_faulty: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = HeldWriter(monkeypatch)
-    accelerator = open_faulty(double_buffer=True)
-    accelerator.load(model(tmp_path))
-    trial_runs = double.runs
-    pool = make_pool(64, 64, slots=3)
-    converting, waiting = (make_frame(pool, sequence=n, fill=numbered(n)) for n in (1, 2))
-    jobs = [start(accelerator, converting), start(accelerator, waiting)]
-    assert held.inside.wait(WAIT_S)
+    """The conversion thread is kept within a frame until it is told to go on."""
+    inside, go_on, written = threading.Event(), threading.Event(), list[int]()
+    original = FrameToTensor.write
+
+    def write(writer: FrameToTensor, frame: Frame, slot: InputSlot) -> None:
+        inside.set()
+        assert go_on.wait(WAIT_S)
+        written.append(frame.data.sequence)
+        original(writer, frame, slot)
+
+    monkeypatch.setattr(FrameToTensor, 'write', write)
+    accelerator, pool = voyager.loaded(double_buffer=True), voyager.pool(3)
+    trial_runs = voyager.double.runs
+    frames = [voyager.frame(number, pool) for number in (1, 2)]
+    jobs = [start(accelerator, frame) for frame in frames]
+    assert inside.wait(WAIT_S)
     fences = [job.abandon() for job in jobs]
     assert [fence.wait(0.0) for fence in fences] == [False, True], (
         'one is being read, the other will not be'
     )
-    converting.release(fences[0])
-    waiting.release(fences[1])
-    last = make_frame(pool, sequence=3, fill=numbered(3))
+    for frame, fence in zip(frames, fences, strict=True):
+        frame.release(fence)
+    last = voyager.frame(3, pool)
     job = start(accelerator, last)
-    held.go_on.set()
+    go_on.set()
     assert result(last, job) == 3
     until(lambda: all_free(pool))
-    assert held.written == [1, 3] and double.runs - trial_runs == 3, (
+    assert written == [1, 3] and voyager.double.runs - trial_runs == 3, (
         'frame 3 and two calls to push it out'
     )
 
 
-def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(
-    open_faulty: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_faulty()
-    accelerator.load(model(tmp_path))
-    pool = make_pool(64, 64, slots=3)
-    frames = [make_frame(pool, fill=numbered(n)) for n in range(3)]
+def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(voyager: Voyager) -> None:
+    accelerator, pool = voyager.loaded(), voyager.pool(3)
+    frames = [voyager.frame(number, pool) for number in range(3)]
     jobs = [start(accelerator, frame) for frame in frames[:2]]
     with pytest.raises(AcceleratorError, match='2 jobs are open, accelerator axruntime takes 2'):
         start(accelerator, frames[2])
@@ -605,18 +492,13 @@ def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(
         jobs[1].outputs()
 
 
-@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@both_buffers
 def test_closing_in_the_middle_lets_submitted_jobs_end(
-    double_buffer: bool,
-    open_faulty: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    tmp_path: Path,
+    double_buffer: bool, voyager: Voyager
 ) -> None:
-    accelerator = open_faulty(double_buffer=double_buffer, flush_after_s=WAIT_S)
-    accelerator.load(model(tmp_path))
-    pool = make_pool(64, 64, slots=2)
-    frames = [make_frame(pool, fill=numbered(n)) for n in (7, 8)]
+    accelerator = voyager.loaded(double_buffer=double_buffer, flush_after_s=NEVER_S)
+    pool = voyager.pool(2)
+    frames = [voyager.frame(number, pool) for number in (7, 8)]
     jobs = [start(accelerator, frame) for frame in frames]
     accelerator.close()
     assert [number_in(job.outputs()) for job in jobs] == [7, 8], (
@@ -625,55 +507,43 @@ def test_closing_in_the_middle_lets_submitted_jobs_end(
     with pytest.raises(AcceleratorError, match='no model loaded'):
         start(accelerator, frames[0])
     with pytest.raises(AcceleratorError, match='was closed; open it anew'):
-        accelerator.load(model(tmp_path))
-    for job, frame in zip(jobs, frames, strict=True):
+        accelerator.load(model(voyager.folder))
+    for job in jobs:
         job.close()
-        frame.release()
 
 
-def test_a_model_that_was_refused_leaves_room_for_another(
-    double: Double, open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_faulty()
+def test_a_model_that_was_refused_leaves_room_for_another(voyager: Voyager) -> None:
+    accelerator, double = voyager.open(), voyager.double
     double.no_toolchain = 1
     with pytest.raises(AcceleratorError, match='riscv64-unknown-elf-gcc'):
-        accelerator.load(model(tmp_path))
+        accelerator.load(model(voyager.folder))
     until(lambda: double.live_objects == 1)
-    (tmp_path / 'model.json').write_text('nothing')
     with pytest.raises(ConfigError, match='is no compiled model'):
-        accelerator.load(model(tmp_path, 63, 63))
+        accelerator.load(model(voyager.folder, 63, 63))
     double.no_toolchain = 0
-    accelerator.load(model(tmp_path))
-    assert run_numbered(accelerator, make_frame, 3) == 3
+    accelerator.load(model(voyager.folder))
+    assert voyager.run(accelerator, 3) == 3
 
 
 # Both interfaces of the Voyager runtime: which is taken, and that they give the same results.
 
 
 @pytest.fixture
-def open_bound(open_axruntime: Open) -> Open:
-    return partial(open_axruntime, flush_after_s=0.005)
-
-
-@pytest.fixture
-def installed(double: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
+def installed(voyager: Voyager, monkeypatch: pytest.MonkeyPatch) -> Voyager:
     """Install the C library where the system has it."""
-    monkeypatch.setattr(axruntime_library, 'candidates', lambda library: [library or double.path])
-    return double
+    path = voyager.double.path
+    monkeypatch.setattr(axruntime_library, 'candidates', lambda library: [library or path])
+    return voyager
+
+
+def library_of(interface: str, voyager: Voyager) -> str:
+    return '' if interface == 'python' else str(voyager.double.path)
 
 
 def noise(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
     random = np.random.default_rng(5)
-    luma[:] = (
-        random.integers(0, 256, (luma.shape[0] // 8, luma.shape[1] // 8), np.uint8)
-        .repeat(8, 0)
-        .repeat(8, 1)
-    )
-    chroma[:] = (
-        random.integers(0, 256, (*chroma.shape[:2],), np.uint8)[..., None]
-        if chroma.ndim == 3
-        else 128
-    )
+    luma[:] = random.integers(0, 256, (8, 8), np.uint8).repeat(8, 0).repeat(8, 1)
+    chroma[:] = random.integers(0, 256, (32, 32, 1), np.uint8)
 
 
 def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray[Any]]:
@@ -684,74 +554,53 @@ def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray
     return values
 
 
-@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
-@pytest.mark.parametrize(
-    ('output_dmabuf', 'refused'), [('auto', 0), ('auto', 2)], ids=['auto', 'refused']
-)
+@both_buffers
+@pytest.mark.parametrize('refused', [0, 2], ids=['auto', 'refused'])
 def test_both_interfaces_give_the_same_results(
-    output_dmabuf: str, refused: int, double_buffer: bool,
-    binding: Any, double: Double, open_bound: Open, make_frame: MakeFrame, tmp_path: Path,
-) -> None:  # fmt: skip
-    binding.double.refuse_output_dmabuf, double.refuse_output_dmabuf = bool(refused), refused
-    frame = make_frame(width=64, height=64, fill=noise)
-    results = []
-    for library in ('', double.path):
-        accelerator = open_bound(
-            axruntime_library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf
-        )
-        accelerator.load(model(tmp_path))
-        results.append((accelerator.facts()['interface'], raw_results(accelerator, frame)))
-        facts = accelerator.facts()
-        assert (facts['input_dmabuf'], facts['output_dmabuf'], facts['postamble_graph']) == (
-            True, output_dmabuf == 'auto' and not refused, 'postprocess_graph.onnx',
+    refused: int, double_buffer: bool, binding: Any, voyager: Voyager
+) -> None:
+    binding.double.refuse_output_dmabuf = bool(refused)
+    voyager.double.refuse_output_dmabuf = refused
+    frame, results = voyager.make_frame(width=64, height=64, fill=noise), []
+    for interface in ('python', 'c'):
+        library = library_of(interface, voyager)
+        accelerator = voyager.loaded(axruntime_library=library, double_buffer=double_buffer)
+        results.append(raw_results(accelerator, frame))
+        facts, notices = accelerator.facts(), ' '.join(accelerator.notices())
+        assert (facts['interface'], facts['postamble_graph']) == (
+            interface, 'postprocess_graph.onnx',
         )  # fmt: skip
-        assert any('outputs are MMIO' in notice for notice in accelerator.notices()) == bool(
-            refused
-        )
+        assert (facts['input_dmabuf'], facts['output_dmabuf']) == (True, not refused)
+        assert ('outputs are MMIO' in notices) == bool(refused)
         accelerator.close()
-    assert [interface for interface, _ in results] == ['python', 'c']
-    for by_binding, by_library in zip(results[0][1], results[1][1], strict=True):
+    for by_binding, by_library in zip(*results, strict=True):
         assert np.array_equal(by_binding, by_library)
-    frame.release()
 
 
-@pytest.mark.parametrize('interface', ['python', 'c'])
+@both_interfaces
 @pytest.mark.parametrize(('cores', 'double_buffer'), [(0, False), (2, True), (4, False)])
 def test_each_core_has_a_connection_a_thread_and_its_own_frames(
-    cores: int,
-    double_buffer: bool,
-    interface: str,
-    binding: Any,
-    installed: Double,
-    open_bound: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    tmp_path: Path,
+    cores: int, double_buffer: bool, interface: str, binding: Any, voyager: Voyager
 ) -> None:
     binding.double.run_s = 0.002
-    accelerator = open_bound(
-        axruntime_library='' if interface == 'python' else installed.path,
+    accelerator = voyager.loaded(
+        axruntime_library=library_of(interface, voyager),
         aipu_cores=cores,
         double_buffer=double_buffer,
     )
-    accelerator.load(model(tmp_path))
     limit, cores = accelerator.capabilities().max_in_flight, cores or 1
     assert limit == cores * (3 if double_buffer else 2)
     assert len(accelerator.hot_threads()) == 2 * cores
     if interface == 'python':
-        taken = binding.double.options[-cores:]
         assert binding.double.used_sub_devices == cores
-        assert [
-            (connected, options['aipu_cores'], options['num_sub_devices'])
-            for connected, options in taken
-        ] == [(1, 1, 1)] * cores
+        for connected, options in binding.double.options[-cores:]:
+            assert (connected, options['aipu_cores'], options['num_sub_devices']) == (1, 1, 1)
     else:
-        assert (installed.used_sub_devices()[0], installed.instances) == (cores, cores)
-    pool = make_pool(64, 64, slots=limit)
-    jobs: deque[tuple[Frame, AxRuntimeJob]] = deque()
-    seen = []
+        used = voyager.double.used_sub_devices()[0], voyager.double.instances
+        assert used == (cores, cores)
+    pool, jobs, seen = voyager.pool(limit), Pairs(), []
     for number in range(120):
-        frame = make_frame(pool, sequence=number, fill=numbered(number))
+        frame = voyager.frame(number, pool)
         jobs.append((frame, start(accelerator, frame)))
         if len(jobs) == limit:
             seen.append(result(*jobs.popleft()))
@@ -764,19 +613,13 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
     assert accelerator.facts()['aipu_cores'] == cores
 
 
-def test_the_binding_is_preferred(binding: Any, installed: Double, open_bound: Open) -> None:
-    facts = open_bound(accelerator_device='metis-1-3-0').facts()
-    assert (
-        facts['interface'],
-        facts['runtime'],
-        facts['runtime_api'],
-        facts['python_binding'],
-        facts['device'],
-    ) == ('python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0')
-    assert (
-        open_bound(axruntime_library=installed.path).facts()['python_binding']
-        == 'axruntime_library names the C library'
-    )
+def test_the_binding_is_preferred(binding: Any, installed: Voyager) -> None:
+    facts = installed.open(axruntime_library='', accelerator_device='metis-1-3-0').facts()
+    assert {
+        'interface': 'python', 'runtime': 'axelera.runtime', 'runtime_api': '1.8.0',
+        'python_binding': 'used', 'device': 'metis-1:3:0',
+    }.items() <= facts.items()  # fmt: skip
+    assert installed.open().facts()['python_binding'] == 'axruntime_library names the C library'
 
 
 @pytest.mark.parametrize(
@@ -784,98 +627,73 @@ def test_the_binding_is_preferred(binding: Any, installed: Double, open_bound: O
     [
         (None, 'Python package axelera-runtime (axelera.runtime) is not installed'),
         ('import axelera_missing', "imported: No module named 'axelera_missing'"),
-        (
-            'raise OSError("so: cannot\\n open shared object")',
-            'imported: OSError: so: cannot open',
-        ),
+        ('raise OSError("so: cannot\\n open shared")', 'imported: OSError: so: cannot open'),
         ('', 'axelera.runtime has no Context'),
     ],
 )
 def test_the_library_takes_the_place_of_a_binding_that_can_not_be_imported(
-    source: str | None,
-    words: str,
-    installed: Double,
-    open_bound: Open,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    source: str | None, words: str, installed: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if source is not None:
-        (tmp_path / 'axelera').mkdir()
-        (tmp_path / 'axelera' / 'runtime.py').write_text(source)
-        monkeypatch.syspath_prepend(str(tmp_path))
+        (installed.folder / 'axelera').mkdir()
+        (installed.folder / 'axelera' / 'runtime.py').write_text(source)
+        monkeypatch.syspath_prepend(str(installed.folder))
     try:
-        accelerator = open_bound()
-        accelerator.load(model(tmp_path))
+        accelerator = installed.loaded(axruntime_library='')
         facts = accelerator.facts()
         assert facts['interface'] == 'c' and words in str(facts['python_binding'])
-        frame = make_frame(width=64, height=64, fill=numbered(77))
-        assert raw_results(accelerator, frame)
-        frame.release()
+        assert installed.run(accelerator, 77) == 77
     finally:
         for name in ('axelera.runtime', 'axelera'):
             sys.modules.pop(name, None)
 
 
 def test_without_both_the_message_names_both(
-    open_bound: Open, monkeypatch: pytest.MonkeyPatch
+    open_axruntime: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so'])
-    with pytest.raises(
-        AcceleratorError,
-        match=r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not '
-        r'installed\)',
-    ):
-        open_bound()
+    words = (
+        r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not installed\)'
+    )
+    with pytest.raises(AcceleratorError, match=words):
+        open_axruntime()
 
 
-@pytest.mark.parametrize('interface', ['python', 'c'])
+@both_interfaces
 def test_a_model_of_an_older_compiler_has_to_be_compiled_again(
-    interface: str, binding: Any, double: Double, open_bound: Open, tmp_path: Path
+    interface: str, binding: Any, voyager: Voyager
 ) -> None:
     binding.double.old_model = True
-    double.old_model = 1
-    double.api_version = 0x010800
+    voyager.double.old_model, voyager.double.api_version = 1, 0x010800
     with pytest.raises(ConfigError) as caught:
-        open_bound(axruntime_library='' if interface == 'python' else double.path).load(
-            model(tmp_path)
-        )
+        voyager.loaded(axruntime_library=library_of(interface, voyager))
     message = str(caught.value)
     assert 'Unsupported model version: 4.0, expected at least 5.0' in message
     assert message.endswith('compile it again with the release of the runtime (1.8.0)')
 
 
-@pytest.mark.parametrize('interface', ['python', 'c'])
+@both_interfaces
 def test_an_old_driver_is_named_with_the_next_step(
-    interface: str,
-    binding: Any,
-    double: Double,
-    open_bound: Open,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    interface: str, binding: Any, voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    double.api_version = 0x010800
+    voyager.double.api_version = 0x010800
     for module in (axruntime, axruntime_runtime):
         monkeypatch.setattr(module, 'driver_version', lambda: '1.5.7')
-    accelerator = open_bound(axruntime_library='' if interface == 'python' else double.path)
-    accelerator.load(model(tmp_path))
+    library = library_of(interface, voyager)
+    accelerator = voyager.loaded(axruntime_library=library)
     words = (
         'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that '
         'release of metis-dkms'
     )
-    assert (
-        any(notice.startswith(words) for notice in accelerator.notices())
-        and accelerator.facts()['driver'] == '1.5.7'
-    )
+    assert any(notice.startswith(words) for notice in accelerator.notices())
+    assert accelerator.facts()['driver'] == '1.5.7'
     accelerator.close()
-    binding.double.no_executor, double.no_toolchain = True, 1
+    binding.double.no_executor, voyager.double.no_toolchain = True, 1
     with pytest.raises(AcceleratorError, match=f'Failed to create executor.*; {words}'):
-        open_bound(axruntime_library='' if interface == 'python' else double.path).load(
-            model(tmp_path)
-        )
-    binding.double.devices, double.devices = [], 0
+        voyager.loaded(axruntime_library=library)
+    binding.double.devices, voyager.double.devices = [], 0
     with pytest.raises(AcceleratorError, match=words):
-        open_bound(axruntime_library='' if interface == 'python' else double.path)
+        voyager.open(axruntime_library=library)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import ctypes
 from functools import partial
 import json
@@ -38,14 +38,14 @@ from npu.axruntime_kit import (
     Double,
     model,
     number_in,
-    numbered,
     Open,
     paint,
     start,
     tensor_spec,
+    Voyager,
     WAIT_S,
 )
-from npu.scheduler_kit import MakeFrame, MakePool
+from npu.scheduler_kit import MakeFrame
 import numpy as np
 from numpy.typing import NDArray
 import pytest
@@ -74,13 +74,6 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-TIMEOUT_S = 0.1
-
-
-@pytest.fixture
-def open_accelerator(double: Double, open_axruntime: Open) -> Iterator[Open]:
-    yield partial(open_axruntime, axruntime_library=double.path)
-    double.end_hang()
 
 
 def readable(fd: int) -> bool:
@@ -89,19 +82,12 @@ def readable(fd: int) -> bool:
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 def test_a_late_run_costs_the_frames_in_flight_and_no_other(
-    double_buffer: bool,
-    double: Double,
-    open_accelerator: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    double_buffer: bool, voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
-    accelerator = open_accelerator(double_buffer=double_buffer)
-    accelerator.load(model(tmp_path))
+    accelerator, double = voyager.loaded(double_buffer=double_buffer), voyager.double
     places = accelerator.capabilities().max_in_flight
-    pool, queue = make_pool(64, 64, slots=24), FrameQueue(None)
+    pool, queue = voyager.pool(24), FrameQueue(None)
     results: list[tuple[int, int]] = []
     errors: list[int] = []
     running = Scheduler(
@@ -117,7 +103,7 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
     running.start()
     try:
         for sequence in range(places):
-            queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
+            queue.put(voyager.frame(sequence, pool))
         until(double.is_hanging)
         # A job that is given up while its tensor is filled ends at once, and one more frame is in
         # flight. With double buffering the third waits for a tensor.
@@ -125,9 +111,9 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
         for entry in tuple(running._jobs):
             entry.deadline_ns = 0
         for sequence in range(places, 20):
-            queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
+            queue.put(voyager.frame(sequence, pool))
         until(lambda: len(errors) == places and running.in_flight == 0)
-        time.sleep(2 * TIMEOUT_S)
+        time.sleep(0.2)
         assert len(errors) == places and len(queue) == 20 - places, 'the others wait'
         double.end_hang()
         until(lambda: len(results) + len(errors) == 20)
@@ -141,21 +127,15 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
 
 @pytest.mark.parametrize('given_up', ['inside the call', 'after it'])
 def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
-    given_up: str,
-    double: Double,
-    open_accelerator: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    tmp_path: Path,
+    given_up: str, voyager: Voyager
 ) -> None:
     """With double buffering it comes out two calls later: without frames there would be none."""
-    accelerator = open_accelerator(
-        double_buffer=True, flush_after_s=0.3 if given_up == 'after it' else 0.05
-    )
-    accelerator.load(model(tmp_path))
-    frame, runs = make_frame(make_pool(64, 64, slots=1), fill=numbered(1)), double.runs
+    flush_after_s = 0.3 if given_up == 'after it' else 0.05
+    accelerator = voyager.loaded(double_buffer=True, flush_after_s=flush_after_s)
+    frame, double = voyager.frame(1), voyager.double
+    runs = double.runs
     double.hang_at = runs + 1 if given_up == 'inside the call' else 0
-    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    job = start(accelerator, frame)
     until(double.is_hanging if double.hang_at else lambda: double.runs > runs)
     frame.release(job.abandon())
     double.end_hang()
@@ -185,10 +165,9 @@ def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFr
 
 
 def test_a_model_that_does_not_go_off_the_card_does_not_hold_up_the_end(
-    double: Double, open_accelerator: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path))
+    accelerator = voyager.loaded()
     session, returns = accelerator._session, threading.Event()
     close_model = session.close_model
 
@@ -200,7 +179,7 @@ def test_a_model_that_does_not_go_off_the_card_does_not_hold_up_the_end(
     with pytest.warns(RuntimeWarning, match='stays in use until this process ends'):
         accelerator.close()
     returns.set()
-    until(lambda: not any(double.used_sub_devices()))
+    until(lambda: not any(voyager.double.used_sub_devices()))
 
 
 # An ``.axm`` on the runtime's double: the same boxes as from ``model.json``.
@@ -231,8 +210,17 @@ def scene(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
     paint(luma, chroma, 'blue', 64, 24, 104, 56)
 
 
-def found(
-    accelerator: AxRuntimeAccelerator, manifest: ModelManifest, make_frame: MakeFrame
+Find = Callable[..., Detections]
+
+
+@pytest.fixture
+def found(make_frame: MakeFrame) -> Find:
+    """Return what a loaded accelerator finds in a scene."""
+    return partial(_found, make_frame)
+
+
+def _found(
+    make_frame: MakeFrame, accelerator: AxRuntimeAccelerator, manifest: ModelManifest
 ) -> Detections:
     with make_frame(width=128, height=96, fill=scene) as frame:
         job = start(accelerator, frame)
@@ -243,13 +231,13 @@ def found(
 
 
 def test_it_finds_what_model_json_of_the_same_numbers_finds(
-    runtime: Any, open_axruntime: Open, make_frame: MakeFrame, tmp_path: Path
+    runtime: Any, open_axruntime: Open, found: Find, tmp_path: Path
 ) -> None:
     accelerator = open_axruntime()
     results = []
     for manifest in (model(tmp_path), axm(tmp_path), model(tmp_path), axm(tmp_path)):
         accelerator.load(manifest)
-        results.append(found(accelerator, manifest, make_frame))
+        results.append(found(accelerator, manifest))
     assert len(results[0].scores) == 2
     for result in results[1:]:
         assert np.array_equal(result.classes, results[0].classes)
@@ -262,7 +250,7 @@ def test_it_finds_what_model_json_of_the_same_numbers_finds(
 
 
 def test_the_folder_of_an_export_is_enough(
-    runtime: Any, open_axruntime: Open, make_frame: MakeFrame, tmp_path: Path
+    runtime: Any, open_axruntime: Open, found: Find, tmp_path: Path
 ) -> None:
     folder = tmp_path / 'blobs_axelera_model'
     folder.mkdir()
@@ -276,11 +264,11 @@ def test_the_folder_of_an_export_is_enough(
     assert (manifest.engine, manifest.classes) == ('axruntime', ('red', 'green', 'blue'))
     accelerator = open_axruntime()
     accelerator.load(manifest)
-    assert found(accelerator, manifest, make_frame).classes.tolist() == [2, 0]
+    assert found(accelerator, manifest).classes.tolist() == [2, 0]
 
 
 def test_a_failed_run_costs_its_frame_and_a_lost_card_is_called_lost(
-    runtime: Any, open_axruntime: Open, make_frame: MakeFrame, tmp_path: Path
+    runtime: Any, open_axruntime: Open, found: Find, tmp_path: Path
 ) -> None:
     manifest = axm(tmp_path)
     accelerator = open_axruntime()
@@ -289,8 +277,8 @@ def test_a_failed_run_costs_its_frame_and_a_lost_card_is_called_lost(
         double = runtime.double
         double.fail_from, double.fail_count, double.fail_with = double.runs + 1, 1, error
         with pytest.raises(kind, match=r'could not run the model: injected into run \d+'):
-            found(accelerator, manifest, make_frame)
-        assert len(found(accelerator, manifest, make_frame).scores) == 2
+            found(accelerator, manifest)
+        assert len(found(accelerator, manifest).scores) == 2
 
 
 def test_what_does_not_fit_is_refused_with_the_next_step(
@@ -339,6 +327,10 @@ def jetson(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return paths
 
 
+def counter(library: str, name: str) -> ctypes.c_int:
+    return ctypes.c_int.in_dll(ctypes.CDLL(library), name)
+
+
 @pytest.fixture
 def ledger() -> CopyLedger:
     return CopyLedger()
@@ -346,20 +338,16 @@ def ledger() -> CopyLedger:
 
 @pytest.fixture
 def accelerator(
-    double: Double, jetson: dict[str, str], ledger: CopyLedger
+    double: Double, jetson: dict[str, str], ledger: CopyLedger, tmp_path: Path
 ) -> Iterator[AxRuntimeAccelerator]:
+    """Yield one with a VIC and a model of 128 x 96."""
     vic = Vic(jetson['nvbufsurftransform'], jetson['nvbufsurface'])
-    accelerator = AxRuntimeAccelerator(
-        ledger,
-        AxRuntimeAccelerator.own({'axruntime_library': double.path}),
-        tensor_heap=SealedMemfd(),
-        vic=vic,
-    )
+    values = AxRuntimeAccelerator.own({'axruntime_library': double.path})
+    accelerator = AxRuntimeAccelerator(ledger, values, tensor_heap=SealedMemfd(), vic=vic)
+    accelerator.load(model(tmp_path, 128, 96))
     yield accelerator
     accelerator.close()
-    assert (
-        ctypes.c_int.in_dll(ctypes.CDLL(jetson['nvbufsurface']), 'double_mapped_planes').value == 0
-    )
+    assert counter(jetson['nvbufsurface'], 'double_mapped_planes').value == 0
 
 
 @pytest.fixture
@@ -368,13 +356,8 @@ def pool(jetson: dict[str, str]) -> Iterator[BufferPool]:
     heap, wanted = NvBufSurfaceHeap(jetson['nvbufsurface']), compute_layout(NV12, 256, 144)
     (probe,), layout = heap.allocate_image(wanted, BT601_LIMITED)
     probe.close()
-    pool = BufferPool(
-        layout,
-        lambda: heap.allocate_image(wanted, BT601_LIMITED)[0],
-        2,
-        name='camera',
-        release_timeout_s=WAIT_S,
-    )
+    allocate = lambda: heap.allocate_image(wanted, BT601_LIMITED)[0]  # noqa: E731
+    pool = BufferPool(layout, allocate, 2, name='camera', release_timeout_s=WAIT_S)
     yield pool
     pool.close()
 
@@ -386,27 +369,17 @@ def two_blobs(luma: np.ndarray, chroma: np.ndarray) -> None:
 
 
 def test_the_vic_scales_and_the_cpu_quantises(
-    accelerator: AxRuntimeAccelerator,
-    pool: BufferPool,
-    make_frame: MakeFrame,
-    ledger: CopyLedger,
-    jetson: dict[str, str],
-    tmp_path: Path,
-) -> None:
-    accelerator.load(model(tmp_path, 128, 96))
-    transforms = ctypes.c_int.in_dll(
-        ctypes.CDLL(jetson['nvbufsurftransform']), 'double_transforms'
-    )
-    before = transforms.value
+    accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame,
+    ledger: CopyLedger, jetson: dict[str, str],
+) -> None:  # fmt: skip
+    transforms = counter(jetson['nvbufsurftransform'], 'double_transforms')
+    before, spec = transforms.value, tensor_spec(128, 96)
     for _ in range(3):
         frame = make_frame(pool, fill=two_blobs)
         job = start(accelerator, frame)
         assert job.fence.wait(WAIT_S)
-        spec = tensor_spec(128, 96)
-        converter, tensor = (
-            PlanesToQuantised(job.letterbox, spec, NV12, BT601_LIMITED),
-            np.empty(spec.shape, np.int8),
-        )
+        converter = PlanesToQuantised(job.letterbox, spec, NV12, BT601_LIMITED)
+        tensor = np.empty(spec.shape, np.int8)
         converter.prepare(tensor)
         with frame.map() as planes:
             converter.convert(planes, tensor)
@@ -423,22 +396,15 @@ def test_the_vic_scales_and_the_cpu_quantises(
 
 
 def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
-    accelerator: AxRuntimeAccelerator,
-    pool: BufferPool,
-    make_frame: MakeFrame,
-    ledger: CopyLedger,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame,
+    ledger: CopyLedger, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setenv('TRANSFORM_DOUBLE', '-2')
-    accelerator.load(model(tmp_path, 128, 96))
     for count in (1, 2):
         frame = make_frame(pool, fill=two_blobs)
         job = start(accelerator, frame)
-        assert (
-            job.fence.wait(WAIT_S)
-            and (job.outputs()[1].values > job.outputs()[1].zero_point).any()
-        )
+        assert job.fence.wait(WAIT_S)
+        assert (job.outputs()[1].values > job.outputs()[1].zero_point).any()
         assert ledger.entries() == {'tensor': LedgerEntry(count, count * 256 * 144 * 3 // 2)}
         job.close()
         frame.release()
@@ -450,9 +416,8 @@ def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
 
 
 def test_the_vic_waits_for_the_camera(
-    accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame, tmp_path: Path
+    accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame
 ) -> None:
-    accelerator.load(model(tmp_path, 128, 96))
     fence = EventFence()
     fence.signal(RuntimeError('the ISP dropped it'))
     frame = make_frame(pool, acquire_fence=fence)

@@ -100,31 +100,15 @@ def raw(
     classes: int, *, objects: bool = False, count: int = CELLS, extra: int = 0
 ) -> NDArray[np.float32]:
     """Rows of YOLOv8, or with an objectness of YOLOv5."""
-    ones = (
-        [np.ones((1, count, 1), np.float32) * (np.arange(count) < 2)[:, None]] if objects else []
-    )
-    more = [np.zeros((1, count, extra), np.float32)]
-    return np.concatenate(
-        [padded(centres(False), count), *ones, of_classes(classes, count), *more], axis=2
-    )
-
-
-def detr_three() -> Arrays:
-    return {
-        'labels': padded(LABELS, 300),
-        'boxes': padded(CORNERS, 300),
-        'scores': padded(SCORES, 300),
-    }
+    ones = [padded(np.ones((2, 1), np.float32), count)] if objects else []
+    scores, more = of_classes(classes, count), np.zeros((1, count, extra), np.float32)
+    return np.concatenate([padded(centres(False), count), *ones, scores, more], axis=2)
 
 
 def _nms(boxes: NDArray[np.float32], names: tuple[str, ...]) -> Arrays:
-    parts = (
-        np.array([[2]], np.int32),
-        padded(boxes, 100),
-        padded(SCORES, 100),
-        padded(LABELS.astype(np.int32), 100),
-    )
-    return dict(zip(names, parts, strict=True))
+    kinds = LABELS.astype(np.int32)
+    parts = (padded(each, 100) for each in (boxes, SCORES, kinds))
+    return dict(zip(names, (np.array([[2]], np.int32), *parts), strict=True))
 
 
 YXYX = CORNERS[:, [1, 0, 3, 2]] / np.array([HEIGHT, WIDTH] * 2, np.float32)
@@ -145,6 +129,16 @@ PARTS = {
 TENSORFLOW = ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')
 RELATIVE = {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}}
 
+DETR = {
+    'labels': padded(LABELS, 300),
+    'boxes': padded(CORNERS, 300),
+    'scores': padded(SCORES, 300),
+}
+PADDED_LOGITS = {'logits': logits(of_classes(3, 300)), 'pred_boxes': padded(centres(True), 300)}
+RELATIVE_ROWS = columns(np.zeros(2), LABELS + 1, SCORES, CORNERS / ([WIDTH, HEIGHT] * 2))
+SEGMENTS = padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 32))), 300)
+ANGLES = padded(columns(centres(False), SCORES, LABELS, np.zeros(2)), 300)
+
 # Outputs, metadata, and what a manifest adds: nothing where the file alone is enough.
 READ: dict[str, tuple[Any, ...]] = {
     'yolov8': (V8, ultralytics(3)),
@@ -153,67 +147,40 @@ READ: dict[str, tuple[Any, ...]] = {
     'without metadata': (ROWS, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}}),
     'keypoints': (POSES, ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3])),
     'oriented': (TURNED, ultralytics(3, task='obb')),
-    'oriented, end to end': (
-        {'output0': padded(columns(centres(False), SCORES, LABELS, np.zeros(2)), 300)},
-        ultralytics(3, task='obb', end2end=True),
-    ),
+    'oriented, end to end': ({'output0': ANGLES}, ultralytics(3, task='obb', end2end=True)),
     'segments': (PARTS, ultralytics(3, task='segment')),
     'segments without metadata': (PARTS, {}, THREE),
     'segments, end to end': (
-        {
-            'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 32))), 300),
-            'output1': np.zeros((1, 32, 64, 80), np.float32),
-        },
+        {'output0': SEGMENTS, 'output1': np.zeros((1, 32, 64, 80), np.float32)},
         ultralytics(2, end2end=True, task='segment'),
     ),
     'rtdetr': (CENTRED, ultralytics(3, head='RTDETRDecoder')),
     'rtdetr, older': (
-        {'output0': CENTRED_SCORES},
-        ultralytics(3, description='A RT-DETR-l model'),
+        {'output0': CENTRED_SCORES}, ultralytics(3, description='A RT-DETR-l model'),
     ),
-    'rtdetr of its authors': (detr_three(), {}, TWO),
+    'rtdetr of its authors': (DETR, {}, TWO),
     'rfdetr': (
-        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))},
-        {},
-        THREE,
+        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))}, {}, THREE,
     ),
-    'rtdetr of transformers': (
-        {'logits': logits(of_classes(3, 300)), 'pred_boxes': padded(centres(True), 300)},
-        {},
-        THREE,
-    ),
+    'rtdetr of transformers': (PADDED_LOGITS, {}, THREE),
     'yolov7': ({'output': columns(np.zeros(2), CORNERS, LABELS, SCORES)}, {}, TWO),
     'efficient nms': (
-        _nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')),
-        {},
-        TWO,
+        _nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')), {}, TWO,
     ),
     'tensorflow with all outputs': (
-        {'detection_anchor_indices': padded(LABELS, 100)}
-        | _nms(YXYX, TENSORFLOW)
+        {'detection_anchor_indices': padded(LABELS, 100)} | _nms(YXYX, TENSORFLOW)
         | {'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)}
         | {'raw_detection_boxes': np.ones((1, 500, 4), np.float32)},
-        {},
-        TWO,
+        {}, TWO,
     ),
-    'detection output': (
-        {
-            'detection_out': columns(
-                np.zeros(2), LABELS + 1, SCORES, CORNERS / ([WIDTH, HEIGHT] * 2)
-            ).reshape(1, 1, 2, 7)
-        },
-        {},
-        TWO,
-    ),
+    'detection output': ({'detection_out': RELATIVE_ROWS.reshape(1, 1, 2, 7)}, {}, TWO),
     'mmdeploy': (
-        {'dets': padded(columns(CORNERS, SCORES), 100), 'labels': padded(LABELS, 100)},
-        {},
-        TWO,
+        {'dets': padded(columns(CORNERS, SCORES), 100), 'labels': padded(LABELS, 100)}, {}, TWO,
     ),
     'yolo nas': ({'boxes': padded(CORNERS, CELLS), 'scores': of_classes(3, CELLS)}, {}, THREE),
     'yolox decoded': (OBJECTS, {}, {**THREE, 'head': 'yolov5'}),
     'yolov5': ({'output': raw(3, objects=True, count=3 * CELLS)}, {}, THREE),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -221,13 +188,10 @@ def model(tmp_path: Path) -> Callable[..., str]:
     """Write a model, and a manifest if there is one; return what parameter ``model`` gets."""
 
     def write(
-        outputs: Arrays,
-        metadata: Mapping[str, str],
-        manifest: Mapping[str, Any] | None = None,
-        **more: Any,
+        outputs: Arrays, metadata: Mapping[str, str], manifest: Any = None, **more: Any
     ) -> str:
         inputs = {'images': more.pop('image', IMAGES['images'])}
-        if set(outputs) == {'labels', 'boxes', 'scores'}:
+        if set(outputs) == set(DETR):
             inputs = {'orig_target_sizes': (INT64, (1, 2)), **inputs}
         file = tmp_path / 'mine.onnx'
         file.write_bytes(constant(outputs, inputs, metadata, **more))
@@ -261,79 +225,41 @@ def test_boxes_are_where_they_are(layout: str, model: Callable[..., str]) -> Non
 STEPS = np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5)
 
 
+OPEN_ROWS = {'kind': 'boxes', 'coordinates': 'input'}
+HALVES = ROWS['output0'] + np.float32([0, 0, 0, 0, 0, 0.5])
+NOT_DETECTION = {'output0': np.zeros((1, 3), np.float32)}
+EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
+
+
 @pytest.mark.parametrize(
     ('outputs', 'metadata', 'manifest', 'message'),
     [
-        (
-            ROWS,
-            ultralytics(2, end2end=True),
-            {'head': 'yolov8'},
-            "'head' is 'yolov8', but mine.onnx .*are read by head: .kind: boxes",
-        ),
+        (ROWS, ultralytics(2, end2end=True), {'head': 'yolov8'},
+         "'head' is 'yolov8', but mine.onnx .*are read by head: .kind: boxes"),
         (ROWS, {}, TWO, 'leaves open .* one of: head: .kind: boxes, coordinates: input'),
         (CENTRED, {}, RELATIVE, 'which have no area with box_order: xyxy'),
-        (
-            {'output0': table(CORNERS / 320)},
-            {},
-            {**TWO, 'head': {'kind': 'boxes'}},
-            'these are relative',
-        ),
+        ({'output0': table(CORNERS / 320)}, {}, {**TWO, 'head': 'boxes'}, 'these are relative'),
         (ROWS, {}, RELATIVE, 'these are pixels'),
-        (
-            V8,
-            ultralytics(3),
-            TWO,
-            'is 2 names .*, but mine.onnx says 3 names .*; leave classes out',
-        ),
-        (
-            V8,
-            ultralytics(3),
-            {'input': {'width': 640, 'height': 256}},
-            'is 640, but .*; write width: 320',
-        ),
+        (V8, ultralytics(3), TWO,
+         'is 2 names .*, but mine.onnx says 3 names .*; leave classes out'),
+        (V8, ultralytics(3), {'input': {'width': 640, 'height': 256}},
+         'is 640, but .*; write width: 320'),
         (OBJECTS, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
         (OBJECTS, {}, THREE, 'head: yolox .* or head: yolov5 .YOLOX exported'),
-        (
-            {'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)},
-            {},
-            THREE,
-            'softmax that its scores need',
-        ),
+        ({'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)}, {},
+         THREE, 'softmax that its scores need'),
         ({'output0': logits(V8['output0'])}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
         (ROWS, {}, {'classes': ['car'], 'head': 'boxes'}, 'classes from 0 to 1 of 1'),
-        (
-            {'output0': ROWS['output0'] + np.float32([0, 0, 0, 0, 0, 0.5])},
-            {},
-            {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}},
-            'classes from 0.5 to 1.5 of 2',
-        ),
-        (
-            {'output0': raw(80).transpose(0, 2, 1)},
-            {},
-            None,
-            'for its 80 classes; .*classes_file: coco',
-        ),
-        (
-            {'output0': STEPS[None].astype(np.float32) * 2.5},
-            ultralytics(3),
-            None,
-            'steps of 2.5 .float32., of which none lies from the score threshold 0.25',
-        ),
+        ({'output0': HALVES}, {}, {**TWO, 'head': OPEN_ROWS}, 'classes from 0.5 to 1.5 of 2'),
+        (EIGHTY, {}, None, 'for its 80 classes; .*classes_file: coco'),
+        ({'output0': STEPS[None].astype(np.float32) * 2.5}, ultralytics(3), None,
+         'steps of 2.5 .float32., of which none lies from the score threshold 0.25'),
         (TURNED, {}, {**THREE, 'head': 'yolov8'}, 'can be an angle .oriented: true'),
-        (
-            POSES,
-            {},
-            {**TWO, 'head': 'boxes'},
-            r'51 more .* can be masks: 51 or keypoints: \[17, 3\]',
-        ),
-        (
-            {'output0': np.zeros((1, 3), np.float32)},
-            ultralytics(3, task='classify'),
-            None,
-            'task classify',
-        ),
+        (POSES, {}, {**TWO, 'head': 'boxes'},
+         r'51 more .* can be masks: 51 or keypoints: \[17, 3\]'),
+        (NOT_DETECTION, ultralytics(3, task='classify'), None, 'task classify'),
     ],
-)
+)  # fmt: skip
 def test_what_can_t_be_meant_is_refused_at_the_start(
     outputs: Arrays, metadata: Any, manifest: Any, message: str, model: Callable[..., str]
 ) -> None:
@@ -341,30 +267,23 @@ def test_what_can_t_be_meant_is_refused_at_the_start(
         found_by(model(outputs, metadata, manifest))
 
 
-def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[..., str]) -> None:
-    given = (V8, ultralytics(3))
-    open_sizes = {
-        'image': (FLOAT, ('batch', 3, 'height', 'width')),
-        'shapes': {'output0': ('batch', 7, 'anchors')},
-    }
-    assert len(found_by(model(*given, None, **open_sizes))) == 2
-    with pytest.raises(ConfigError, match=r"'input.height' is 250, but.*of that are 224 and 256"):
-        load_manifest(model(*given, {'input': {'width': 320, 'height': 250}}, **open_sizes))
-
-
 @pytest.mark.parametrize(
     ('layout', 'metadata', 'shape'),
     [
+        ('yolov8', ultralytics(3), ('batch', 7, 'anchors')),
         ('rtdetr', ultralytics(3, head='RTDETRDecoder'), ('batch', 300, 'anchors')),
         ('yolov5', ultralytics(3), ('batch', 'anchors', 8)),
     ],
 )
-def test_rows_of_dynamic_models_are_what_they_are(
+def test_a_dynamic_model_has_the_size_that_it_was_exported_with_and_its_rows(
     layout: str, metadata: dict[str, str], shape: tuple[Axis, ...], model: Callable[..., str]
 ) -> None:
-    outputs = READ[layout][0]
-    image, shapes = (FLOAT, ('batch', 3, 'height', 'width')), {next(iter(outputs)): shape}
-    assert len(found_by(model(outputs, metadata, None, image=image, shapes=shapes))) == 2
+    outputs, image = READ[layout][0], (FLOAT, ('batch', 3, 'height', 'width'))
+    open_sizes: Any = {'image': image, 'shapes': {next(iter(outputs)): shape}}
+    assert len(found_by(model(outputs, metadata, None, **open_sizes))) == 2
+    size = {'input': {'width': 320, 'height': 250}}
+    with pytest.raises(ConfigError, match=r"'input.height' is 250, but.*of that are 224 and 256"):
+        load_manifest(model(outputs, metadata, size, **open_sizes))
 
 
 def _levels(per_level: tuple[int, ...], classes: int) -> Arrays:
@@ -452,7 +371,7 @@ def test_names_in_files_as_people_have_them(
 
 
 def test_coco_s_names_are_there(model: Callable[..., str]) -> None:
-    path = model({'output0': raw(80).transpose(0, 2, 1)}, {}, {'classes_file': 'coco'})
+    path = model(EIGHTY, {}, {'classes_file': 'coco'})
     classes = load_manifest(path).classes
     assert (len(classes), classes[0], classes[79]) == (80, 'person', 'toothbrush')
 

@@ -13,22 +13,26 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The onnx accelerator: the shipped models on real pictures, and engines that fail."""
+"""The onnx accelerator: shipped models, engines that fail, and weights with other inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 import os
+from pathlib import Path
 import select
 import threading
 import time
 from typing import Any
 
 import cv2
+from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, identity, INT8, INT64, UINT8
 from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
 from numpy.typing import NDArray
 import pytest
+from waiting import PATIENCE_S
+import yaml
 
 from zc_perception.camera.synthetic import RoadScene
 from zc_perception.detection.detections import box_iou
@@ -38,7 +42,7 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tiles import decode
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.frame import Frame
+from zc_perception.frame import Frame, Header
 from zc_perception.memory.fence import poll_fd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.owned_fd import OwnedFd
@@ -47,10 +51,11 @@ from zc_perception.npu.engine_thread import Engine, EngineJob
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.onnx import accelerator as onnx_accelerator
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture
@@ -66,46 +71,14 @@ def accelerator(ledger: CopyLedger) -> Iterator[OnnxAccelerator]:
 
 
 def road_frame(make_frame: MakeFrame, scene: RoadScene, index: int) -> Frame:
-    return make_frame(
-        width=scene.width,
-        height=scene.height,
-        sequence=index,
-        fill=lambda luma, chroma: scene.draw(index, luma, chroma),
-    )
+    fill = lambda luma, chroma: scene.draw(index, luma, chroma)  # noqa: E731
+    return make_frame(width=scene.width, height=scene.height, sequence=index, fill=fill)
 
 
 def run(accelerator: OnnxAccelerator, frame: Frame) -> EngineJob:
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     assert job.fence.wait(WAIT_S)
     return job
-
-
-def test_the_road_model_finds_what_is_in_the_frame(
-    accelerator: OnnxAccelerator, ledger: CopyLedger, make_frame: MakeFrame
-) -> None:
-    manifest, scene = load_manifest('road'), RoadScene(640, 360, 3)
-    accelerator.load(manifest)
-    wanted = found = 0
-    for index in (0, 30, 60):
-        frame = road_frame(make_frame, scene, index)
-        job = run(accelerator, frame)
-        detections = make_head(manifest.head).decode(
-            job.outputs(),
-            job.letterbox,
-            DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100),
-        )
-        for item in scene.truth(index):
-            if item.visible < 0.9 or min(item.width, item.height) < 20:
-                continue
-            wanted += 1
-            box = np.array([[item.x, item.y, item.x + item.width, item.y + item.height]])
-            of_class = detections.boxes[detections.classes == item.class_index]
-            found += bool(len(of_class)) and bool((box_iou(box, of_class) >= 0.5).any())
-        job.close()
-        frame.release()
-    assert wanted >= 10 and found >= 0.8 * wanted
-    # Luma and chroma of each frame, read once.
-    assert ledger.entries() == {'tensor': LedgerEntry(3, 3 * 640 * 360 * 3 // 2)}
 
 
 def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
@@ -119,18 +92,13 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
     manifest, scene, (left, top) = load_manifest('road'), RoadScene(640, 360, 3), (1800, 900)
     picture = np.zeros((540, 640), np.uint8)
     scene.draw(0, picture[:360], picture[360:].reshape(180, 320, 2))
-    small = [
-        cv2.resize(plane, (size, rows), interpolation=cv2.INTER_AREA)
-        for plane, size, rows in (
-            (picture[:360], 320, 180),
-            (picture[360:].reshape(180, 320, 2), 160, 90),
-        )
-    ]
+    halved = lambda plane: cv2.resize(plane, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)  # noqa: E731
+    small = halved(picture[:360]), halved(picture[360:].reshape(180, 320, 2))
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         luma[:], chroma[:] = 110, 128
-        luma[slice(top, top + 180), slice(left, left + 320)] = small[0]
-        chroma[slice(top // 2, top // 2 + 90), slice(left // 2, left // 2 + 160)] = small[1]
+        luma[top:, left:][:180, :320] = small[0]
+        chroma[top // 2 :, left // 2 :][:90, :160] = small[1]
 
     frame = make_frame(width=3840, height=2160, fill=fill)
     limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
@@ -148,9 +116,8 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
         for item in scene.truth(0):
             if item.visible >= 0.9 and min(item.width, item.height) >= 16:
                 box = np.array([[item.x, item.y, item.x + item.width, item.y + item.height]]) / 2
-                overlaps = box_iou(
-                    box + (left, top) * 2, found.boxes[found.classes == item.class_index]
-                )
+                same = found.boxes[found.classes == item.class_index]
+                overlaps = box_iou(box + (left, top) * 2, same)
                 hits.append(bool((overlaps >= 0.5).any()))
         shares[name] = sum(hits) / len(hits)
     assert shares['whole'] == 0.0 and shares['tiles'] >= 0.6, shares
@@ -171,11 +138,8 @@ def test_the_hog_model_yields_opencv_s_own_people(
         else:
             planes[0][..., ::2] = luma.reshape(384, 320, 2)
     job = run(accelerator, frame)
-    found = make_head(manifest.head).decode(
-        job.outputs(),
-        job.letterbox,
-        DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100),
-    )
+    limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
+    found = make_head(manifest.head).decode(job.outputs(), job.letterbox, limits)
     hog = cv2.HOGDescriptor()
     hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
     boxes, distances = hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
@@ -191,16 +155,11 @@ def test_the_hog_model_yields_opencv_s_own_people(
 
 @pytest.mark.parametrize(('width', 'height'), [(128, 96), (62, 128), (2, 2)])
 def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
-    accelerator: OnnxAccelerator,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    width: int,
-    height: int,
+    accelerator: OnnxAccelerator, make_frame: MakeFrame, width: int, height: int
 ) -> None:
     accelerator.load(load_manifest('hog'))
-    with make_frame(make_pool(width, height)) as frame:
-        job = accelerator.submit(accelerator.import_frame(frame), frame)
-        assert job.fence.wait(WAIT_S)
+    with make_frame(width=width, height=height) as frame:
+        job = run(accelerator, frame)
         assert job.outputs()[0].values.shape == (0, 6)
         job.close()
 
@@ -241,11 +200,9 @@ def filled(make_frame: MakeFrame, pool: BufferPool, value: int) -> Frame:
 
 
 def test_an_engine_s_exception_is_a_failing_fence(
-    accelerator: OnnxAccelerator,
-    engine: ScriptedEngine,
-    make_pool: MakePool,
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool,
     make_frame: MakeFrame,
-) -> None:
+) -> None:  # fmt: skip
     pool = make_pool(slots=1)
     engine.go_on.set()
     engine.errors.append(ValueError('no such layer'))
@@ -265,11 +222,9 @@ def test_an_engine_s_exception_is_a_failing_fence(
 
 
 def test_closing_lets_the_running_job_end(
-    accelerator: OnnxAccelerator,
-    engine: ScriptedEngine,
-    make_pool: MakePool,
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool,
     make_frame: MakeFrame,
-) -> None:
+) -> None:  # fmt: skip
     frame = filled(make_frame, make_pool(slots=1), 5)
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     assert engine.started.wait(WAIT_S)
@@ -283,11 +238,9 @@ def test_closing_lets_the_running_job_end(
 
 
 def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
-    accelerator: OnnxAccelerator,
-    engine: ScriptedEngine,
-    make_pool: MakePool,
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool,
     make_frame: MakeFrame,
-) -> None:
+) -> None:  # fmt: skip
     """By then the pool has retired the slot and closed the fence that the lease waited for."""
     pool = make_pool(slots=1, release_timeout_s=0.02)
     frame = filled(make_frame, pool, 6)
@@ -309,15 +262,9 @@ def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
 @pytest.mark.parametrize(
     ('entries', 'message'),
     [
-        (
-            ['CUDAExecutionProvider'],
-            'which this .* lacks; it has .*CPUE.*; install onnxruntime-gpu',
-        ),
+        (['CUDAExecutionProvider'], 'this .* lacks; it has .*CPUE.*; install onnxruntime-gpu'),
         (['CPUExecutionprovider; a=1'], r"did you mean 'CPUExecutionProvider'\?$"),
-        (
-            ['CPUExecutionProvider device_type=NPU'],
-            "has '.*'; it must be a name, or 'NAME; option",
-        ),
+        (['CPUExecutionProvider type=NPU'], "has '.*'; it must be a name, or 'NAME; option"),
         (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "'CPUExecutionProvider' twice"),
     ],
 )
@@ -339,10 +286,8 @@ def test_it_says_which_provider_runs_how_many_nodes() -> None:
         assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
         assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
         assert len(accelerator.notices()) == notices
-        assert (
-            not notices
-            or f'{share} nodes of model road run on the CPU' in accelerator.notices()[0]
-        )
+        for notice in accelerator.notices():
+            assert f'{share} nodes of model road run on the CPU' in notice
         accelerator.close()
 
 
@@ -362,3 +307,241 @@ def test_a_provider_with_memory_of_its_own_gets_its_input_there(
     for plain, bound in zip(found[:2], found[2:], strict=True):
         assert all(np.array_equal(*pair) for pair in zip(plain, bound, strict=True))
     assert not np.array_equal(found[0][0], found[1][0])
+
+
+# Weights with other inputs than float NCHW: models that hand their input back show what they got.
+
+
+WIDTH, HEIGHT = 64, 48
+SHAPE, TURNED = [1, 3, HEIGHT, WIDTH], [1, HEIGHT, WIDTH, 3]
+FULL = Colorimetry(Matrix.BT709, Range.FULL)
+
+
+def noise(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+    random = np.random.default_rng(3)
+    luma[:], chroma[:] = (random.integers(0, 256, each.shape) for each in (luma, chroma))
+
+
+class Echo:
+    """An accelerator with a model that hands its input back, which no head has to read."""
+
+    def __init__(
+        self, accelerator: OnnxAccelerator, ledger: CopyLedger, make_frame: MakeFrame, folder: Path
+    ) -> None:
+        self.accelerator, self.ledger, self._folder = accelerator, ledger, folder
+        self.frame = make_frame(width=WIDTH, height=HEIGHT, fill=noise)
+
+    def load(self, weights: bytes, *, outputs: Any = None, **network: Any) -> None:
+        (self._folder / 'model.onnx').write_bytes(weights)
+        size = {'width': WIDTH, 'height': HEIGHT, **network}
+        values = {'file': 'model.onnx', 'input': size, 'head': 'boxes', 'classes': ['a']}
+        values |= {'outputs': outputs} if outputs is not None else {}
+        (self._folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
+        self.accelerator.load(load_manifest(str(self._folder)))
+
+    def seen(self, frame: Frame | None = None) -> RawTensor:
+        job = run(self.accelerator, frame or self.frame)
+        (output,) = job.outputs()
+        job.close()
+        return output
+
+    def reference(self) -> NDArray[np.float32]:
+        """Return what a float NCHW model gets, 0..1."""
+        self.load(identity(SHAPE, FLOAT))
+        values: NDArray[np.float32] = self.seen().values
+        assert values.shape == tuple(SHAPE) and values.min() == 0.0 and values.max() == 1.0
+        return values
+
+
+@pytest.fixture
+def echo(
+    accelerator: OnnxAccelerator, ledger: CopyLedger, make_frame: MakeFrame, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Echo:  # fmt: skip
+    monkeypatch.setattr(onnx_accelerator, 'check_head', lambda manifest, outputs: None)
+    return Echo(accelerator, ledger, make_frame, tmp_path)
+
+
+@pytest.mark.parametrize(('layout', 'shape'), [('nhwc', TURNED), ('nchw', ['N', 3, 'H', 'W'])])
+@pytest.mark.parametrize(
+    ('dtype', 'kind', 'scale', 'zero_point'),
+    [
+        ('uint8', UINT8, 1 / 255, 0),
+        ('int8', INT8, 1 / 200, -128),
+        ('float32', FLOAT, 1.0, 0),
+        ('float16', FLOAT16, 1.0, 0),
+    ],
+)
+def test_the_input_is_given_in_its_own_type_and_layout(
+    echo: Echo, layout: str, shape: list[Any], dtype: str, kind: int, scale: float, zero_point: int
+) -> None:
+    expected: NDArray[Any] = echo.reference()
+    if 'int' in dtype:
+        limits, steps = np.iinfo(dtype), np.rint(expected.astype(np.float64) / scale) + zero_point
+        expected = np.clip(steps, limits.min, limits.max)
+    expected = expected.astype(dtype)
+    expected = expected if layout == 'nchw' else expected.transpose(0, 2, 3, 1)
+    echo.load(
+        identity(shape, kind), layout=layout, dtype=dtype, scale=scale, zero_point=zero_point
+    )
+    values = echo.seen().values
+    # Heads are given float16 as float32.
+    assert values.dtype == (np.float32 if dtype == 'float16' else expected.dtype)
+    assert np.array_equal(values, expected)
+
+
+@pytest.mark.parametrize('colour', ['rgb', 'bgr'])
+def test_mean_and_std_are_each_channel_s_own(echo: Echo, colour: str) -> None:
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    real = echo.reference()[:, :: -1 if colour == 'bgr' else 1]
+    expected = (real - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+    echo.load(identity(SHAPE, FLOAT), mean=mean, std=std, colour=colour)
+    assert echo.seen().values == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize('layout', ['nchw', 'nhwc'])
+def test_one_channel_is_luma(echo: Echo, layout: str) -> None:
+    red, green, blue = echo.reference()[0]
+    shape = [1, 1, HEIGHT, WIDTH] if layout == 'nchw' else [1, HEIGHT, WIDTH, 1]
+    echo.load(identity(shape, FLOAT), colour='grey', layout=layout)
+    values = echo.seen().values.reshape(HEIGHT, WIDTH)
+    assert values == pytest.approx(0.299 * red + 0.587 * green + 0.114 * blue, abs=0.003)
+
+
+def test_inputs_that_scale_the_boxes_are_filled(echo: Echo) -> None:
+    """As exports of RT-DETR and D-FINE have one: boxes are in pixels of the input then."""
+    echo.load(identity(SHAPE, FLOAT, beside='orig_target_sizes'))
+    assert echo.seen().values.tolist() == [[WIDTH, HEIGHT]]
+
+
+def test_a_file_says_of_which_number_sides_must_be_multiples(echo: Echo) -> None:
+    weights = identity(['N', 3, 'H', 'W'], FLOAT, multiple=32, metadata={'stride': '32'})
+    with pytest.raises(ConfigError, match=r"'input.height' is.*multiples of that are 32 and 64$"):
+        echo.load(weights)
+
+
+def test_colours_are_those_of_the_frame(echo: Echo, make_pool: MakePool) -> None:
+    """The same samples are other colours in another matrix and range; both may change."""
+    echo.load(identity(SHAPE, FLOAT))
+    pool, brightest = make_pool(WIDTH, HEIGHT, slots=1), []
+    for colours in (BT601_LIMITED, FULL, BT601_LIMITED):
+        slot = pool.acquire()
+        assert slot is not None
+        with Frame.publish_slot(
+            pool, slot, header=Header(1, 'camera'), colorimetry=colours, sequence=0, captured_ns=1
+        ) as frame:
+            with frame.map(write=True) as planes:
+                planes[0][:], planes[1][:] = 16, 128
+            brightest.append(float(echo.seen(frame).values.max()))
+    assert brightest == pytest.approx([0.0, 16 / 255, 0.0], abs=0.004)
+
+
+def test_quantised_outputs_have_the_manifest_s_scale(echo: Echo) -> None:
+    outputs = [{'name': 'y', 'scale': 0.25, 'zero_point': -3, 'layout': 'nhwc'}]
+    network = {'layout': 'nhwc', 'dtype': 'int8', 'scale': 1 / 255, 'zero_point': -128}
+    echo.load(identity(TURNED, INT8), outputs=outputs, **network)
+    output = echo.seen()
+    assert (output.scale, output.zero_point, output.layout, output.name) == (0.25, -3, 'nhwc', 'y')
+    assert output.real()[0, 0, 0, 0] == (int(output.values[0, 0, 0, 0]) + 3) * 0.25
+
+
+@pytest.mark.parametrize('kind', [INT64, FLOAT16, DOUBLE])
+def test_outputs_of_other_types_become_float32(echo: Echo, kind: int) -> None:
+    echo.load(identity(SHAPE, FLOAT, output_kind=kind), range=[0, 255])
+    assert echo.seen().values.dtype == np.float32
+
+
+TOO_WIDE = {'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH + 1]}
+OPEN = {'name': 'y', 'shape': [1, 3, 7, WIDTH - 1]}
+
+
+@pytest.mark.parametrize(
+    ('shape', 'kind', 'more', 'network', 'message'),
+    [
+        (SHAPE, UINT8, {}, {'dtype': 'float32'}, "is float32, but .* 'x' 1x3x48x64 uint8"),
+        (SHAPE, UINT8, {}, {'dtype': 'uint8', 'scale': 1.0}, 'to only 2 of uint8'),
+        (TURNED, FLOAT, {}, {'layout': 'nchw'}, "is nchw .* says 'x' 1x48x64x3; correct"),
+        ([1, 1, 48, 64], FLOAT, {}, {'colour': 'rgb'}, '.that is 1.; write colour: grey'),
+        ([2, 3, 48, 64], FLOAT, {}, {}, 'takes batches of 2 frames.*batch=1'),
+        (SHAPE, FLOAT, {'inputs': 2}, {}, 'has 2 inputs .x, x1.; it needs one.*orig_target_sizes'),
+        (SHAPE, FLOAT, {'opset': 99}, {}, 'opset 99, which is too new .*pip install -U onnxrunt'),
+    ],
+)
+def test_weights_that_contradict_the_manifest_are_refused(
+    echo: Echo, shape: Any, kind: int, more: Any, network: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        echo.load(identity(shape, kind, **more), **network)
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('shape', 'output', 'message'),
+    [
+        (SHAPE, TOO_WIDE, r"is \[1, 3, 48, 65\], the file's is \[1, 3, 48, 64\]"),
+        (['N', 3, 'H', WIDTH], OPEN, r"the file's is \['N', 3, 'H', 64\]"),
+        (SHAPE, {'name': 'y', 'dtype': 'int8'}, "is int8, the file's is float32"),
+        (SHAPE, {'name': 'z'}, r"key 'outputs\[0\]\.name' is 'z', .* it has y"),
+    ],
+)
+def test_outputs_that_the_file_has_otherwise_are_refused(
+    echo: Echo, shape: Any, output: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        echo.load(identity(shape, FLOAT), outputs=[output])
+
+
+def test_a_job_that_was_given_up_before_it_began_is_not_run(echo: Echo) -> None:
+    """Else a model that is too slow would run ever older frames."""
+    runs, jobs, given_up = list[int](), list[Any](), list[Any]()
+    echo.load(identity(SHAPE, FLOAT))
+    accelerator, frame = echo.accelerator, echo.frame
+    thread = accelerator._thread
+    assert thread.engine is not None
+    run_engine = thread.engine.run
+
+    def slow(*planes: Any) -> Any:
+        runs.append(1)
+        if len(runs) == 1:
+            given_up.append(jobs[1].abandon())
+        return run_engine(*planes)
+
+    thread.engine.run = slow  # type: ignore[method-assign]
+    # The thread waits in the first queue; it sees both jobs at once.
+    hold, thread._queue = thread._queue, type(thread._queue)()
+    jobs.extend(accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
+    for _ in range(2):
+        hold.put(thread._queue.get())
+    thread._queue = hold
+    assert jobs[0].fence.wait(WAIT_S) and given_up[0].wait(WAIT_S)
+    assert len(runs) == 1
+    jobs[0].close()
+    given_up[0].close()
+
+
+def test_frames_may_change_their_format_and_are_read_once(
+    echo: Echo, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    echo.load(identity(SHAPE, FLOAT))
+    seen, size = [], 0
+    for name in ('NV12', 'YUYV', 'R8  ', 'NV12'):
+        pool = make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code(name))
+        seen.append(echo.seen(make_frame(pool)).values[0, :, 0, 0].tolist())
+        size += {'NV12': 3, 'YUYV': 4, 'R8  ': 2}[name] * WIDTH * HEIGHT // 2
+        assert echo.ledger.entries()['tensor'] == LedgerEntry(len(seen), size)
+    green = seen[0]
+    assert green[1] > 0.5, 'Y, U and V of 0 are green'
+    assert seen == [green, pytest.approx(green, abs=0.01), [0, 0, 0], green]
+
+
+def test_what_can_not_be_read_fails_its_frame_by_name(
+    echo: Echo, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    echo.load(identity(SHAPE, FLOAT))
+    pool = make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code('NV15'))
+    job = run(echo.accelerator, make_frame(pool))
+    with pytest.raises(AcceleratorError, match=r"NV15.*can read NV12.*the camera's pixel_format"):
+        job.outputs()
+    job.close()
+    formats = echo.accelerator.constraints().formats or ()
+    assert fourcc_code('NV15') not in {fourcc for fourcc, _ in formats}

@@ -17,8 +17,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import random
 import threading
+from typing import Any
 
 from hypothesis import given, HealthCheck, settings
 from hypothesis import strategies as st
@@ -115,90 +117,89 @@ def finish_all(bench: Bench) -> bool:
     return len(bench.queue) == 0 and bench.scheduler.in_flight == 0
 
 
-@settings(
-    max_examples=200,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+Make = Callable[..., tuple[Bench, Chaos]]
+
+
+@pytest.fixture
+def chaos(
+    make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Make]:
+    """Return a function that starts a scheduler and what does things to it."""
+    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+
+    def make(room: int, seed: int, **options: object) -> tuple[Bench, Chaos]:
+        pool = make_pool(slots=FRAMES + 1, width=16, height=16)
+        reopen = Factory(make=lambda: ScriptedAccelerator(room))
+        bench = Bench(pool, make_frame, ScriptedAccelerator(room), reopen=reopen, **options)
+        return bench, Chaos(bench, seed)
+
+    yield make
+
+
+def check_end(bench: Bench) -> None:
+    """Check that every slot is free and that the figures add up; the pool ends."""
+    check_balance(bench)
+    until(bench.all_free)
+    bench.pool.close()
+
+
+ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@settings(ANY, max_examples=200)
 @given(
     events=st.lists(st.sampled_from(EVENTS), max_size=50),
-    in_flight=st.integers(1, 4),
+    options=st.fixed_dictionaries(
+        {
+            'in_flight': st.integers(1, 4),
+            'keep_all': st.booleans(),
+            'depth': st.sampled_from([1, None]),
+            'timeout_s': st.sampled_from([0.004, 10.0]),
+        }
+    ),
     room=st.sampled_from([1, 2, 8]),
-    keep_all=st.booleans(),
-    depth=st.sampled_from([1, None]),
-    timeout_s=st.sampled_from([0.004, 10.0]),
     calm=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_every_frame_ends_once_and_nothing_is_left(
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    events: list[str],
-    in_flight: int,
-    room: int,
-    keep_all: bool,
-    depth: int | None,
-    timeout_s: float,
-    calm: bool,
-    seed: int,
-) -> None:
-    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    chaos: Make, monkeypatch: pytest.MonkeyPatch, events: list[str], options: dict[str, Any],
+    room: int, calm: bool, seed: int,
+) -> None:  # fmt: skip
     monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', 0.0005)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.002)
-    threads = set(threading.enumerate())
-    enabled = [True]
-    pool = make_pool(slots=FRAMES + 1, width=16, height=16)
-    bench = Bench(
-        pool,
-        make_frame,
-        ScriptedAccelerator(room),
-        depth=depth,
-        in_flight=in_flight,
-        timeout_s=timeout_s,
-        keep_all=keep_all,
-        reopen=Factory(make=lambda: ScriptedAccelerator(room)),
-        accept=lambda: enabled[0],
-    )
-    chaos = Chaos(bench, seed)
+    threads, enabled = set(threading.enumerate()), [True]
+    bench, does = chaos(room, seed, accept=lambda: enabled[0], **options)
+    most = min(options['in_flight'], room)
+
+    def idle() -> bool:
+        running = bench.scheduler
+        return running.state.recovering or not bench.queue or running.in_flight >= most
+
     try:
         for event in events:
-            chaos.do(event, enabled)
+            does.do(event, enabled)
             if calm:
-                until(
-                    lambda: (
-                        bench.scheduler.state.recovering
-                        or not bench.queue
-                        or bench.scheduler.in_flight >= min(in_flight, room)
-                    )
-                )
+                until(idle)
         if calm:
             until(lambda: finish_all(bench))
     finally:
         bench.end()
     until(lambda: set(threading.enumerate()) <= threads)
     figures = bench.scheduler.statistics()
-    check_balance(bench)
     if calm:
-        assert figures.taken + figures.dropped == chaos.fed, 'no frame was forgotten'
-    assert figures.taken + figures.dropped <= chaos.fed, (
-        'what was not taken has been released with the queue'
-    )
+        assert figures.taken + figures.dropped == does.fed, 'no frame was forgotten'
+    # What was not taken has been released with the queue.
+    assert figures.taken + figures.dropped <= does.fed
     assert bench.results == sorted(bench.results)
-    assert len({*bench.results, *bench.lost}) == len(bench.results) + len(bench.lost), (
-        'no frame has two ends'
-    )
-    assert [accelerator.closed for accelerator in bench.accelerators[:-1]] == [1] * (
-        len(bench.accelerators) - 1
-    )
-    assert figures.losses >= figures.recovered == len(bench.accelerators) - 1
-    until(bench.all_free)
-    pool.close()
+    ends = [*bench.results, *bench.lost]
+    assert len({*ends}) == len(ends), 'no frame has two ends'
+    *lost, _ = bench.accelerators
+    assert [accelerator.closed for accelerator in lost] == [1] * len(lost)
+    assert figures.losses >= figures.recovered == len(lost)
+    check_end(bench)
 
 
-@settings(
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(ANY, max_examples=60)
 @given(
     events=st.lists(
         st.sampled_from(['frame', 'frame', 'frame', 'given up', 'late end', 'done']), max_size=30
@@ -210,31 +211,14 @@ def test_every_frame_ends_once_and_nothing_is_left(
     seed=st.integers(0, 2**32),
 )
 def test_a_device_that_is_only_late_costs_what_it_had(
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    events: list[str],
-    in_flight: int,
-    room: int,
-    depth: int | None,
-    keep_all: bool,
-    seed: int,
-) -> None:
-    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    chaos: Make, monkeypatch: pytest.MonkeyPatch, events: list[str], in_flight: int, room: int,
+    depth: int | None, keep_all: bool, seed: int,
+) -> None:  # fmt: skip
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**9)
-    pool = make_pool(slots=FRAMES + 1, width=16, height=16)
-    device = ScriptedAccelerator(room)
-    bench = Bench(
-        pool,
-        make_frame,
-        device,
-        depth=depth,
-        in_flight=in_flight,
-        timeout_s=0.004,
-        keep_all=keep_all,
-        reopen=Factory(),
+    bench, does = chaos(
+        room, seed, depth=depth, in_flight=in_flight, timeout_s=0.004, keep_all=keep_all
     )
-    chaos = Chaos(bench, seed)
+    device = bench.accelerator
     try:
         for event in events:
             if event == 'given up':
@@ -242,28 +226,22 @@ def test_a_device_that_is_only_late_costs_what_it_had(
                 # used, those are used up first.
                 until(lambda: bench.scheduler.in_flight == 0)
             else:
-                chaos.do(event, [True])
+                does.do(event, [True])
         device.instant_all = True
         until(lambda: finish_all(bench))
     finally:
         bench.end()
     figures = bench.scheduler.statistics()
-    check_balance(bench)
-    assert (
-        figures.losses,
-        figures.refused_device,
-        figures.refused_recovering,
-        figures.failed,
-    ) == (0, 0, 0, 0)
+    refused = figures.refused_device, figures.refused_recovering
+    assert (figures.losses, figures.failed, *refused) == (0, 0, 0, 0)
     assert sorted([*bench.results, *bench.lost]) == [job.sequence for job in device.jobs], (
         'each that the device had, and no other'
     )
-    assert len(device.jobs) + figures.dropped == chaos.fed
+    assert len(device.jobs) + figures.dropped == does.fed
     if depth is None:
         assert figures.dropped == 0
-    elif chaos.fed:
-        assert device.jobs[-1].sequence == chaos.fed - 1, 'the newest was taken'
+    elif does.fed:
+        assert device.jobs[-1].sequence == does.fed - 1, 'the newest was taken'
     if keep_all and depth is None:
         assert device.most_places <= min(in_flight, room), 'none is sent after a late one'
-    until(bench.all_free)
-    pool.close()
+    check_end(bench)

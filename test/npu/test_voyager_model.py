@@ -32,14 +32,8 @@ from zc_perception.npu.manifest import load_manifest
 
 
 def tensor(name: str, *shape: int) -> dict[str, Any]:
-    return {
-        'name': name,
-        'memory_pool': 'pool',
-        'offset': 0,
-        'size': 1,
-        'shape': list(shape),
-        'dtype': 'int8',
-    }
+    place = {'memory_pool': 'pool', 'offset': 0, 'size': 1}
+    return {'name': name, 'shape': list(shape), 'dtype': 'int8', **place}
 
 
 # A yolov8n of 640x640: model.json has what lies in memory, manifest.json what of it is padding.
@@ -67,28 +61,20 @@ def written(folder: Path, model: Any = MODEL, manifest: Any = MANIFEST) -> Path:
 
 
 def yaml_for(folder: Path, size: dict[str, Any] | None = None, **changes: Any) -> str:
-    values = {
-        'engine': 'axruntime',
-        'file': 'model.json',
-        'input': size or {},
-        'head': 'yolov8',
-        'classes': ['a', 'b', 'c'],
-        **changes,
-    }
+    values = {'engine': 'axruntime', 'file': 'model.json', 'head': 'yolov8', 'classes': [*'abc']}
+    values |= {'input': size or {}, **changes}
     (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     return str(folder)
 
 
 def test_the_manifest_may_be_beside_or_in_the_folder_above(tmp_path: Path) -> None:
-    assert read_compiled_input(written(tmp_path)) == CompiledInput(
-        (1, 642, 656, 4), (1, 640, 640, 3)
-    )
+    known = CompiledInput((1, 642, 656, 4), (1, 640, 640, 3))
+    assert read_compiled_input(written(tmp_path)) == known
     (tmp_path / 'x').mkdir()
     path = written(tmp_path / 'x', manifest=None)
-    assert read_compiled_input(path) == CompiledInput((1, 642, 656, 4), (1, 640, 640, 3))
-    (tmp_path / 'manifest.json').write_text(
-        json.dumps({**MANIFEST, 'model_lib_file': 'y/model.json'}), encoding='utf-8'
-    )
+    assert read_compiled_input(path) == known
+    other = json.dumps({**MANIFEST, 'model_lib_file': 'y/model.json'})
+    (tmp_path / 'manifest.json').write_text(other, encoding='utf-8')
     assert read_compiled_input(path) == CompiledInput((1, 642, 656, 4)), (
         "another model's, so the padding is not known"
     )
@@ -106,9 +92,8 @@ def test_the_manifest_may_be_beside_or_in_the_folder_above(tmp_path: Path) -> No
 def test_paddings_of_other_sdks_are_understood(
     tmp_path: Path, padding: list[list[int]], inner: tuple[int, ...] | None
 ) -> None:
-    model = read_compiled_input(
-        written(tmp_path, manifest={**MANIFEST, 'n_padded_ch_inputs': padding})
-    )
+    manifest = {**MANIFEST, 'n_padded_ch_inputs': padding}
+    model = read_compiled_input(written(tmp_path, manifest=manifest))
     assert model is not None and model.inner_shape == inner
 
 
@@ -125,11 +110,9 @@ def test_paddings_of_other_sdks_are_understood(
 def test_what_is_wrong_is_named_by_file_and_key(
     tmp_path: Path, file: str, key: str, value: Any, message: str
 ) -> None:
-    changed = {**(MODEL if file == 'model' else MANIFEST), key: value}
+    changed = {file: {**(MODEL if file == 'model' else MANIFEST), key: value}}
     with pytest.raises(ConfigError) as caught:
-        read_compiled_input(
-            written(tmp_path, changed) if file == 'model' else written(tmp_path, manifest=changed)
-        )
+        read_compiled_input(written(tmp_path, **changed))
     assert message in str(caught.value) and '\n' not in str(caught.value)
 
 
@@ -192,11 +175,8 @@ def test_a_manifest_takes_its_size_from_the_compiled_model(tmp_path: Path) -> No
     written(tmp_path)
     manifest = load_manifest(yaml_for(tmp_path))
     assert (manifest.engine, manifest.file) == ('axruntime', tmp_path / 'model.json')
-    assert (manifest.input.width, manifest.input.height, manifest.head.input_size) == (
-        640,
-        640,
-        (640, 640),
-    )
+    sizes = (manifest.input.width, manifest.input.height), manifest.head.input_size
+    assert sizes == ((640, 640), (640, 640))
 
 
 @pytest.mark.parametrize(
