@@ -40,39 +40,20 @@ def row(
     rate_hz: float = 0.0,
     **changes: Any,
 ) -> Row:
-    values = {
-        'median_us': 100.0,
-        'p99_us': 200.0,
-        'cpu_us_per_frame': 50.0,
-        'repetitions': 3,
-        **changes,
-    }
-    return Row(case, variant, *size, rate_hz, **values)
+    values = {'median_us': 100.0, 'p99_us': 200.0, 'cpu_us_per_frame': 50.0, 'repetitions': 3}
+    return Row(case, variant, *size, rate_hz, **{**values, **changes})
 
 
 def command(name: str, *bars: Bar) -> Command:
-    return Command(
-        name,
-        f'what {name} costs',
-        lambda parser: None,
-        lambda options: lambda say: Measured([]),
-        bars,
-    )
+    measure = lambda options: lambda say: Measured([])  # noqa: E731
+    return Command(name, f'what {name} costs', lambda parser: None, measure, bars)
 
 
 def bench(name: str, rows: list[Row], *bars: Bar, **changes: Any) -> Bench:
-    return Bench(
-        name,
-        command(name, *bars),
-        Path(f'out/{name}.json'),
-        **{'environment': ENVIRONMENT, 'rows': rows, **changes},
-    )
+    values = {'environment': ENVIRONMENT, 'rows': rows, **changes}
+    return Bench(name, command(name, *bars), Path(f'out/{name}.json'), **values)
 
 
 def write(path: Path, rows: list[Row], **more: Any) -> None:
-    path.write_text(
-        json.dumps(
-            {'environment': {**ENVIRONMENT, **more}, 'rows': [one.as_json() for one in rows]}
-        ),
-        encoding='utf-8',
-    )
+    document = {'environment': {**ENVIRONMENT, **more}, 'rows': [one.as_json() for one in rows]}
+    path.write_text(json.dumps(document), encoding='utf-8')

@@ -54,70 +54,54 @@ def table(fields: Mapping[Key, Mapping[str, Any]]) -> Table:
     }
 
 
+def to(reference: str, ratio: float | None = None, **figures: float) -> dict[str, Any]:
+    """Return a row's fields: each figure is one in relation to the reference."""
+    figures |= {} if ratio is None else {'ratio_to': ratio}
+    return {name: {reference: figure} for name, figure in figures.items()}
+
+
 def links_just_met() -> Table:
     shared, mailbox, executor = LINKS
-    tuned, default = 'rclpy_image_tuned', 'rclpy_image_default'
+    tuned, default, ours = 'rclpy_image_tuned', 'rclpy_image_default', 'link/shared_memory'
+    socket, simple = 'floor/fd_socket', 'floor/simple_queue'
     return table(
         {
             **{link(one, VGA): {'median_us': 100.0} for one in LINKS},
             **{link(one, UHD_8K): {'median_us': 115.0} for one in LINKS},
-            **{
-                link(peer, size): {'ratio_to': {'link/shared_memory': 5.0}}
-                for peer in COPYING
-                for size in SIZES
-            },
-            **{
-                link('iceoryx2_in_place', size): {'added_us': {'link/shared_memory': -25.0}}
-                for size in SIZES
-            },
-            link(shared): {
-                'added_us': {'floor/fd_socket': 25.0},
-                'ratio_to': {'floor/fd_socket': 9.0},
-            },
-            link(shared, rate_hz=30.0): {
-                'ratio_to': {'floor/fd_socket': 2.0},
-                'added_us': {'floor/fd_socket': 99.0},
-            },
-            link(tuned): {
-                'ratio_to': {'link/shared_memory': 100.0},
-                'cpu_ratio_to': {'link/shared_memory': 50.0},
-            },
-            link(default): {
-                'ratio_to': {'link/shared_memory': 150.0},
-                'cpu_ratio_to': {'link/shared_memory': 50.0},
-            },
-            link(tuned, rate_hz=30.0): {'ratio_to': {'link/shared_memory': 40.0}},
-            link(default, rate_hz=30.0): {'ratio_to': {'link/shared_memory': 200.0}},
-            link(mailbox): {
-                'added_us': {'floor/simple_queue': 15.0},
-                'ratio_to': {'floor/simple_queue': 9.0},
-            },
-            link(mailbox, rate_hz=30.0): {
-                'ratio_to': {'floor/simple_queue': 2.0},
-                'added_us': {'floor/simple_queue': 99.0},
-            },
-            link(executor): {'ratio_to': {'floor/guard': 2.0}},
-            link(executor, rate_hz=30.0): {'ratio_to': {'floor/guard': 2.0}},
+            **{link(peer, size): to(ours, 5.0) for peer in COPYING for size in SIZES},
+            **{link('iceoryx2_in_place', size): to(ours, added_us=-25.0) for size in SIZES},
+            link(shared): to(socket, 9.0, added_us=25.0),
+            link(shared, rate_hz=30.0): to(socket, 2.0, added_us=99.0),
+            link(tuned): to(ours, 100.0, cpu_ratio_to=50.0),
+            link(default): to(ours, 150.0, cpu_ratio_to=50.0),
+            link(tuned, rate_hz=30.0): to(ours, 40.0),
+            link(default, rate_hz=30.0): to(ours, 200.0),
+            link(mailbox): to(simple, 9.0, added_us=15.0),
+            link(mailbox, rate_hz=30.0): to(simple, 2.0, added_us=99.0),
+            link(executor): to('floor/guard', 2.0),
+            link(executor, rate_hz=30.0): to('floor/guard', 2.0),
         }
     )
 
 
 def decoding_just_met() -> Table:
+    masks, small = 'masks_200px', (640, 640)
+    beside = {
+        ('yolov8_decoded', 'filter_first'): 1.0,
+        ('yolov8_decoded', 'numpy_usual'): 1.0,
+        ('yolov8_sparse', 'filter_first'): 0.97,
+        ('yolov8_sparse', 'numpy_usual'): 1.0,
+        ('yolov8_dfl_int8', 'numpy_usual'): 1.0,
+        ('tensor', 'exact'): 1.0,
+    }
     return table(
         {
             decode('yolov8_decoded'): {'median_us': 800.0},
-            decode('yolov8_decoded', 'filter_first'): {'ratio_to': {'yolov8_decoded/ours': 1.0}},
-            decode('yolov8_decoded', 'numpy_usual'): {'ratio_to': {'yolov8_decoded/ours': 1.0}},
-            decode('yolov8_sparse', 'filter_first'): {'ratio_to': {'yolov8_sparse/ours': 0.97}},
-            decode('yolov8_sparse', 'numpy_usual'): {'ratio_to': {'yolov8_sparse/ours': 1.0}},
             decode('yolov8_dfl_int8'): {'median_us': 1200.0},
-            decode('yolov8_dfl_int8', 'numpy_usual'): {'ratio_to': {'yolov8_dfl_int8/ours': 1.0}},
             decode('tensor'): {'median_us': 900.0, 'figures': {'noise_max_off_levels': 1.0}},
-            decode('tensor', 'exact'): {'ratio_to': {'tensor/ours': 1.0}},
-            decode('masks_200px', size=(640, 640)): {'median_us': 700.0},
-            decode('masks_200px', 'whole_picture', (640, 640)): {
-                'ratio_to': {'masks_200px/ours': 1.0}
-            },
+            decode(masks, size=small): {'median_us': 700.0},
+            decode(masks, 'whole_picture', small): to(f'{masks}/ours', 1.0),
+            **{decode(*each): to(f'{each[0]}/ours', ratio) for each, ratio in beside.items()},
         }
     )
 
@@ -171,15 +155,12 @@ def test_each_bar_reads_the_figure_that_it_is_about(met: Callable[[], Table]) ->
     )
     for key in rows:
         missing = failing({other: row for other, row in rows.items() if other != key}, bars)
-        assert len(missing) == (2 if key in TWICE else 1) and all(
-            'not measured' in failure for failure in missing
-        ), key
-    assert failing(rows, bars) == [] and len({bar.text + str(bar.limit) for bar in bars}) == len(
-        bars
-    )
-    assert [(verdict.measured, verdict.passed) for verdict in check_bars([], bars)] == [
-        ('not measured', False)
-    ] * len(bars)
+        assert len(missing) == (2 if key in TWICE else 1), key
+        assert all('not measured' in failure for failure in missing), key
+    assert failing(rows, bars) == []
+    assert len({bar.text + str(bar.limit) for bar in bars}) == len(bars)
+    nothing = [(verdict.measured, verdict.passed) for verdict in check_bars([], bars)]
+    assert nothing == [('not measured', False)] * len(bars)
 
 
 @pytest.mark.parametrize(
@@ -188,10 +169,8 @@ def test_each_bar_reads_the_figure_that_it_is_about(met: Callable[[], Table]) ->
 )
 def test_what_just_misses_a_bar_fails(figure: float, at_least: bool, passed: bool) -> None:
     verdict = Bar('a bar', lambda rows: figure, 2.0, '×', at_least=at_least).verdict({})
-    assert (verdict.passed, str(verdict)) == (
-        passed,
-        f'{"pass" if passed else "FAIL"}  a bar {"≥" if at_least else "≤"} 2×: {figure:.2f}×',
-    )
+    word, sign = 'pass' if passed else 'FAIL', '≥' if at_least else '≤'
+    assert verdict.passed == passed and str(verdict) == f'{word}  a bar {sign} 2×: {figure:.2f}×'
 
 
 def test_a_frame_that_one_of_eight_cameras_lost_fails_alone() -> None:

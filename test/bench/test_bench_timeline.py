@@ -33,13 +33,9 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     rows = {row['variant']: row for row in document['rows']}
     assert list(rows) == [*NAMES, WHOLE]
     # The accelerator of two milliseconds is in no other stage.
-    assert (
-        rows['infer']['median_us'] >= 2000
-        and rows['decode']['median_us'] > 0
-        and rows['publish']['median_us'] > 0
-    )
+    assert rows['infer']['median_us'] >= 2000
+    assert rows['decode']['median_us'] > 0 and rows['publish']['median_us'] > 0
     assert rows[WHOLE]['median_us'] >= rows['infer']['median_us']
     events = json.loads(trace.read_text(encoding='utf-8'))['traceEvents']
-    assert {'capture', 'link', 'infer', 'decode', 'publish'} <= {
-        event.get('cat') for event in events
-    }
+    kinds = {event.get('cat') for event in events}
+    assert {'capture', 'link', 'infer', 'decode', 'publish'} <= kinds

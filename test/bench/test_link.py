@@ -126,23 +126,15 @@ class Ends:
 
     def __init__(self, conversions: int = 0, torn: int = 0) -> None:
         self.asked: list[dict[str, Any]] = []
-        self._conversions = conversions
-        self._torn = torn
-        self._first = self._frames = 0
+        self._conversions, self._torn = conversions, torn
 
     def ask(self, timeout_s: float = 0.0, **command: Any) -> dict[str, Any]:
         self.asked.append(command)
-        times = [
-            (n, n)
-            for n in range(
-                command.get('first', 0), command.get('first', 0) + command.get('frames', 0)
-            )
-        ]
-        if command['op'] == 'run':
-            self._first, self._frames = command['first'], command['frames']
+        first, last = command.get('first', 0), command.get('last', 0)
+        times = [(n, n) for n in range(first, first + command.get('frames', 0))]
         return {
             'run': {'sent': times, 'arrived': times},
-            'end': {'arrived': [(command.get('last', 0), command.get('last', 0))]},
+            'end': {'arrived': [(last, last)]},
             'spent': {'cpu_us': 30.0, 'conversions': self._conversions, 'torn': self._torn},
         }.get(command['op'], {})
 
@@ -181,27 +173,14 @@ def test_a_torn_frame_and_a_conversion_are_errors(ends: tuple[Ends, ...], words:
         link_case(*ends).measure('v', Condition(*VGA, 0.0), 10)
 
 
-def plan(**changes: Any) -> LinkPlan:
-    return LinkPlan(
-        **{
-            'sizes': [VGA, HD, UHD_8K],
-            'rates_hz': [30.0, 0.0],
-            'variants': [*LINKS, *PLAIN],
-            **changes,
-        }
-    )
-
-
 def test_each_repetition_has_every_case_once_beside_its_floors() -> None:
-    steps = plan().steps(0)
-    assert (
-        set(Counter(steps).values()) == {1}
-        and len(steps) == (len(LINKS) + len(PLAIN) + len(FLOORS)) * 6
-    )
+    plan = LinkPlan(sizes=[VGA, HD, UHD_8K], rates_hz=[30.0, 0.0], variants=[*LINKS, *PLAIN])
+    steps = plan.steps(0)
+    assert set(Counter(steps).values()) == {1}
+    assert len(steps) == (len(LINKS) + len(PLAIN) + len(FLOORS)) * 6
     conditions = [condition for *_, condition in steps]
-    assert sum(before != after for before, after in pairwise(conditions)) == 5, (
-        'cases of one condition are neighbours'
-    )
+    changes = sum(before != after for before, after in pairwise(conditions))
+    assert changes == 5, 'cases of one condition are neighbours'
 
 
 def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:
@@ -212,31 +191,19 @@ def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:
         'MALLOC_ARENA_MAX': '1',
         'RMW_FASTRTPS_PUBLICATION_MODE': 'ASYNCHRONOUS', 'ZENOH_CONFIG': 'x', 'IOX2_CONFIG': 'x',
     }  # fmt: skip
-    kept = {
-        'HOME': '/h',
-        'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp',
-        'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
-    }
-    assert plain_environment({**tuning, **kept}) == {
-        **kept,
-        'ROS_DOMAIN_ID': '101',
-        'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
-    }
+    kept = {'HOME': '/h', 'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}
+    reach = 'ROS_AUTOMATIC_DISCOVERY_RANGE'
+    plain = {**kept, 'ROS_DOMAIN_ID': '101', reach: 'LOCALHOST'}
+    assert plain_environment({**tuning, **kept, reach: 'SUBNET'}) == plain
     assert plain_environment({'ROS_DOMAIN_ID': '7'})['ROS_DOMAIN_ID'] == '7'
 
 
 def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_its_memory() -> None:
     environment = tuned_environment()
-    assert (
-        environment['FASTRTPS_DEFAULT_PROFILES_FILE']
-        == environment['FASTDDS_DEFAULT_PROFILES_FILE']
-        == str(PROFILE)
-    )
-    sizes = [
-        element.text
-        for element in ElementTree.parse(PROFILE).iter()
-        if element.tag.endswith('segment_size')
-    ]
+    for name in ('FASTRTPS', 'FASTDDS'):
+        assert environment[f'{name}_DEFAULT_PROFILES_FILE'] == str(PROFILE)
+    elements = ElementTree.parse(PROFILE).iter()
+    sizes = [element.text for element in elements if element.tag.endswith('segment_size')]
     assert sizes == [str(32 << 20)]
     assert int(environment['MALLOC_MMAP_THRESHOLD_']) > 7680 * 4320 * 1.5, (
         'no message is mapped afresh'
@@ -323,11 +290,8 @@ def test_who_dies_loses_its_series_and_is_given_up_after_three(
     monkeypatch.setattr(case, 'open', lambda: (started.append(1), opening()))
     for _ in range(5):
         series = case.measure('zenoh', VGA_AT_ONCE, 30)
-        assert (
-            list(series.latencies_us) == []
-            and series.lost == 30
-            and math.isnan(series.cpu_us_per_frame)
-        )
+        assert list(series.latencies_us) == [] and series.lost == 30
+        assert math.isnan(series.cpu_us_per_frame)
     assert len(started) == 2, 'started again after the first two failures, and not after the third'
     assert len(said) == 3 and all(
         'has ended with exit code 7' in line and '640x480 at 0 Hz' in line for line in said
@@ -349,37 +313,30 @@ def test_who_is_killed_loses_one_series_and_what_it_left_is_removed(
     assert case.measure('zenoh_shared_memory', VGA_AT_ONCE, 5).lost == 5
     assert not segments & set(SHARED.iterdir()), 'nobody else would have removed them'
     assert case.measure('zenoh_shared_memory', VGA_AT_ONCE, 5).lost == 0
-    assert (
-        len(said) == 1
-        and 'killed by SIGKILL' in said[0]
-        and case.stalled.startswith('1 of 3 series')
-    )
+    (line,) = said
+    assert 'killed by SIGKILL' in line and case.stalled.startswith('1 of 3 series')
+
+
+def command(place: Path, trouble: str, arguments: str) -> dict[str, Any]:
+    """Return how ``zc_bench link`` of zenoh's double is started."""
+    own = {'PYTHONPATH': str(DOUBLES), 'TMPDIR': str(place), 'ZC_ZENOH_DOUBLE': trouble}
+    words = f'link --variants zenoh --sizes vga --rates 0 {arguments}'
+    program = [sys.executable, '-m', 'bench', *words.split()]
+    return {'args': program, 'env': {**os.environ, **own}, 'text': True}
 
 
 def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(
-    free_domain: int, place: Path
+    free_domain: int, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = {
-        **os.environ,
-        'PYTHONPATH': str(DOUBLES),
-        'TMPDIR': str(place),
-        'ZC_ZENOH_DOUBLE': '',
-        'ZC_RUNTIME_DIR': str(place),
-    }
-    arguments = 'link --variants zenoh --sizes vga --rates 0 --repetitions 1000'
-    process = subprocess.Popen(
-        [sys.executable, '-m', 'bench', *arguments.split()],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(place))
+    process = subprocess.Popen(**command(place, '', '--repetitions 1000'), stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith('measuring'):
                 break
-        folders = list(place.glob('zcb*'))
-        assert len(folders) == 1 and (folders[0] / 'zenoh.sock').exists()
+        (folder,) = place.glob('zcb*')
+        assert (folder / 'zenoh.sock').exists()
     finally:
         process.kill()
         process.communicate()
@@ -389,20 +346,9 @@ def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(
 def test_a_run_with_peers_says_who_was_absent(
     free_domain: int, tmp_path: Path, place: Path
 ) -> None:
-    environment = {
-        **os.environ,
-        'PYTHONPATH': str(DOUBLES),
-        'TMPDIR': str(place),
-        'ZC_ZENOH_DOUBLE': 'missing',
-    }
-    arguments = (
-        f'link --variants zenoh --sizes vga --rates 0 --repetitions 1 --frames 20 --check '
-        f'--json {tmp_path}/x.json'
-    )
-    program = [sys.executable, '-m', 'bench', *arguments.split()]
-    done = subprocess.run(
-        program, capture_output=True, text=True, env=environment, timeout=120, check=False
-    )
+    arguments = f'--repetitions 1 --frames 20 --check --json {tmp_path}/x.json'
+    how = command(place, 'missing', arguments)
+    done = subprocess.run(**how, capture_output=True, timeout=120, check=False)
     document = json.loads((tmp_path / 'x.json').read_text(encoding='utf-8'))
     assert list(document['environment']['absent']) == ['zenoh']
     assert {row['case'] for row in document['rows']} == {'floor'}
@@ -427,15 +373,11 @@ def test_the_real_ones(
     case = PeerCase(variant, plain_environment(), said.append)
     try:
         case.open()
-        for condition, read in (
-            (VGA_AT_ONCE, False),
-            (HD_AT_ONCE, True),
-            (Condition(640, 480, 100.0), False),
-        ):
+        throttled = Condition(640, 480, 100.0)
+        for condition, read in ((VGA_AT_ONCE, False), (HD_AT_ONCE, True), (throttled, False)):
             series = case.measure(variant, condition, 12, read=read)
-            assert (
-                len(series.latencies_us) + series.lost == 12 and len(series.latencies_us) >= 6
-            ), said
+            arrived = len(series.latencies_us)
+            assert arrived + series.lost == 12 and arrived >= 6, said
             assert series.cpu_us_per_frame > 0
     finally:
         case.close()

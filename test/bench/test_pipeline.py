@@ -46,9 +46,7 @@ def test_the_fixed_result_is_ten_objects_to_the_model_s_head() -> None:
     manifest = load_manifest('road')
     result = fixed_result(manifest)
     assert result.shape == tuple(manifest.tensors[0].shape) and result.dtype == np.float32
-    limits = DecodeLimits(
-        manifest.score_threshold, manifest.nms_threshold, manifest.max_detections
-    )
+    limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
     box = Letterbox.fit(1920, 1080, manifest.input.width, manifest.input.height)
     found = make_head(manifest.head).decode([RawTensor(result)], box, limits)
     assert len(found) == OBJECTS
@@ -134,13 +132,8 @@ def test_the_delayed_accelerator_imports_each_buffer_once_and_its_jobs_overlap()
 
 
 STAGES = {
-    'capture': 1.0,
-    'link': 2.0,
-    'infer': 9.0,
-    'decode': 3.0,
-    'publish': 4.0,
-    'end_to_end': 9.0,
-}
+    'capture': 1.0, 'link': 2.0, 'infer': 9.0, 'decode': 3.0, 'publish': 4.0, 'end_to_end': 9.0,
+}  # fmt: skip
 RUN: dict[str, Any] = {
     'cpu_us': 9000.0, 'wall_s': 2.0, 'due': 21, 'drops': {'late': 1},
     'detections': 190, 'latencies_us': [500.0] * 19, 'conversions': 0, 'imports': 8,
@@ -157,12 +150,10 @@ def test_what_the_process_does_at_rest_is_no_frame_s() -> None:
     assert series.lost == 1 and series.median_us == 500.0
     assert series.figures['detections_per_frame'] == 10.0 and series.figures['decode_us'] == 3.0
     assert series_of(RUN, {'cpu_us': 3e6}, 3.0, 20).cpu_us_per_frame == 0.0
-    assert (
-        'cpu_p50_us' not in series_of({**RUN, 'cpu_each_us': []}, {'cpu_us': 0.0}, 3.0, 20).figures
-    )
-    assert series_of(RUN, {'cpu_us': 0.0}, 3.0, 17).lost == 3, (
-        'what the reader did not get is lost too'
-    )
+    none = series_of({**RUN, 'cpu_each_us': []}, {'cpu_us': 0.0}, 3.0, 20)
+    assert 'cpu_p50_us' not in none.figures
+    unread = series_of(RUN, {'cpu_us': 0.0}, 3.0, 17)
+    assert unread.lost == 3, 'what the reader did not get is lost too'
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import Any
 
 from bench import report as program
 from bench import results as bench_results
-from bench.link import LINKS, PLAIN, READERS
-from bench.peers.processes import PEERS
 from bench.program import _parser, COMMANDS
 from bench.results import ARGUMENTS, arguments_of, load, report
 from bench.subcommand import Bar
@@ -40,87 +37,63 @@ from waiting import until
 
 
 def test_the_link_s_table_has_ratios_to_ours_before_microseconds() -> None:
+    ours, read, vga = 'link/shared_memory', 'link_read/shared_memory', (640, 480)
+    nothing = {'median_us': None, 'cpu_us_per_frame': None, 'lost_per_cent': 100.0}
+    both = {'ratio_to': {ours: 101.0}, 'cpu_ratio_to': {ours: 44.0}}
     rows = [
         row('link', 'shared_memory', median_us=20.0),
-        row('link', 'shared_memory', (640, 480), median_us=19.0),
-        row(
-            'link',
-            'zenoh',
-            median_us=2046.0,
-            ratio_to={'link/shared_memory': 101.0},
-            cpu_ratio_to={'link/shared_memory': 44.0},
-        ),
-        row(
-            'link', 'zenoh', (640, 480), median_us=None, cpu_us_per_frame=None, lost_per_cent=100.0
-        ),
+        row('link', 'shared_memory', vga, median_us=19.0),
+        row('link', 'zenoh', median_us=2046.0, **both),
+        row('link', 'zenoh', vga, **nothing),
         row('link', 'cyclonedds', median_us=3_001_470.0, cpu_us_per_frame=999.0, p99_us=1000.0),
-        row(
-            'link',
-            'iceoryx2_in_place',
-            rate_hz=30.0,
-            median_us=99.94,
-            ratio_to={'link/shared_memory': 0.5},
-        ),
-        row('floor', 'fd_socket', median_us=2.5, ratio_to={'link/shared_memory': 0.125}),
+        row('link', 'iceoryx2_in_place', rate_hz=30.0, median_us=99.94, ratio_to={ours: 0.5}),
+        row('floor', 'fd_socket', median_us=2.5, ratio_to={ours: 0.125}),
         row('link_read', 'shared_memory', median_us=150.0),
-        row(
-            'link_read',
-            'zenoh_shared_memory',
-            median_us=900.0,
-            ratio_to={'link_read/shared_memory': 6.0, 'link/shared_memory': 45.0},
-        ),
+        row('link_read', 'zenoh_shared_memory', median_us=900.0, ratio_to={read: 6.0, ours: 45.0}),
     ]
     page = report([bench('link', rows)], {})
-    assert '| `shared_memory` | **1 ×** 19 µs | **1 ×** 20 µs |' in page
-    assert '| `zenoh` | – – (100 % lost) | 101 × 2.05 ms |' in page
-    assert (
-        '| `cyclonedds` | – | – 3 s |' in page
-        and '| `cyclonedds` | – | 999 µs | 1 ms | 0 % |' in page
-    )
-    assert '| `iceoryx2_in_place` | 0.5 × 99.9 µs |' in page
-    assert '| floor `fd_socket` | – | 0.12 × 2.5 µs |' in page
-    assert '| `zenoh` | 44 × | 50 µs | 200 µs | 0 % |' in page
-    assert '| `zenoh_shared_memory` | 6 × 900 µs |' in page
-    assert (
-        page.index('unthrottled, one frame in flight')
-        < page.index('at 30 Hz')
-        < page.index('reads every pixel')
-    )
+    for line in (
+        '| `shared_memory` | **1 ×** 19 µs | **1 ×** 20 µs |',
+        '| `zenoh` | – – (100 % lost) | 101 × 2.05 ms |',
+        '| `cyclonedds` | – | – 3 s |',
+        '| `cyclonedds` | – | 999 µs | 1 ms | 0 % |',
+        '| `iceoryx2_in_place` | 0.5 × 99.9 µs |',
+        '| floor `fd_socket` | – | 0.12 × 2.5 µs |',
+        '| `zenoh` | 44 × | 50 µs | 200 µs | 0 % |',
+        '| `zenoh_shared_memory` | 6 × 900 µs |',
+    ):
+        assert line in page
+    heads = ('unthrottled, one frame in flight', 'at 30 Hz', 'reads every pixel')
+    places = [page.index(head) for head in heads]
+    assert places == sorted(places)
 
 
 def test_verdicts_environment_and_what_was_absent_are_said() -> None:
-    bars = (
-        Bar('ha|\nlf', lambda rows: 0.5, 1.0, ' s'),
-        Bar('two', lambda rows: 2.0, 1.0, ' s'),
-        Bar('none', lambda rows: None, 1.0, ' s'),
-    )
+    bars = [
+        Bar(name, lambda rows, figure=figure: figure, 1.0, ' s')
+        for name, figure in (('ha|\nlf', 0.5), ('two', 2.0), ('none', None))
+    ]
     environment = {
         **ENVIRONMENT, 'load_average_after': [], 'absent': {'zenoh': 'not installed'},
         'stalled': {'cyclonedds': '2 of 9 series: why'},
         'limits': {'1080p 30 Hz': {'cameras': 24, 'first_loss': 28, 'limit': 'the CPUs are full',
                                    'cpus': 2}},
     }  # fmt: skip
-    page = report(
-        [bench('scale', [row('scale', '1_cameras')], *bars, environment=environment)],
-        {'scale': [Path('x/scale.png')]},
-    )
-    assert (
-        '1 of 3 bars are met.' in page
-        and '- load average before and after each: scale 0.1 → 0\n' in page
-    )
-    assert '| scale | ha\\| lf ≤ 1 s | 0.50 s | pass |' in page, (
-        'a bar and a line feed do not end the table'
-    )
-    assert (
-        '| scale | two ≤ 1 s | 2.00 s | **FAIL** |' in page
-        and '| scale | none ≤ 1 s | not measured | **FAIL** |' in page
-    )
-    assert (
-        '- `zenoh`, not measured: not installed' in page
-        and '- `cyclonedds`, lost series: 2 of 9 series: why' in page
-    )
-    assert '1080p 30 Hz: 24 cameras without a loss; the CPUs are full' in page
-    assert '![scale](scale.png)' in page and '2026-11-21: 2 CPUs of a CPU' in page
+    made = bench('scale', [row('scale', '1_cameras')], *bars, environment=environment)
+    page = report([made], {'scale': [Path('x/scale.png')]})
+    for line in (
+        '1 of 3 bars are met.',
+        '- load average before and after each: scale 0.1 → 0\n',
+        '| scale | ha\\| lf ≤ 1 s | 0.50 s | pass |',  # a bar and a line feed end no table
+        '| scale | two ≤ 1 s | 2.00 s | **FAIL** |',
+        '| scale | none ≤ 1 s | not measured | **FAIL** |',
+        '- `zenoh`, not measured: not installed',
+        '- `cyclonedds`, lost series: 2 of 9 series: why',
+        '1080p 30 Hz: 24 cameras without a loss; the CPUs are full',
+        '![scale](scale.png)',
+        '2026-11-21: 2 CPUs of a CPU',
+    ):
+        assert line in page
 
 
 @pytest.mark.parametrize(
@@ -149,10 +122,8 @@ def test_every_sub_command_takes_its_arguments(quick: bool, tmp_path: Path) -> N
         options = _parser().parse_args([one.name, *arguments_of(one.name, tmp_path, quick=quick)])
         one.prepare(options)
     trace = arguments_of('timeline', tmp_path, quick=quick)
-    assert (
-        str(tmp_path / 'timeline_trace.json') in trace
-        and str(tmp_path / 'timeline.json') not in trace
-    ), 'which is what zc_bench writes'
+    assert str(tmp_path / 'timeline_trace.json') in trace
+    assert str(tmp_path / 'timeline.json') not in trace, 'which is what zc_bench writes'
 
 
 @pytest.fixture
@@ -187,14 +158,10 @@ def test_each_is_run_and_one_that_fails_costs_the_others_nothing(
     assert page.count('| tensor | `ours` |') == len(COMMANDS) - 2, (
         'the link has a table of its own'
     )
-    assert (
-        'Not measured: exit code 1: words of decode' in page
-        and 'no memory' in page
-        and 'of_last_week' not in page
-    )
-    assert '--quick' not in page and "'--repetitions', '1'" in (
-        tmp_path / 'out' / 'pipeline.log'
-    ).read_text(encoding='utf-8')
+    assert 'Not measured: exit code 1: words of decode' in page and 'no memory' in page
+    assert 'of_last_week' not in page and '--quick' not in page
+    log = (tmp_path / 'out' / 'pipeline.log').read_text(encoding='utf-8')
+    assert "'--repetitions', '1'" in log
     assert 'bars are met' in capsys.readouterr().out
 
 
@@ -202,10 +169,8 @@ def test_what_is_there_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[st
     write(tmp_path / 'decode.json', [row('tensor', 'ours')])
     assert program.main([str(tmp_path), '--no-run']) == 0
     page = (tmp_path / 'report.md').read_text(encoding='utf-8')
-    assert (
-        '| tensor | `ours` |' in page
-        and page.count('Not measured: it was not measured') == len(COMMANDS) - 1
-    )
+    assert '| tensor | `ours` |' in page
+    assert page.count('Not measured: it was not measured') == len(COMMANDS) - 1
     assert program.main([str(tmp_path), '--no-run', '--check']) == 1
     assert 'FAIL' in capsys.readouterr().out
 
@@ -229,58 +194,12 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
     assert (tmp_path / 'ended').exists() and not (tmp_path / 'out' / 'report.md').exists()
 
 
-# Pictures of results.
-
-
-SIZES = [(640, 480), (1920, 1080), (3840, 2160)]
-
-
-def link() -> Any:
-    rows = [
-        row('link', variant, size, rate, median_us=10.0 * (index + 1))
-        for index, variant in enumerate((*LINKS, *PLAIN, *PEERS.names))
-        for size in SIZES
-        for rate in (0.0, 30.0)
-    ]
-    rows += [row('link_read', variant, median_us=500.0) for variant in (*READERS, *PEERS.readers)]
-    rows += [row('floor', 'fd_socket', size) for size in SIZES]
-    # Nothing arrived.
-    rows.append(
-        row(
-            'link',
-            'zenoh',
-            (7680, 4320),
-            median_us=None,
-            p99_us=None,
-            cpu_us_per_frame=None,
-            lost_per_cent=100.0,
-        )
-    )
-    return bench('link', rows)
-
-
-def scale(*lost: float) -> Any:
-    return bench(
-        'scale',
-        [
-            row(
-                'scale',
-                f'{cameras}_cameras',
-                rate_hz=30.0,
-                lost_per_cent=one,
-                figures={'process_percent': 5.0 * cameras},
-            )
-            for cameras, one in zip((1, 8, 16), lost, strict=True)
-        ],
-    )
-
-
 def test_without_matplotlib_the_report_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, 'matplotlib', None)
     monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
-    write(tmp_path / 'link.json', list(link().rows))
+    write(tmp_path / 'link.json', [row('link', 'shared_memory'), row('floor', 'fd_socket')])
     assert program.main([str(tmp_path), '--no-run']) == 0
     how = 'Matplotlib is not installed: pip install matplotlib'
     assert f'No pictures: {how}' in (tmp_path / 'report.md').read_text(encoding='utf-8')
