@@ -30,6 +30,7 @@ import sys
 import threading
 from typing import Any
 
+from descriptors import open_descriptors
 from npu.axruntime_kit import (
     detect,
     Double,
@@ -227,12 +228,21 @@ def test_the_best_way_that_works_is_found_and_said(
     assert voyager.run(accelerator, 517) == 517
 
 
+def memfds() -> int:
+    """Count this process's descriptors of memory."""
+    return sum(count for name, count in open_descriptors().items() if 'memfd:' in name)
+
+
 def test_what_is_insisted_on_and_refused_is_an_error(
     voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     voyager.double.refuse_output_dmabuf = 1
-    with pytest.raises(ConfigError, match=r'^output_dmabuf: true does not.*to auto \(.*not MMIO'):
-        voyager.loaded(output_dmabuf='true')
+    accelerator, before = voyager.open(output_dmabuf='true'), memfds()
+    words = r'^output_dmabuf: true does not.*to auto \(.*not MMIO'
+    with pytest.raises(ConfigError, match=words) as refused:
+        accelerator.load(model(voyager.folder))
+    assert memfds() == before, 'its tensors are gone while the exception still lives'
+    del refused
     monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
     with pytest.raises(ConfigError, match=r'needs a dma-heap: .*nowhere.*output_dmabuf to auto'):
         voyager.loaded(output_dmabuf='true', tensor_heap=None)
@@ -258,15 +268,20 @@ def test_a_model_that_does_not_fit_is_refused(
 def test_outputs_in_the_manifest_name_and_scale_the_runtime_s(voyager: Voyager) -> None:
     shapes = [(1, 64 // s, 64 // s, channels) for s in (8, 16, 32) for channels in (64, 3)]
     named = [
-        TensorSpec(f't{i}', 'int8', shape, 0, (0.5,), 7, 'nhwc') for i, shape in enumerate(shapes)
+        TensorSpec(f't{i}', 'int8', shape, 0, (0.5,), 7, 'nhwc' if i else '')
+        for i, shape in enumerate(shapes)
     ]
     accelerator = voyager.open()
     accelerator.load(model(voyager.folder, tensors=named))
     job = start(accelerator, voyager.frame(0))
     assert job.fence.wait(WAIT_S)
-    assert [(o.name, o.scale, o.zero_point, o.values.shape) for o in job.outputs()] == [
+    outputs = job.outputs()
+    assert [(o.name, o.scale, o.zero_point, o.values.shape) for o in outputs] == [
         (s.name, 0.5, 7, s.shape) for s in named
     ]
+    assert {o.layout for o in outputs} == {'nhwc'}, (
+        'the runtime says it where the manifest does not'
+    )
     job.close()
     with pytest.raises(ConfigError, match=r"the manifest's outputs are .*the.*key 'outputs' out"):
         accelerator.load(model(voyager.folder, tensors=named[:-1]))
