@@ -25,9 +25,7 @@ import json
 from pathlib import Path
 import sys
 
-import onnxruntime
 import pytest
-import yaml
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'camera'))
 
@@ -64,8 +62,8 @@ def test_finds_the_objects_of_held_out_scenes_and_rarely_errs(
 ) -> None:
     found = [model.detect(frame.luma, frame.chroma) for frame in held_out]
     assert mean_precision(found, held_out) >= 0.90
-    threshold = yaml.safe_load((FOLDER / 'model.yaml').read_text())['score_threshold']
-    precision, recall = precision_recall(found, [frame.truth for frame in held_out], threshold)
+    truth, threshold = [frame.truth for frame in held_out], model.manifest.score_threshold
+    precision, recall = precision_recall(found, truth, threshold)
     assert precision >= 0.97 and recall >= 0.80
 
 
@@ -88,15 +86,10 @@ def test_colour_alone_finds_little(held_out: list[RoadFrame]) -> None:
     assert mean_precision(found, held_out) <= 0.5
 
 
-def test_manifest_describes_the_file() -> None:
-    manifest = yaml.safe_load((FOLDER / 'model.yaml').read_text())
-    path = FOLDER / manifest['file']
-    session = onnxruntime.InferenceSession(str(path), providers=['CPUExecutionProvider'])
-    (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    assert taken.shape == [1, 3, manifest['input']['height'], manifest['input']['width']]
-    assert [entry['name'] for entry in manifest['outputs']] == [given.name]
-    assert tuple(manifest['classes']) == CLASS_NAMES
-    assert path.stat().st_size <= 500_000
+def test_manifest_describes_the_file(model: RoadModel) -> None:
+    """What the file says about its input and outputs is checked when it is loaded."""
+    assert model.manifest.classes == CLASS_NAMES
+    assert (FOLDER / 'model.onnx').stat().st_size <= 500_000
 
 
 def test_report_belongs_to_the_file() -> None:

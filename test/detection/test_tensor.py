@@ -63,18 +63,14 @@ def noise(width: int, height: int, seed: int = 0) -> Planes:
 def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
     """Return one contiguous NV12 picture through the one-plane conversion."""
     luma, chroma = planes
-    return np.asarray(
-        cv2.cvtColor(
-            np.concatenate([luma, chroma.reshape(-1, luma.shape[1])]), cv2.COLOR_YUV2RGB_NV12
-        )
-    )
+    whole = np.concatenate([luma, chroma.reshape(-1, luma.shape[1])])
+    return np.asarray(cv2.cvtColor(whole, cv2.COLOR_YUV2RGB_NV12))
 
 
 def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
     planes = noise(64, 48)
-    tensor = PlanesToTensor(
-        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, ramp(0.0, 255.0), pad=114
-    ).convert(planes)
+    box, values = Letterbox.fit(64, 48, 64, 48), ramp(0.0, 255.0)
+    tensor = PlanesToTensor(box, NV12, BT601_LIMITED, values, pad=114).convert(planes)
     assert tensor.dtype == np.float32 and tensor.shape == (1, 3, 48, 64)
     assert np.array_equal(tensor[0], full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float32))
 
@@ -165,14 +161,9 @@ def expected(
     wanted = np.full(spec.shape, zero, np.int8)
     table = np.array([by_formula(x, spec) for x in range(256)], np.int8)
     image = np.full((spec.height, spec.width, 3), spec.pad, np.uint8)
-    image[slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)] = picture[
-        ..., :: -1 if spec.bgr else 1
-    ]
-    wanted[
-        slice(above, above + spec.height),
-        slice(left, left + spec.width),
-        slice(before, before + 3),
-    ] = table[image]
+    inner = image[box.top :, box.left :][: box.height, : box.width]
+    inner[:] = picture[..., :: -1 if spec.bgr else 1]
+    wanted[above:, left:, before:][: spec.height, : spec.width, :3] = table[image]
     return wanted
 
 
@@ -207,28 +198,19 @@ def test_geometry_and_quantisation_hold_for_any_model(
     real: tuple[float, float], pad: int, gap: int,
 ) -> None:  # fmt: skip
     width, height = size[0] * 2, size[1] * 2
-    model = (
-        (width + more[0] % 2, height + more[1])
-        if tall
-        else (width + more[0], height + more[1] % 2)
-    )
+    wide, high = (more[0] % 2, more[1]) if tall else (more[0], more[1] % 2)
+    model = width + wide, height + high
     box = Letterbox.fit(width, height, *model)
     if (box.width, box.height) != (box.source_width, box.source_height):
-        box = Letterbox(
-            width, height, *model, width, height, more[0] // 4 * 2 if not tall else 0, 0
-        )
+        left = 0 if tall else more[0] // 4 * 2
+        box = Letterbox(width, height, *model, width, height, left, 0)
     low, high = real
     spec = QuantisedTensorSpec(*model, channels, scale, zero_point, padding, low, high, pad=pad)
     table = np.array([by_formula(x, spec) for x in range(256)])
     # In doubles a sum may come to lie on the other side of exactly half.
-    near_half = [
-        abs(
-            (Fraction(low) + x * (Fraction(high) - Fraction(low)) / 255) / Fraction(scale) % 1
-            - Fraction(1, 2)
-        )
-        < Fraction(1, 10**9)
-        for x in range(256)
-    ]
+    start, step = Fraction(low), (Fraction(high) - Fraction(low)) / 255
+    parts = [(start + x * step) / Fraction(scale) % 1 for x in range(256)]
+    near_half = [abs(part - Fraction(1, 2)) < Fraction(1, 10**9) for part in parts]
     assert np.array_equal(np.where(near_half, table, spec.table()), table)
     if not any(near_half):
         check(spec, box, noise(width, height), gap)
@@ -255,9 +237,8 @@ def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_b
     name: str, bgr: bool
 ) -> None:
     spec, box = replace(SPECS[name], bgr=bgr), Letterbox.fit(1920, 1080, 64, 64)
-    rgba = np.random.default_rng(3).integers(0, 256, (box.height, box.width + 7, 4), np.uint8)[
-        :, : box.width
-    ]
+    rgba = np.random.default_rng(3).integers(0, 256, (box.height, box.width + 7, 4), np.uint8)
+    rgba = rgba[:, : box.width]
     rgba.flags.writeable = False
     memory, out = buffer(spec, 3)
     converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)

@@ -30,53 +30,36 @@ import torch
 from torch.utils.data import get_worker_info, IterableDataset
 
 from zc_perception.camera.synthetic import MAX_OBJECTS, RoadScene, SceneObject
+from zc_perception.detection.letterbox import Letterbox
 
 INPUT_WIDTH, INPUT_HEIGHT, PAD = 640, 384, 114
 FRAME_SIZES = (
-    (640, 360),
-    (640, 480),
-    (1280, 720),
-    (320, 240),
-    (1920, 1080),
-    (800, 600),
-    (1280, 800),
+    (640, 360), (640, 480), (1280, 720), (320, 240), (1920, 1080), (800, 600), (1280, 800),
     (480, 270),
-)
+)  # fmt: skip
 SIZE_SHARES = (0.40, 0.17, 0.13, 0.06, 0.06, 0.06, 0.06, 0.06)
 LIVE_SCENES = 24
 FRAMES_PER_SCENE = 12
 LAST_INDEX = 200_000
 
 
-class Letterbox:
-    """Geometry from a frame of ``width`` x ``height`` to the network's input."""
+def apply(box: Letterbox, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """RGB ``(384, 640, 3)``: planes resized first, then converted, then padded."""
+    if luma.shape != (box.height, box.width):
+        luma = cv2.resize(luma, (box.width, box.height), interpolation=cv2.INTER_LINEAR)
+        half = box.width // 2, box.height // 2
+        chroma = cv2.resize(chroma, half, interpolation=cv2.INTER_LINEAR)
+    picture = np.full((INPUT_HEIGHT, INPUT_WIDTH, 3), PAD, np.uint8)
+    inner = picture[box.top :, box.left :][: box.height, : box.width]
+    inner[:] = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
+    return picture
 
-    def __init__(self, width: int, height: int) -> None:
-        self.scale = min(INPUT_WIDTH / width, INPUT_HEIGHT / height)
-        self.width = round(width * self.scale / 2) * 2
-        self.height = round(height * self.scale / 2) * 2
-        self.left = (INPUT_WIDTH - self.width) // 2
-        self.top = (INPUT_HEIGHT - self.height) // 2
 
-    def apply(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """RGB ``(384, 640, 3)``: planes resized first, then converted, then padded."""
-        if luma.shape != (self.height, self.width):
-            luma = cv2.resize(luma, (self.width, self.height), interpolation=cv2.INTER_LINEAR)
-            chroma = cv2.resize(
-                chroma, (self.width // 2, self.height // 2), interpolation=cv2.INTER_LINEAR
-            )
-        picture = np.full((INPUT_HEIGHT, INPUT_WIDTH, 3), PAD, np.uint8)
-        picture[
-            slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
-        ] = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
-        return picture
-
-    def boxes(self, objects: tuple[SceneObject, ...]) -> NDArray[np.float32]:
-        """Truth ``(n, 4)`` as x0, y0, x1, y1 in input pixels."""
-        corners = np.array(
-            [(o.x, o.y, o.x + o.width, o.y + o.height) for o in objects], np.float32
-        )
-        return corners * self.scale + np.array([self.left, self.top] * 2, np.float32)
+def boxes_of(box: Letterbox, objects: tuple[SceneObject, ...]) -> NDArray[np.float32]:
+    """Truth ``(n, 4)`` as x0, y0, x1, y1 in input pixels."""
+    corners = np.array([(o.x, o.y, o.x + o.width, o.y + o.height) for o in objects], np.float32)
+    scale = np.array([box.width / box.source_width, box.height / box.source_height] * 2)
+    return (corners * scale + [box.left, box.top] * 2).astype(np.float32)
 
 
 class LiveScene:
@@ -86,7 +69,7 @@ class LiveScene:
         self._scene = RoadScene(width, height, seed, palette)
         self._luma = np.empty((height, width), np.uint8)
         self._chroma = np.empty((height // 2, width // 2, 2), np.uint8)
-        self._letterbox = Letterbox(width, height)
+        self._box = Letterbox.fit(width, height, INPUT_WIDTH, INPUT_HEIGHT)
         self.drawn = 0
 
     def sample(
@@ -95,12 +78,9 @@ class LiveScene:
         """Picture, boxes (input pixels) and class indices of a frame."""
         objects = self._scene.draw(index, self._luma, self._chroma)
         self.drawn += 1
-        picture = self._letterbox.apply(self._luma, self._chroma)
-        return (
-            picture,
-            self._letterbox.boxes(objects),
-            np.array([o.class_index for o in objects], np.int64),
-        )
+        labels = np.array([o.class_index for o in objects], np.int64)
+        picture = apply(self._box, self._luma, self._chroma)
+        return picture, boxes_of(self._box, objects), labels
 
 
 class RoadFrames(IterableDataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]):

@@ -32,7 +32,8 @@ from detection.average_precision import (
     precision_recall,
 )
 import numpy as np
-from road_evaluation import INPUT_HEIGHT, INPUT_WIDTH, RoadModel
+from road_data import INPUT_HEIGHT, INPUT_WIDTH
+from road_evaluation import RoadModel
 
 from zc_perception.camera.synthetic import CLASS_NAMES
 
@@ -119,6 +120,6 @@ def _inference_ms(model: RoadModel) -> float:
     times = []
     for _ in range(60):
         started = time.thread_time()
-        model.infer(tensor)
+        model.engine.infer(tensor)
         times.append(time.thread_time() - started)
     return statistics.median(times[10:]) * 1e3

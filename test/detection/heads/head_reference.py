@@ -14,24 +14,30 @@
 # limitations under the License.
 
 """
-Slow decoders in float64, cell by cell, from the published formulas.
+Slow decoders in float64, cell by cell, from the published formulas, and outputs for them.
 
-And what to compare a head's detections with.
+Outputs are as devices write them: quantised, with padding around them that holds garbage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import math
 from typing import NamedTuple
 
+from hypothesis import assume
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import box_iou, Detections
+from zc_perception.detection.heads.spec import DecodeLimits, Head
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 
 Array = NDArray[np.float64]
+INPUT, STRIDES = (96, 64), (8, 16, 32)
+GRIDS = tuple((INPUT[1] // stride, INPUT[0] // stride) for stride in STRIDES)
+NEAR = 1e-5  # where rounding decides
 
 
 class Box(NamedTuple):
@@ -213,12 +219,7 @@ def suppressed(
     return [ranked[i] for i in kept], nearest
 
 
-def assert_same(
-    found: Detections,
-    expected: Sequence[Box],
-    tolerance: float = 2e-3,
-    score_tolerance: float = 3e-6,
-) -> None:
+def assert_same(found: Detections, expected: Sequence[Box], tolerance: float = 2e-3) -> None:
     """
     Check that the boxes are the same.
 
@@ -235,7 +236,7 @@ def assert_same(
                 one
                 for one in left
                 if one.number == number
-                and abs(one.score - score) <= score_tolerance
+                and abs(one.score - score) <= 3e-6
                 and all(abs(a - b) <= tolerance for a, b in zip(one[2:], corners, strict=True))
             ),
             None,
@@ -249,3 +250,71 @@ def assert_same(
 
 def _sliver(corners: Sequence[float], tolerance: float) -> bool:
     return min(corners[2] - corners[0], corners[3] - corners[1]) <= tolerance
+
+
+def scored(boxes: Iterable[Box], score: float, box: Letterbox) -> list[Box]:
+    """Return the boxes that reach a score, in the source; no score may be near it."""
+    every = list(boxes)
+    assume(all(abs(one.score - score) > NEAR for one in every))
+    return in_source([one for one in every if one.score >= score], box)
+
+
+def check(
+    head: Head,
+    outputs: Sequence[RawTensor],
+    box: Letterbox,
+    score: float,
+    expected: Sequence[Box],
+    tolerance: float = 2e-3,
+) -> None:
+    """Check what the head decodes, twice, as nothing may be left of the first time."""
+    for _ in range(2):  # an overlap of 1 suppresses nothing
+        assert_same(
+            head.decode(outputs, box, DecodeLimits(score, 1.0, 10_000)), expected, tolerance
+        )
+
+
+def quantised(
+    real: NDArray[np.floating],
+    random: np.random.Generator,
+    *,
+    scale: float,
+    zero_point: int,
+    dtype: str = 'int8',
+    name: str = '',
+) -> RawTensor:
+    """(1, rows, columns, channels) as a view into a larger buffer."""
+    limits = np.iinfo(dtype)
+    before, after = random.integers(0, 3, 3), random.integers(0, 20, 3)
+    shape = np.array(real.shape[1:])
+    buffer = random.integers(
+        limits.min, limits.max, (1, *(shape + before + after)), dtype=dtype, endpoint=True
+    )
+    inner = buffer[
+        (slice(None), *(slice(b, b + size) for b, size in zip(before, shape, strict=True)))
+    ]
+    inner[...] = np.clip(np.round(real / scale + zero_point), limits.min, limits.max)
+    return RawTensor(inner, scale, zero_point, 'nhwc', name)
+
+
+def as_nchw(tensor: RawTensor) -> RawTensor:
+    """Return the same values with channels in front, contiguous."""
+    return RawTensor(
+        np.ascontiguousarray(tensor.values.transpose(0, 3, 1, 2)),
+        tensor.scale,
+        tensor.zero_point,
+        'nchw',
+        tensor.name,
+    )
+
+
+def dequantised(tensor: RawTensor) -> Array:
+    """(rows, columns, channels) in float64."""
+    values = tensor.values[0].astype(np.float64)
+    if tensor.layout == 'nchw':
+        values = values.transpose(1, 2, 0)
+    return (
+        values
+        if tensor.values.dtype == np.float32
+        else (values - tensor.zero_point) * float(tensor.scale)
+    )

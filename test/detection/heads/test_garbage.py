@@ -27,11 +27,11 @@ import re
 from typing import Any, ClassVar
 import warnings
 
+from head_reference import GRIDS, INPUT
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from tensors import GRIDS, INPUT
 
 from zc_perception.detection.heads import HEADS, make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -47,65 +47,46 @@ CELLS = sum(rows * columns for rows, columns in GRIDS)
 ANCHORS = (((10.0, 13.0), (16.0, 30.0)),) * 3
 PRIORS = {'priors': ((0.5, 0.5, 0.3, 0.3),) * 30}
 
-CASES = {
+OF_SCORES = {
+    'columns': ('-', 'scores', 'box'), 'sigmoid': True, 'box_order': 'cxcywh',
+    'coordinates': 'relative', 'background': 0,
+}  # fmt: skip
+TURNED = {'oriented': True, 'box_order': 'cxcywh', 'suppressed': False}
+CASES: dict[str, tuple[str, dict[str, Any], list[tuple[int, ...]]]] = {
     'boxes': ('boxes', {}, [(20, 6)]),
-    'boxes of scores': (
-        'boxes',
-        {
-            'columns': ('-', 'scores', 'box'),
-            'sigmoid': True,
-            'box_order': 'cxcywh',
-            'coordinates': 'relative',
-            'background': 0,
-        },
-        [(1, 2, 3), (1, 30, 4), (1, 30, 4)],
-    ),
+    'boxes of scores': ('boxes', OF_SCORES, [(1, 2, 3), (1, 30, 4), (1, 30, 4)]),
     'boxes with their number': (
-        'boxes',
-        {'columns': ('count', 'box', 'score', 'class')},
+        'boxes', {'columns': ('count', 'box', 'score', 'class')},
         [(1, 1), (1, 30, 4), (1, 30), (1, 30)],
     ),
     'boxes in the input': ('boxes', {'coordinates': 'input', 'suppressed': False}, [(1, 20, 6)]),
     'yolov5': ('yolov5', {'anchors': ANCHORS}, [(1, *grid, 16) for grid in GRIDS]),
     'yolov5 rows': ('yolov5', {}, [(1, 40, 8)]),
-    'yolov8': (
-        'yolov8',
-        {},
-        [(1, *grid, channels) for grid in GRIDS for channels in (64, CLASSES)],
-    ),
+    'yolov8': ('yolov8', {}, [(1, *grid, n) for grid in GRIDS for n in (64, CLASSES)]),
     'yolov8 without dfl': ('yolov8', {'reg_max': 1}, [(1, 4 + CLASSES, *grid) for grid in GRIDS]),
     'yolov8 with keypoints': (
-        'yolov8',
-        {'reg_max': 1, 'keypoints': (2, 3)},
-        [(1, *grid, 4 + CLASSES + 6) for grid in GRIDS],
+        'yolov8', {'reg_max': 1, 'keypoints': (2, 3)},
+        [(1, *grid, 10 + CLASSES) for grid in GRIDS],
     ),
     'yolov8 with masks': ('yolov8', {'masks': 5}, [(1, 12, 40), (1, 5, 20, 30)]),
     'yolov8 oriented': ('yolov8', {'oriented': True}, [(1, 8, 40)]),
     'boxes with masks': ('boxes', {'masks': 5}, [(1, 20, 11), (1, 5, 20, 30)]),
     'boxes with keypoints': ('boxes', {'keypoints': (2, 2)}, [(1, 20, 10)]),
-    'boxes oriented': (
-        'boxes',
-        {'oriented': True, 'box_order': 'cxcywh', 'suppressed': False},
-        [(1, 20, 7)],
-    ),
+    'boxes oriented': ('boxes', TURNED, [(1, 20, 7)]),
     'yolov8 decoded': ('yolov8', {}, [(1, 7, 40)]),
     'yolov8 decoded logits': ('yolov8', {'sigmoid': True}, [(1, 40, 7)]),
     'yolox': ('yolox', {}, [(1, CELLS, 8)]),
     'yolox parts': (
-        'yolox',
-        {'sigmoid': True},
-        [(1, *grid, channels) for grid in GRIDS for channels in (4, 1, CLASSES)],
+        'yolox', {'sigmoid': True}, [(1, *grid, n) for grid in GRIDS for n in (4, 1, CLASSES)],
     ),
     'ssd': ('ssd', PRIORS, [(1, 30, 4), (1, 30, 4)]),
     'ssd anchors': ('ssd', {'anchors': ANCHORS}, [(1, 2 * CELLS, 4), (1, 2 * CELLS, 4)]),
     'ssd softmax': ('ssd', {'softmax': True, **PRIORS}, [(1, 30, 4), (1, 30, 4)]),
     'ssd sigmoid': (
-        'ssd',
-        {'sigmoid': True, 'background': -1, **PRIORS},
-        [(1, 30, 4), (1, 30, 3)],
+        'ssd', {'sigmoid': True, 'background': -1, **PRIORS}, [(1, 30, 4), (1, 30, 3)],
     ),
     'of the page': ('mine', {}, [(20, 5)]),
-}
+}  # fmt: skip
 
 
 def head_of_the_page(spec: HeadSpec) -> Any:
@@ -142,11 +123,8 @@ def test_the_options_of_a_kind_are_those_that_it_reads(kind: str) -> None:
     read = set()
     for _, given_here, shapes in (case for case in CASES.values() if case[0] == kind):
         head = make_head(Watched(kind, CLASSES, INPUT, **given_here))
-        head.decode(
-            [garbage(np.random.default_rng(0), 'int8', shape) for shape in shapes],
-            BOX,
-            DecodeLimits(0.0, 0.5, 50),
-        )
+        outputs = [garbage(np.random.default_rng(0), 'int8', shape) for shape in shapes]
+        head.decode(outputs, BOX, DecodeLimits(0.0, 0.5, 50))
         read |= Watched.read & options
     assert read == set(HEADS.load(kind).OPTIONS)
     assert kind in {case[0] for case in CASES.values()}, (
@@ -172,21 +150,15 @@ def test_no_box_that_is_none(
     head = head_of_the_page(spec) if kind == 'mine' else make_head(spec)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        found = head.decode(
-            [garbage(random, numbers, shape) for shape in shapes],
-            BOX,
-            DecodeLimits(score, iou, 50),
-        )
+        outputs = [garbage(random, numbers, shape) for shape in shapes]
+        found = head.decode(outputs, BOX, DecodeLimits(score, iou, 50))
     assert len(found) <= 50 and found.boxes.shape == (len(found), 4)
     assert found.boxes.dtype == found.scores.dtype == np.float32
     assert np.isfinite(found.boxes).all()
     assert (found.boxes[:, 2:] > found.boxes[:, :2]).all() and (found.boxes >= 0).all()
     assert (found.boxes <= [321, 203, 321, 203]).all()
-    assert (
-        (found.scores >= np.float32(score)).all()
-        and (found.scores <= 1).all()
-        and (np.diff(found.scores) <= 0).all()
-    )
+    assert (found.scores >= np.float32(score)).all() and (found.scores <= 1).all()
+    assert (np.diff(found.scores) <= 0).all()
     assert ((found.classes >= 0) & (found.classes < CLASSES)).all()
 
 
@@ -194,16 +166,11 @@ def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -
     if numbers == 'bits':
         return RawTensor(random.integers(0, 2**32, shape, np.uint32).view(np.float32))
     if numbers == 'special':
-        pool = np.array(
-            [np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 0.5, -1, 3, 3.4e38, -3.4e38, 1e-45, 40, 100],
-            np.float32,
-        )
-        return RawTensor(random.choice(pool, shape))
+        return RawTensor(random.choice(np.array(SPECIAL, np.float32), shape))
     if numbers == 'huge':
         with np.errstate(over='ignore'):  # what is too large becomes infinite
-            return RawTensor(
-                (random.normal(0, 1, shape) * 10.0 ** random.uniform(-3, 38)).astype(np.float32)
-            )
+            values = random.normal(0, 1, shape) * 10.0 ** random.uniform(-3, 38)
+            return RawTensor(values.astype(np.float32))
     dtype = 'int8' if numbers == 'saturated' else numbers
     limits = np.iinfo(dtype)
     if numbers == 'saturated':
@@ -211,6 +178,11 @@ def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -
     else:
         values = random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
     return RawTensor(values, float(10.0 ** random.uniform(-6, 2)), int(random.integers(-300, 300)))
+
+
+SPECIAL = (
+    np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 0.5, -1, 3, 3.4e38, -3.4e38, 1e-45, 40, 100,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -230,14 +202,10 @@ def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -
         ('boxes', {}, [(3, 5)], 'expected one output nx6 or 1xnx6'),
         ('mine', {}, [(5,)], 'expected one output nx5'),
         ('yolox', {'input_size': (640, 640)}, [(1, CELLS, 8)], 'is 640x640, but frames'),
-        (
-            'yolov8',
-            {'input_size': (0, 0), 'strides': (8, 48)},
-            [(1, 9, 12, 12)],
-            '48 does not divide',
-        ),
+        ('yolov8', {'input_size': (0, 0), 'strides': (8, 48)}, [(1, 9, 12, 12)],
+         '48 does not divide'),
     ],
-)
+)  # fmt: skip
 def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
     kind: str, options: dict[str, Any], shapes: list[tuple[int, ...]], message: str
 ) -> None:
@@ -252,11 +220,7 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
     ('kind', 'options', 'message'),
     [
         ('yolov9', {}, "'yolov9' is not known; it must be one of .*did you mean 'yolov"),
-        (
-            'yolov8',
-            {'coordinates': 'input'},
-            "not for head 'yolov8'; it is for boxes: leave it out",
-        ),
+        ('yolov8', {'coordinates': 'input'}, "not for head 'yolov8'; it is for boxes: leave it"),
         ('boxes', {'anchors': ANCHORS}, "not for head 'boxes'; it is for ssd, yolov5"),
         ('boxes', {'class_agnostic': True}, 'host suppresses: add suppressed: false'),
         ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),

@@ -21,7 +21,7 @@ What is ambiguous is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import itertools
 
 from hypothesis import given
@@ -57,13 +57,11 @@ def test_parts_are_found_in_any_order(
     if classes in (12, 6, 3, 8, 4, 2, 64):
         classes += 200
     shapes = [(rows, columns, channels) for rows, columns in GRIDS for channels in (64, classes)]
-    turned = [
-        (1, c, h, w) if channels_first else (1, h, w, c) for h, w, c in (shapes[i] for i in order)
-    ]
+    sizes = [shapes[i] for i in order]
+    turned = [(1, c, h, w) if channels_first else (1, h, w, c) for h, w, c in sizes]
     outputs = tensors(turned, ('nchw' if channels_first else 'nhwc') if said else '')
-    for (rows, columns), level in zip(
-        GRIDS, arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': classes}), strict=True
-    ):
+    levels = arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': classes})
+    for (rows, columns), level in zip(GRIDS, levels, strict=True):
         for name, channels in (('box', 64), ('class', classes)):
             assert order[level[name].output] == shapes.index((rows, columns, channels))
             assert level[name].view(outputs).shape == (rows, columns, channels)
@@ -150,11 +148,9 @@ def test_a_level_without_a_batch_axis_is_the_level(
     if layout == 'nchw':
         values = np.ascontiguousarray(values.transpose(2, 0, 1))
     expected, result = found(spec, values[None], layout, grid), found(spec, values, layout, grid)
-    assert len(expected) and result.boxes.tolist() == expected.boxes.tolist()
-    assert (result.scores.tolist(), result.classes.tolist()) == (
-        expected.scores.tolist(),
-        expected.classes.tolist(),
-    )
+    assert len(expected)
+    for name in ('boxes', 'scores', 'classes'):
+        assert getattr(result, name).tolist() == getattr(expected, name).tolist()
     if grid[0] > 1:  # nothing else has this shape, so that it needn't be said
         assert found(spec, values, '', grid).boxes.tolist() == expected.boxes.tolist()
 
@@ -176,19 +172,13 @@ def test_a_square_table_is_read_as_exporters_write_it_unless_the_layout_says_oth
 ) -> None:
     table = np.random.default_rng(2).uniform(0.1, 0.9, (numbers, numbers)).astype(np.float32)
     table[:, :4] = np.random.default_rng(3).uniform(10, 60, (numbers, 4))
-    spec, box, limits = (
-        HeadSpec(kind, CLASSES),
-        Letterbox.fit(64, 64, 64, 64),
-        DecodeLimits(0.2, 1.0, 100),
-    )
-    more = make_head(spec).decode(
-        [RawTensor(np.concatenate((table, table * 0)))], box, limits
-    )  # not square: rows for certain
+    spec, limits = HeadSpec(kind, CLASSES), DecodeLimits(0.2, 1.0, 100)
+    twice = RawTensor(np.concatenate((table, table * 0)))  # not square: rows for certain
+    more = make_head(spec).decode([twice], BOX, limits)
     for layout in ('', 'nhwc', 'nchw'):
         values = table.T if (layout or usual) == 'nchw' else table
-        result = make_head(spec).decode(
-            [RawTensor(np.ascontiguousarray(values[None]), layout=layout)], box, limits
-        )
+        square = RawTensor(np.ascontiguousarray(values[None]), layout=layout)
+        result = make_head(spec).decode([square], BOX, limits)
         assert len(more) > 5 and result.boxes.tolist() == more.boxes.tolist()
 
 
@@ -230,43 +220,22 @@ def test_numbers_behind_the_scores_are_read_by_row(turned: bool, quantised: bool
     assert head.extras([tensor], found.rows).tolist() == [[70, 70], [9, 9], [82, 82]]
 
 
-def _levels(channels: int, fill: Callable[[NDArray[np.float32]], None]) -> list[RawTensor]:
+def _levels(channels: int, boxes: float = 0.0) -> list[RawTensor]:
+    """Return levels whose numbers behind the box are high in three cells, in others low."""
     table = np.full((CELLS, channels), -20.0, np.float32)
-    table[:, :4] = 0
-    fill(table)
-    ends = (0, 64, 80, 84)
-    return [
-        RawTensor(table[start:end].reshape(1, side, side, channels), layout='nhwc')
-        for start, end, side in zip(ends[:-1], ends[1:], (8, 4, 2), strict=True)
-    ]
-
-
-def _mark(first: int) -> Callable[[NDArray[np.float32]], None]:
-    def fill(table: NDArray[np.float32]) -> None:
-        for row, logit in zip(MARKED, (3.0, 4.0, 2.0), strict=True):
-            table[row, first:] = logit
-
-    return fill
-
-
-def _yolox() -> Sequence[RawTensor]:
-    return _levels(5 + FEW, _mark(4))
-
-
-def _yolov8() -> Sequence[RawTensor]:
-    def fill(table: NDArray[np.float32]) -> None:
-        table[:, :4] = 0.4
-        _mark(4)(table)
-
-    return _levels(4 + FEW, fill)
+    table[:, :4] = boxes
+    for row, logit in zip(MARKED, (3.0, 4.0, 2.0), strict=True):
+        table[row, 4:] = logit
+    levels = zip(np.split(table, (64, 80)), (8, 4, 2), strict=True)
+    return [RawTensor(part.reshape(1, side, side, -1), layout='nhwc') for part, side in levels]
 
 
 @pytest.mark.parametrize(
     ('spec', 'outputs'),
     [
-        (HeadSpec('yolox', FEW, (64, 64), sigmoid=True), _yolox()),
-        (HeadSpec('yolov8', FEW, (64, 64), reg_max=1), _yolov8()),
-        (HeadSpec('yolov5', FEW, (64, 64), anchors=[[[8, 8]]] * 3), _yolox()),
+        (HeadSpec('yolox', FEW, (64, 64), sigmoid=True), _levels(5 + FEW)),
+        (HeadSpec('yolov8', FEW, (64, 64), reg_max=1), _levels(4 + FEW, 0.4)),
+        (HeadSpec('yolov5', FEW, (64, 64), anchors=[[[8, 8]]] * 3), _levels(5 + FEW)),
     ],
     ids=lambda value: value.kind if isinstance(value, HeadSpec) else '',
 )

@@ -91,9 +91,8 @@ def opencv(
     kept: list[int] = []
     for number in np.unique(groups):
         own = np.flatnonzero(groups == number)
-        rectangles = np.concatenate(
-            [boxes[own, :2], boxes[own, 2:] - boxes[own, :2]], axis=1
-        ).astype(np.float64)
+        sides = boxes[own, 2:] - boxes[own, :2]
+        rectangles = np.concatenate([boxes[own, :2], sides], axis=1).astype(np.float64)
         # It takes only scores above zero.
         found = cv2.dnn.NMSBoxes(rectangles.tolist(), (scores[own] + 1).tolist(), 0.0, threshold)
         kept += own[np.asarray(found, np.intp).reshape(-1)].tolist()
@@ -137,18 +136,18 @@ def test_a_box_that_a_suppressed_one_would_suppress_stays(step: float, turned: b
     What is left out for one that doesn't stay itself comes back.
     """
     count = 600
-    places = (np.arange(count) % 300) * step * 40
-    boxes = np.stack([places, np.zeros(count), places + 40, np.full(count, 40.0)]).astype(
-        np.float32
+    x, y, sides = (
+        np.arange(count) % 300 * step * 40,
+        np.arange(count) // 300 * 100,
+        np.full(600, 40),
     )
-    boxes[[1, 3]] += (np.arange(count) // 300 * 100).astype(np.float32)
+    corners = [x, y, x + sides, y + sides]
     if turned:
-        boxes = np.ascontiguousarray(boxes[[1, 0, 3, 2]])
-    scores = (1 - np.arange(count) / 4096).astype(np.float32)
+        corners = [corners[axis] for axis in (1, 0, 3, 2)]
+    boxes, scores = np.stack(corners).astype(np.float32), 1 - np.arange(count) / 4096
     for classes in (None, np.arange(count) // 300):
-        assert keep(boxes, scores, classes, 0.45, 1000).tolist() == opencv(
-            boxes.T, scores, classes, 0.45
-        )
+        kept = keep(boxes, scores.astype(np.float32), classes, 0.45, 1000).tolist()
+        assert kept == opencv(boxes.T, scores.astype(np.float32), classes, 0.45)
 
 
 def test_classes_stay_apart_left_of_and_above_the_picture() -> None:
@@ -204,20 +203,13 @@ SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32)
 @pytest.mark.parametrize('size', [2.0**20, 1e15, 1e18])
 def test_a_box_far_larger_than_the_picture(size: float, copies: int) -> None:
     """Few candidates, and so many that they are suppressed in another way."""
-    rows = np.zeros((5, 84), np.float32)
-    for row, (x, y, kind) in zip(
-        rows,
-        ((100, 100, 2), (170, 100, 2), (300, 300, 79), (360, 300, 79), (320, 320, 0)),
-        strict=True,
-    ):
-        row[:4], row[4 + kind] = (x, y, 50, 50), 1
+    rows, kinds = np.zeros((5, 84), np.float32), [2, 2, 79, 79, 0]
+    rows[:, :2] = [[100, 100], [170, 100], [300, 300], [360, 300], [320, 320]]
+    rows[:, 2:4], rows[np.arange(5), 4 + np.array(kinds)] = 50, SCORES
     rows[4, 2:4] = size
-    rows[:, 4:] *= SCORES[:, None]
-    found = make_head(HeadSpec('yolov8', 80)).decode(
-        [RawTensor(np.tile(rows, (copies, 1))[None])], BOX, LIMITS
-    )
-    assert found.scores.tolist() == SCORES.tolist()
-    assert found.classes.tolist() == [2, 2, 79, 79, 0]
+    outputs = [RawTensor(np.tile(rows, (copies, 1))[None])]
+    found = make_head(HeadSpec('yolov8', 80)).decode(outputs, BOX, LIMITS)
+    assert found.scores.tolist() == SCORES.tolist() and found.classes.tolist() == kinds
 
 
 def brute_force(
@@ -247,16 +239,9 @@ def brute_force(
     st.booleans(),
 )
 def test_filters_find_what_a_loop_finds(
-    channels_first: bool,
-    dtype: str,
-    seed: int,
-    classes: int,
-    rows: int,
-    columns: int,
-    score: float,
-    by_sigmoid: bool,
-    quiet: bool,
-) -> None:
+    channels_first: bool, dtype: str, seed: int, classes: int, rows: int, columns: int,
+    score: float, by_sigmoid: bool, quiet: bool,
+) -> None:  # fmt: skip
     """
     Few levels, so that equal scores are common; not numbers and infinities among them.
 
@@ -266,27 +251,17 @@ def test_filters_find_what_a_loop_finds(
     shape = (classes, rows, columns) if channels_first else (rows, columns + 2, classes + 3)
     if dtype == 'float32':
         pool = np.array([-np.inf, np.inf, np.nan, -2, -1, 0, 0.25, 0.5, 1, 3], np.float32)
-        values = random.choice(
-            pool, shape, p=[0.02, 0.02, 0.02, 0.9, *[0.04 / 6] * 6] if quiet else None
-        ).astype(np.float32)
+        shares = [0.02, 0.02, 0.02, 0.9, *[0.04 / 6] * 6] if quiet else None
+        values = random.choice(pool, shape, p=shares).astype(np.float32)
         tensor = RawTensor(values)
     else:
         limits = np.iinfo(dtype)
-        values = random.integers(
-            limits.min,
-            limits.max if not quiet else limits.min + 30,
-            shape,
-            dtype=dtype,
-            endpoint=True,
-        )
-        tensor = RawTensor(
-            values, float(random.uniform(0.005, 0.1)), int(random.integers(-20, 20))
-        )
-    view = (
-        values.transpose(1, 2, 0)
-        if channels_first
-        else values[:, slice(1, columns + 1), slice(2, classes + 2)]
-    )
+        highest = limits.min + 30 if quiet else limits.max
+        values = random.integers(limits.min, highest, shape, dtype=dtype, endpoint=True)
+        scale, zero_point = float(random.uniform(0.005, 0.1)), int(random.integers(-20, 20))
+        tensor = RawTensor(values, scale, zero_point)
+    inside = values[:, 1:, 2:][:, :columns, :classes]
+    view = values.transpose(1, 2, 0) if channels_first else inside
     with np.errstate(all='ignore'):
         real = tensor.read(view).reshape(-1, classes)
         if isinstance(score, int):
@@ -295,9 +270,8 @@ def test_filters_find_what_a_loop_finds(
         expected = brute_force(real, score, by_sigmoid)
         chosen = numpy_filter(tensor, view, by_sigmoid)
         # In a single row both orders of memory are the same.
-        assert rows < 2 or isinstance(
-            chosen, ChannelMajorFilter if channels_first else CellMajorFilter
-        )
+        kind = ChannelMajorFilter if channels_first else CellMajorFilter
+        assert rows < 2 or isinstance(chosen, kind)
         # Few and many cells are found in different ways: with 1 as many, the second time is the
         # other way if there was any.
         for made in (
@@ -307,8 +281,5 @@ def test_filters_find_what_a_loop_finds(
         ):
             for _ in range(3):
                 found = made.find(view, score)
-                assert (
-                    found.cells.tolist(),
-                    found.classes.tolist(),
-                    found.scores.tolist(),
-                ) == expected
+                for name, own in zip(('cells', 'classes', 'scores'), expected, strict=True):
+                    assert getattr(found, name).tolist() == own
