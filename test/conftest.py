@@ -30,17 +30,15 @@ from typing import Any
 import weakref
 
 from descriptors import open_descriptors
+from frame_kit import next_frame, pool_of
 from hypothesis import HealthCheck, settings
 from process_state import kept
 import pytest
 from ros_domains import locked_domain, ON_THIS_HOST
 
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
@@ -163,12 +161,8 @@ def make_pool() -> Iterator[Callable[..., BufferPool]]:
         **options: Any,
     ) -> BufferPool:
         options.setdefault('release_timeout_s', 60.0)  # a busy machine retires no slot by accident
-        heap, image = SealedMemfd(), compute_layout(fourcc, width, height, **(layout or {}))
-
-        def allocate() -> tuple[DmaBuf, ...]:
-            return tuple(heap.allocate(image.buffer_size(i)) for i in range(image.num_buffers))
-
-        pools.append(BufferPool(image, allocate, slots, name=name, **options))
+        image = compute_layout(fourcc, width, height, **(layout or {}))
+        pools.append(pool_of(image, slots, name=name, **options))
         return pools[-1]
 
     yield make
@@ -198,13 +192,8 @@ def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., F
     ) -> Frame:
         """*fill* gets the planes to write."""
         pool = pool or make_pool(width, height, slots=1)
-        slot = pool.acquire()
-        assert slot is not None, f'no free slot: {pool.statistics()}'
-        frame = Frame.publish_slot(
-            pool, slot, header=Header(stamp_ns, frame_id), colorimetry=BT601_LIMITED,
-            sequence=sequence,
-            captured_ns=time.monotonic_ns(), acquire_fence=acquire_fence,
-        )  # fmt: skip
+        header = Header(stamp_ns, frame_id)
+        frame = next_frame(pool, sequence, header=header, acquire_fence=acquire_fence)
         frames.append(weakref.ref(frame))
         if fill is not None:
             with frame.map(write=True) as planes:

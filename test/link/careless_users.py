@@ -30,7 +30,6 @@ from dataclasses import dataclass
 import gc
 import itertools
 import os
-from pathlib import Path
 import random
 import struct
 import sys
@@ -39,35 +38,30 @@ import time
 import traceback
 from typing import Any
 
-sys.path.insert(1, str(Path(__file__).parents[1]))
+from faults.holdings import holding, settled_excess, with_slots
+from frame_kit import next_frame, nv12, pool_of
+from link_program import make_executor, serve
+from long_form import LONG
+import numpy as np
+from numpy.typing import NDArray
+import rclpy
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.task import Future
+from sensor_msgs.msg import Image
+from waiting import eventually, until
 
-from faults.holdings import holding, settled_excess, with_slots  # noqa: E402
-from link_program import make_executor, serve  # noqa: E402
-from long_form import LONG  # noqa: E402
-import numpy as np  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-import rclpy  # noqa: E402
-from rclpy.node import Node  # noqa: E402
-from rclpy.qos import QoSProfile  # noqa: E402
-from rclpy.task import Future  # noqa: E402
-from sensor_msgs.msg import Image  # noqa: E402
-from waiting import eventually, until  # noqa: E402
-
-from zc_perception.frame import Frame, Header  # noqa: E402
-from zc_perception.link.endpoints import AdaptedPublisher  # noqa: E402
-from zc_perception.link.endpoints.frame_subscription import (  # noqa: E402
+from zc_perception.frame import Frame, Header
+from zc_perception.link.endpoints import AdaptedPublisher
+from zc_perception.link.endpoints.frame_subscription import (
     create_frame_subscription,
     FrameReader,
     FrameSubscription,
 )
-from zc_perception.link.image_conversion import frame_adapter  # noqa: E402
-from zc_perception.link.shared_memory.server import SharedMemoryServer  # noqa: E402
-from zc_perception.memory.heaps import SealedMemfd  # noqa: E402
-from zc_perception.memory.ledger import CopyLedger  # noqa: E402
-from zc_perception.memory.pool import BufferPool  # noqa: E402
-from zc_perception.pixel.colorimetry import BT601_LIMITED  # noqa: E402
-from zc_perception.pixel.fourcc import NV12  # noqa: E402
-from zc_perception.pixel.layout import compute_layout  # noqa: E402
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
 
 WIDTH, HEIGHT, TOPIC = 32, 16, 'image'
 PUBLISHED, WITNESSED = 0, 1
@@ -133,14 +127,7 @@ class Camera:
         if messages:
             self._plain = self.node.create_publisher(Image, TOPIC, QoSProfile(depth=2 * AHEAD))
             return
-        heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
-        self._pool = BufferPool(
-            layout,
-            lambda: (heap.allocate(layout.buffer_size(0)),),
-            SLOTS,
-            name='camera',
-            reserve=RESERVE,
-        )
+        self._pool = pool_of(nv12(WIDTH, HEIGHT), SLOTS, reserve=RESERVE)
         self._publisher = AdaptedPublisher(
             self.node,
             frame_adapter('mono8', CopyLedger(), holder='camera'),
@@ -204,14 +191,7 @@ class Camera:
         if slot is None:
             self.missed += 1
             return
-        with Frame.publish_slot(
-            self._pool,
-            slot,
-            header=header,
-            colorimetry=BT601_LIMITED,
-            sequence=number,
-            captured_ns=time.monotonic_ns(),
-        ) as frame:
+        with next_frame(self._pool, number, slot) as frame:
             with frame.map(write=True) as (luma, chroma):
                 four = memoryview(mark).cast('B')
                 luma[0, :4] = luma[-1, -4:] = four

@@ -42,7 +42,9 @@ class LinkProcess:
 
     def __init__(self, executor: str, domain: int, folder: Path, program: Path = PROGRAM) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
-        environment = {**os.environ, 'ROS_DOMAIN_ID': str(domain), 'ZC_RUNTIME_DIR': str(folder)}
+        paths = str(PROGRAM.parents[1]), os.environ.get('PYTHONPATH', '')
+        given = {'ROS_DOMAIN_ID': str(domain), 'ZC_RUNTIME_DIR': str(folder)}
+        environment = os.environ | given | {'PYTHONPATH': os.pathsep.join(paths)}
         self._log = folder / f'{executor}-{os.urandom(3).hex()}.log'
         with self._log.open('w') as log:
             self.process = Started(

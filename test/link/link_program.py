@@ -37,6 +37,7 @@ import threading
 import time
 from typing import Any
 
+from frame_kit import next_frame, nv12, pool_of
 import rclpy
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
@@ -50,12 +51,8 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.type_adapter import TypeAdapter
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import compute_layout
 
 EXECUTORS = ['single', 'multi', 'events']
 WIDTH, HEIGHT = 32, 16
@@ -63,12 +60,11 @@ SECOND = 1_000_000_000
 
 
 def profile(*, depth: int, transient_local: bool = False, best_effort: bool = False) -> QoSProfile:
+    durability, reliability = DurabilityPolicy, ReliabilityPolicy
     return QoSProfile(
         depth=depth,
-        durability=DurabilityPolicy.TRANSIENT_LOCAL
-        if transient_local
-        else DurabilityPolicy.VOLATILE,
-        reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
+        durability=durability.TRANSIENT_LOCAL if transient_local else durability.VOLATILE,
+        reliability=reliability.BEST_EFFORT if best_effort else reliability.RELIABLE,
     )
 
 
@@ -111,12 +107,10 @@ def refuse(value: Any) -> Any:
     raise AssertionError(f'{type(value).__name__} was converted')
 
 
-def adapter(name: str, *, converts: bool, ledger: CopyLedger) -> TypeAdapter[Frame]:
-    return (
-        frame_adapter('mono8', ledger, holder=name)
-        if converts
-        else TypeAdapter(Frame, Image, refuse, refuse)
-    )
+def adapter(options: dict[str, Any]) -> TypeAdapter[Frame]:
+    if options['converts']:
+        return frame_adapter('mono8', CopyLedger(), holder=options['name'])
+    return TypeAdapter(Frame, Image, refuse, refuse)
 
 
 def checked(value: int, stamp: tuple[int, int]) -> int:
@@ -128,6 +122,15 @@ def checked(value: int, stamp: tuple[int, int]) -> int:
 _FULL = Colorimetry(Matrix.BT601, Range.FULL)
 
 
+def grey_image(value: int, stamp: int | None) -> Image:
+    """Return a message of that luma, *stamp* ns after one second, or without a stamp."""
+    pixels = bytes([value]) * (WIDTH * HEIGHT)
+    message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='mono8', data=pixels)
+    if stamp is not None:
+        message.header.stamp.sec, message.header.stamp.nanosec = 1, stamp
+    return message
+
+
 class PlainPublisher:
     """``stamped``: false for a stamp of 0."""
 
@@ -137,16 +140,7 @@ class PlainPublisher:
         self._stamped = options.get('stamped', True)
 
     def publish(self, value: int) -> None:
-        message = Image(
-            width=WIDTH,
-            height=HEIGHT,
-            step=WIDTH,
-            encoding='mono8',
-            data=bytes([value]) * (WIDTH * HEIGHT),
-        )
-        if self._stamped:
-            message.header.stamp.sec, message.header.stamp.nanosec = 1, value
-        self._publisher.publish(message)
+        self._publisher.publish(grey_image(value, value if self._stamped else None))
 
     def state(self) -> dict[str, Any]:
         return {'readers': self._publisher.get_subscription_count()}
@@ -159,20 +153,11 @@ class FramePublisher:
     """``slots``: of its pool; ``serve``: offers rung 2; ``stamped``: false for a stamp of 0."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
-        heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
-        ledger, qos = CopyLedger(), options['qos']
+        qos = options['qos']
         self._stamped = options.get('stamped', True)
-        self._pool = BufferPool(
-            layout,
-            lambda: (heap.allocate(layout.buffer_size(0)),),
-            options.get('slots', 28),
-            name=options['name'],
-        )
+        self._pool = pool_of(nv12(), options.get('slots', 28), name=options['name'])
         self._publisher = AdaptedPublisher(
-            node,
-            adapter(options['name'], converts=options['converts'], ledger=ledger),
-            options['topic'],
-            profile(**qos),
+            node, adapter(options), options['topic'], profile(**qos)
         )
         self._server: SharedMemoryServer | None = None
         if options.get('serve', True):
@@ -184,17 +169,8 @@ class FramePublisher:
         self._publisher.announce(width=WIDTH, height=HEIGHT, formats=('NV12',), heap='memfd')
 
     def publish(self, value: int) -> None:
-        slot = self._pool.acquire()
-        assert slot is not None, f'no free slot: {self._pool.statistics().holders}'
         header = Header(SECOND + value if self._stamped else 0, '')
-        with Frame.publish_slot(
-            self._pool,
-            slot,
-            header=header,
-            colorimetry=_FULL,
-            sequence=value,
-            captured_ns=time.monotonic_ns(),
-        ) as frame:
+        with next_frame(self._pool, value, header=header, colorimetry=_FULL) as frame:
             with frame.map(write=True) as planes:
                 planes[0][:] = value
             self._publisher.publish(frame)
@@ -254,7 +230,7 @@ class FrameSubscription:
         self.links = SharedMemoryLinks(options['name'], held=options.get('held', 1))
         self._subscription = AdaptedSubscription(
             node,
-            adapter(options['name'], converts=options['converts'], ledger=CopyLedger()),
+            adapter(options),
             options['topic'],
             profile(**options['qos']),
             callback=self._on_frame,

@@ -22,23 +22,20 @@ from pathlib import Path
 import time
 from typing import Any
 
+from frame_kit import next_frame, nv12, pool_of
+from link_program import grey_image
 from link_ros import announced, LATCHED, Ros
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from waiting import eventually
 
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import compute_layout
 
 RESERVE = 2
 
@@ -53,14 +50,7 @@ class Camera:
     def __init__(self, ros: Ros, way: str, folder: Path, *, slots: int = 8) -> None:
         self.way = way
         self._node = ros.node('camera')
-        heap, layout = SealedMemfd(), compute_layout(NV12, 32, 16)
-        self.pool = BufferPool(
-            layout,
-            lambda: (heap.allocate(layout.buffer_size(0)),),
-            slots,
-            name='camera',
-            reserve=RESERVE,
-        )
+        self.pool = pool_of(nv12(), slots, reserve=RESERVE)
         self.number = 0
         self.missed = 0
         self._server: SharedMemoryServer | None = None
@@ -86,29 +76,13 @@ class Camera:
         """One more frame. Its number is its stamp and its luma."""
         self.number += 1
         if self._plain is not None:
-            message = Image(
-                width=32,
-                height=16,
-                step=32,
-                encoding='mono8',
-                data=bytes([self.number % 250]) * (32 * 16),
-            )
-            message.header.stamp.sec, message.header.stamp.nanosec = 1, self.number
-            self._plain.publish(message)
+            self._plain.publish(grey_image(self.number % 250, self.number))
             return self.number
         slot = self.pool.acquire()
         if slot is None:
             self.missed += 1
             return self.number
-        header = Header(1_000_000_000 + self.number, '')
-        with Frame.publish_slot(
-            self.pool,
-            slot,
-            header=header,
-            colorimetry=BT601_LIMITED,
-            sequence=self.number,
-            captured_ns=time.monotonic_ns(),
-        ) as frame:
+        with next_frame(self.pool, self.number, slot) as frame:
             if self._publisher is not None:
                 self._publisher.publish(frame)
             elif self._server is not None:

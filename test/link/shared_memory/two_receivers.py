@@ -57,14 +57,9 @@ def _said(frame: Frame) -> str:
     data, lease = frame.data, frame._lease
     assert lease is not None and not lease.ended and lease.generation == data.generation
     fields = (
-        data.header,
-        data.buffer_uid,
-        data.generation,
-        data.sequence,
-        data.captured_ns,
-        data.capture_cost_ns,
-        data.acquire_fence,
-    )
+        data.header, data.buffer_uid, data.generation, data.sequence, data.captured_ns,
+        data.capture_cost_ns, data.acquire_fence,
+    )  # fmt: skip
     return f'{fields} {frame.published_ns} {lease.slot.sequence} {lease.slot.since_ns}'
 
 
@@ -126,16 +121,10 @@ def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
             slot = wire.BuffersMessage(uid, layout, BT601_LIMITED, BufferKind.MEMFD, size)
             messages.append((wire.pack_buffers(slot), [buffer.fileno()]))
         for number in range(12):
-            said = FrameMessage(
-                number % 3 + 1,
-                number // 3 + 1,
-                *(rng.choice((0, 5, 2**63 - 1)) for _ in range(5)),
-                number // 9,
-                False,
-            )
-            messages.append(
-                (pack_frame(said, rng.choice(IDS[: rng.choice((3, 3, 3, 3, 3, 8))])), [])
-            )
+            times = (rng.choice((0, 5, 2**63 - 1)) for _ in range(5))
+            said = FrameMessage(number % 3 + 1, number // 3 + 1, *times, number // 9, False)
+            frame_id = rng.choice(IDS[: rng.choice((3, 3, 3, 3, 3, 8))])
+            messages.append((pack_frame(said, frame_id), []))
         messages.append((wire.pack_retired(2), []))
         messages = mutate(rng, messages, spare)
         sent += len(messages)

@@ -142,18 +142,11 @@ class ServerFuzz:
 
     def turn(self, rng: random.Random, spare: list[int]) -> None:
         needs = Requirements(((NV12, 0), (1, 2)) if rng.random() < 0.5 else ())
-        hello = wire.Hello(
-            rng.choice((1, 2, 64)),
-            1,
-            'fuzz',
-            rng.choice(('', PUBLISHER)),
-            rng.random() < 0.3,
-            needs,
-        )
-        slots = self.pool.slots
+        window, name = rng.choice((1, 2, 64)), rng.choice(('', PUBLISHER))
+        hello = wire.Hello(window, 1, 'fuzz', name, rng.random() < 0.3, needs)
         releases = [
             (wire.pack_release(slot.buffer_uid, slot.generation + 1, False), [])
-            for slot in slots[:3]
+            for slot in self.pool.slots[:3]
         ]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(os.fspath(self.server.path))
@@ -238,12 +231,8 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
     server.close()
     for fd in spare:
         os.close(fd)
-    return {
-        'turns': turns,
-        'refused': statistics.refused,
-        'protocol_errors': statistics.protocol_errors,
-        'ended': statistics.ended,
-    }
+    told = {name: getattr(statistics, name) for name in ('refused', 'protocol_errors', 'ended')}
+    return {'turns': turns, **told}
 
 
 def main() -> None:

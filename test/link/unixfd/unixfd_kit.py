@@ -34,21 +34,18 @@ from typing import Any
 import zlib
 
 from environment import gstreamer_root
+from frame_kit import next_frame, nv12, pool_of
 import numpy as np
 
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.link.bus import BUS, BusKey, BusPublisher, LinkQos
 from zc_perception.link.unixfd import UnixfdServer
-from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import fourcc_code
-from zc_perception.pixel.layout import compute_layout, ImageLayout
+from zc_perception.pixel.layout import ImageLayout
 
 SIZE = 64, 48
-NV12 = compute_layout(fourcc_code('NV12'), *SIZE, stride_align=1, offset_align=1)
+NV12 = nv12(*SIZE, stride_align=1, offset_align=1)
 
 
 class Feed:
@@ -79,13 +76,7 @@ class Feed:
         self.use(layout, slots)
 
     def use(self, layout: ImageLayout, slots: int = 12) -> None:
-        heap = SealedMemfd()
-
-        def allocate() -> tuple[DmaBuf, ...]:
-            sizes = map(layout.buffer_size, range(layout.num_buffers))
-            return tuple(heap.allocate(size) for size in sizes)
-
-        self.pools.append(BufferPool(layout, allocate, slots, name='camera', reserve=1))
+        self.pools.append(pool_of(layout, slots, reserve=1))
         self.publisher.use(self.pools[-1])
 
     @property
@@ -103,14 +94,7 @@ class Feed:
             mapping = slot.buffers[plane.buffer].mapping()
             noise = np.random.default_rng([self.sequence, plane.offset]).bytes(plane.size)
             mapping[slice(plane.offset, plane.offset + plane.size)] = noise
-        with Frame.publish_slot(
-            self.pool,
-            slot,
-            header=Header(self.sequence, 'camera'),
-            colorimetry=BT601_LIMITED,
-            sequence=self.sequence,
-            captured_ns=time.monotonic_ns(),
-        ) as frame:
+        with next_frame(self.pool, self.sequence, slot) as frame:
             self.publisher.publish(frame)
         return True
 

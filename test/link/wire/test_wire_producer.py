@@ -30,7 +30,7 @@ from waiting import until
 from wire_process import ConsumerProcess, FRAMES_READ
 from wire_raw import RawConsumer
 import wire_spec as spec
-from wire_violations import INSTEAD, INSTEAD_OF_RELEASE
+from wire_violations import INSTEAD, INSTEAD_OF_RELEASE, patched
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -156,53 +156,41 @@ def test_what_does_not_fit_is_refused_with_its_reason(
 
 BEGIN = spec.MAGIC.to_bytes(4, 'little')
 LATER, NOBODYS = BEGIN + b'\2\0\x09\0', BEGIN + b'\2\0\1\0'
-PLAIN = spec.Hello().pack()[8:]
+LONG_LATER = LATER + bytes(112)
+PLAIN, ONE_FORMAT = spec.Hello().pack()[8:], spec.Hello(formats=((spec.NV12, 0),)).pack()
 # What comes instead of a HELLO, how many descriptors with it, and the code of the refusal.
 OTHER_HELLOS = {
     'later_as_always': (spec.Hello(min_version=2, max_version=9).pack(), 0, VERSION),
     'later_and_longer': (spec.packet(spec.HELLO, LATER + bytes(range(256))), 0, VERSION),
     'later_and_shortest': (spec.packet(spec.HELLO, LATER), 0, VERSION),
-    'later_with_a_field_in_the_header': (
-        spec.packet(spec.HELLO, LATER + bytes(112), zero=7),
-        0,
-        VERSION,
-    ),
-    'later_with_descriptors': (spec.packet(spec.HELLO, LATER + bytes(112)), 4, VERSION),
-    'later_with_too_many_descriptors': (spec.packet(spec.HELLO, LATER + bytes(112)), 5, RULE),
-    'later_with_a_wrong_length': (
-        spec.packet(spec.HELLO, LATER + bytes(112), length=127),
-        0,
-        RULE,
-    ),
+    'later_with_a_field_in_the_header': (spec.packet(spec.HELLO, LONG_LATER, zero=7), 0, VERSION),
+    'later_with_descriptors': (spec.packet(spec.HELLO, LONG_LATER), 4, VERSION),
+    'later_with_too_many_descriptors': (spec.packet(spec.HELLO, LONG_LATER), 5, RULE),
+    'later_with_a_wrong_length': (spec.packet(spec.HELLO, LONG_LATER, length=127), 0, RULE),
     'later_cut_off': (spec.packet(spec.HELLO, LATER[:-1]), 0, RULE),
-    'later_with_other_magic': (spec.packet(spec.HELLO, b'ZCLX' + LATER[4:] + bytes(112)), 0, RULE),
-    'later_of_another_type': (spec.packet(8, LATER + bytes(112)), 0, RULE),
+    'later_with_other_magic': (spec.packet(spec.HELLO, b'ZCLX' + LONG_LATER[4:]), 0, RULE),
+    'later_of_another_type': (spec.packet(8, LONG_LATER), 0, RULE),
     'versions_the_wrong_way_round': (spec.packet(spec.HELLO, NOBODYS + PLAIN[8:]), 0, RULE),
-    'id_with_a_gap': (spec.Hello(publisher_id=b'c\0c').pack(), 0, RULE),
-    'id_that_begins_late': (spec.Hello(publisher_id=b'\0c').pack(), 0, RULE),
-    'id_not_ascii': (spec.Hello(publisher_id='ü'.encode()).pack(), 0, RULE),
-    'id_with_a_line': (spec.Hello(publisher_id=b'c\n').pack(), 0, RULE),
-    'id_of_another': (spec.Hello(publisher_id=b' ~').pack(), 0, ANOTHER),
-    'most_formats': (
-        spec.Hello(formats=tuple((number, 0) for number in range(64))).pack(),
-        0,
-        CONSTRAINTS,
-    ),
-    'too_many_formats': (
-        spec.Hello(formats=tuple((number, 0) for number in range(65))).pack(),
-        0,
-        RULE,
-    ),
-    'options_that_do_not_suit': (spec.Hello(options=b'max_stride=8').pack(), 0, CONSTRAINTS),
-    'options_of_a_later_time': (
-        spec.Hello(options=b'contiguous; polarised').pack(),
-        0,
-        CONSTRAINTS,
-    ),
-    'options_too_long': (spec.Hello(options=bytes(1025)).pack(), 0, RULE),
-    'options_not_utf8': (spec.Hello(options=b'\xff').pack(), 0, RULE),
-    'name_not_utf8': (spec.Hello(name=b'\xff').pack(), 0, RULE),
-    'name_with_a_gap': (spec.Hello(name=b'a\0b').pack(), 0, RULE),
+    'format_with_a_field': (patched(ONE_FORMAT, 132, 4, 1), 0, RULE),
+    **{
+        name: (spec.Hello(**fields).pack(), 0, code)
+        for name, code, fields in (
+            ('id_with_a_gap', RULE, {'publisher_id': b'c\0c'}),
+            ('id_that_begins_late', RULE, {'publisher_id': b'\0c'}),
+            ('id_not_ascii', RULE, {'publisher_id': 'ü'.encode()}),
+            ('id_with_a_line', RULE, {'publisher_id': b'c\n'}),
+            ('id_with_a_delete', RULE, {'publisher_id': b'c\x7f'}),
+            ('id_of_another', ANOTHER, {'publisher_id': b' ~'}),
+            ('most_formats', CONSTRAINTS, {'formats': tuple((n, 0) for n in range(64))}),
+            ('too_many_formats', RULE, {'formats': tuple((n, 0) for n in range(65))}),
+            ('options_that_do_not_suit', CONSTRAINTS, {'options': b'max_stride=8'}),
+            ('options_of_a_later_time', CONSTRAINTS, {'options': b'contiguous; polarised'}),
+            ('options_too_long', RULE, {'options': bytes(1025)}),
+            ('options_not_utf8', RULE, {'options': b'\xff'}),
+            ('name_not_utf8', RULE, {'name': b'\xff'}),
+            ('name_with_a_gap', RULE, {'name': b'a\0b'}),
+        )
+    },
 }
 
 
