@@ -22,7 +22,7 @@ import errno
 import os
 from pathlib import Path
 import threading
-import time
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,137 +53,50 @@ from zc_perception.memory.pool import BufferPool
 
 HERE = LocalPublisher('/camera')
 CONNECTED = RemotePublisher('a' * 32, RemoteState.CONNECTED)
-CONNECTING = RemotePublisher('b' * 32, RemoteState.CONNECTING)
 SCARCE = RemotePublisher('e' * 32, RemoteState.CONNECTING, "no descriptor ('ulimit -n')")
 GONE = RemotePublisher('d' * 32, RemoteState.GONE, 'Connection refused')
 FAR = RemotePublisher('c' * 32, RemoteState.IMPOSSIBLE, 'on another host')
 PLAIN = ['/driver']
 
-TABLE = [
-    ('nobody', TopicView(), UNMATCHED, False, 'no publisher'),
-    ('local', TopicView(local=[HERE]), IN_PROCESS, False, '/camera is in this process'),
+OTHER_QOS = LocalPublisher('/camera', 'best effort')
+OTHER_TYPE = LocalPublisher('/camera', convertible=True)
+BOTH = {'local': [HERE], 'plain': PLAIN}
+HEARD = {'heard': frozenset(PLAIN)}
+STRICT = {'copy_free_required': True}
+IS_HERE, IS_PLAIN = '/camera is in this process', '/driver is a plain publisher'
+# What there is, the rung, whether messages are read, and words of the reason.
+TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
+    ({}, UNMATCHED, False, 'no publisher'),
+    ({'local': [HERE]}, IN_PROCESS, False, IS_HERE),
+    ({'local': [OTHER_QOS]}, UNMATCHED, False, '/camera: best effort; give both'),
+    ({'local': [OTHER_TYPE]}, ROS_MESSAGE, True, 'another type'),
+    ({'remote': [SCARCE]}, UNMATCHED, False, f'connecting to publisher eeeeeeee: {SCARCE.reason}'),
+    ({'remote': [FAR]}, ROS_MESSAGE, True, 'publisher cccccccc: on another host'),
+    ({'remote': [GONE]}, UNMATCHED, False, 'publisher dddddddd has ended'),
+    ({'remote': [GONE] * 2}, UNMATCHED, False, '2 publishers have ended, the latest is publisher'),
+    ({'remote': [GONE, CONNECTED]}, SHARED_MEMORY, False, 'another process'),
+    ({'unannounced': 2}, UNMATCHED, False, '2 adapted publisher(s) not announced yet'),
+    ({'unfound': 1}, ROS_MESSAGE, True, '1 adapted publisher(s) are not announced'),
+    ({'plain': PLAIN}, ROS_MESSAGE, True, f'{IS_PLAIN}: stop it'),
+    ({'plain': PLAIN, 'mismatch': 'volatile'}, UNMATCHED, False, 'elsewhere: volatile'),
+    (BOTH, IN_PROCESS, True, f'{IS_HERE}; nothing readable has come by message yet, although /d'),
+    (BOTH | HEARD, ROS_MESSAGE, True, IS_PLAIN),
+    (BOTH | HEARD | {'plain': ['/other']}, IN_PROCESS, True, '/other'),
+    (BOTH | {'recognises': False}, ROS_MESSAGE, True, '/driver'),
+    ({'local': [HERE], 'remote': [CONNECTED]}, SHARED_MEMORY, False, 'another process'),
+    ({'plain': PLAIN} | STRICT, REFUSED, False, f'copy_free is required, but {IS_PLAIN}'),
     (
-        'local, other QoS',
-        TopicView(local=[LocalPublisher('/camera', 'best effort')]),
-        UNMATCHED,
-        False,
-        '/camera: best effort; give both',
-    ),
-    (
-        'local, other type',
-        TopicView(local=[LocalPublisher('/camera', convertible=True)]),
-        ROS_MESSAGE,
-        True,
-        'another type',
-    ),
-    (
-        'remote, in trouble',
-        TopicView(remote=[SCARCE]),
-        UNMATCHED,
-        False,
-        "connecting to publisher eeeeeeee: no descriptor ('ulimit -n')",
-    ),
-    (
-        'remote, far',
-        TopicView(remote=[FAR]),
-        ROS_MESSAGE,
-        True,
-        'publisher cccccccc: on another host',
-    ),
-    ('killed', TopicView(remote=[GONE]), UNMATCHED, False, 'publisher dddddddd has ended'),
-    (
-        'killed twice',
-        TopicView(remote=[GONE, GONE]),
-        UNMATCHED,
-        False,
-        '2 publishers have ended, the latest is publisher dddddddd',
-    ),
-    (
-        'killed, and its successor',
-        TopicView(remote=[GONE, CONNECTED]),
-        SHARED_MEMORY,
-        False,
-        'another process',
-    ),
-    (
-        'not announced',
-        TopicView(unannounced=2),
-        UNMATCHED,
-        False,
-        '2 adapted publisher(s) not announced yet',
-    ),
-    (
-        'not found',
-        TopicView(unfound=1),
-        ROS_MESSAGE,
-        True,
-        '1 adapted publisher(s) are not announced',
-    ),
-    ('plain', TopicView(plain=PLAIN), ROS_MESSAGE, True, '/driver is a plain publisher: stop it'),
-    (
-        'plain, other QoS',
-        TopicView(plain=PLAIN, mismatch='volatile'),
-        UNMATCHED,
-        False,
-        'elsewhere: volatile',
-    ),
-    (
-        'local, and plain that is silent',
-        TopicView(local=[HERE], plain=PLAIN),
-        IN_PROCESS,
-        True,
-        '/camera is in this process; nothing readable has come by message yet, although /driver',
-    ),
-    (
-        'local, and plain that was heard',
-        TopicView(local=[HERE], plain=PLAIN, heard=frozenset(PLAIN)),
-        ROS_MESSAGE,
-        True,
-        '/driver is a plain publisher',
-    ),
-    (
-        'local, and plain that came after one that was heard',
-        TopicView(local=[HERE], plain=['/other'], heard=frozenset(PLAIN)),
-        IN_PROCESS,
-        True,
-        '/other',
-    ),
-    (
-        'local and plain, of a type without a header',
-        TopicView(local=[HERE], plain=PLAIN, recognises=False),
-        ROS_MESSAGE,
-        True,
-        '/driver',
-    ),
-    (
-        'local and remote',
-        TopicView(local=[HERE], remote=[CONNECTED]),
-        SHARED_MEMORY,
-        False,
-        'another process',
-    ),
-    (
-        'required, plain',
-        TopicView(plain=PLAIN, copy_free_required=True),
-        REFUSED,
-        False,
-        'copy_free is required, but /driver is a plain publisher',
-    ),
-    (
-        'required, local and plain',
-        TopicView(local=[HERE], plain=PLAIN, copy_free_required=True, heard=frozenset(PLAIN)),
+        BOTH | STRICT | HEARD,
         IN_PROCESS,
         False,
-        '/camera is in this process; copy_free is required, but /driver is a plain publisher',
+        f'{IS_HERE}; copy_free is required, but {IS_PLAIN}',
     ),
 ]
 
 
-@pytest.mark.parametrize(
-    ('view', 'rung', 'reader', 'words'), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
-)
-def test_the_table(view: TopicView, rung: str, reader: bool, words: str) -> None:
-    choice = choose(view)
+@pytest.mark.parametrize(('view', 'rung', 'reader', 'words'), TABLE)
+def test_the_table(view: dict[str, Any], rung: str, reader: bool, words: str) -> None:
+    choice = choose(TopicView(**view))
     assert (choice.rung, choice.reader) == (rung, reader)
     assert words in choice.reason
 
@@ -229,131 +142,111 @@ def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
 # What a subscription has of rung 2, without a node: one client for each announced publisher.
 
 
-@pytest.mark.parametrize('with_callback', [False, True])
+class Links:
+    """The links of a subscription without a node, with or without a callback."""
+
+    def __init__(self, with_callback: bool, **options: Any) -> None:
+        self.queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+        self.links = SharedMemoryLinks('npu', **options)
+        self.woken, self.changes = threading.Event(), list[int]()
+        self.links.open(
+            self.queue,
+            LinkQos(1),
+            lambda header: True,
+            self.woken.set if with_callback else None,
+            lambda: self.changes.append(len(self.links.connected())),
+        )
+
+    def close(self) -> None:
+        self.links.close()
+        self.queue.end()
+
+
+@pytest.fixture(params=[False, True])
+def with_callback(request: pytest.FixtureRequest, no_fd_leak: None) -> bool:
+    return bool(request.param)
+
+
 @pytest.mark.parametrize('scarce', ['select.epoll', 'os.eventfd'])
 def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    no_fd_leak: None,
-    scarce: str,
-    with_callback: bool,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, with_callback: bool, scarce: str
 ) -> None:
     def none_left(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links = SharedMemoryLinks('npu')
-    links.open(
-        queue,
-        LinkQos(1),
-        lambda header: True,
-        (lambda: None) if with_callback else None,
-        lambda: None,
-    )
-    there = [announced('a' * 32, tmp_path / 'a.sock')]
+    made, there = Links(with_callback), [announced('a' * 32, folder / 'a.sock')]
     with monkeypatch.context() as patch:
         patch.setattr(scarce, none_left)
-        (state,) = links.update(there, there)
+        (state,) = made.links.update(there, there)
         assert state.state is RemoteState.CONNECTING
         assert 'ulimit' in state.reason and 'Too many open files' in state.reason
-    (state,) = links.update(there, there)
+    (state,) = made.links.update(there, there)
     assert state.state is RemoteState.CONNECTING and 'ulimit' not in state.reason
-    assert len(links.statistics()) == 1
-    links.close()
-    queue.end()
+    assert len(made.links.statistics()) == 1
+    made.close()
 
 
-def window_of(
-    links: SharedMemoryLinks, queue: KeepLastQueue[Frame], there: list[Announcement], granted: int
-) -> Window:
+def window_of(made: Links, there: list[Announcement], granted: int) -> Window:
     """Return the window of that size, once there is one; meanwhile the owner waits for frames."""
-    deadline = time.monotonic() + 60.0
-    while time.monotonic() < deadline:
-        links.update(there, there)
-        assert queue.get(0.01) is None
-        for window in links.windows():
-            if window.granted == granted:
-                return window
-    raise AssertionError(f'{links.windows()}, {links.statistics()}')
+
+    def look() -> list[Window]:
+        made.links.update(there, there)
+        assert made.queue.get(0.01) is None
+        return [window for window in made.links.windows() if window.granted == granted]
+
+    return until(look, made.links.statistics)[0]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize('with_callback', [False, True])
 def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
-    tmp_path: Path, make_pool: Callable[..., BufferPool], with_callback: bool
+    folder: Path, make_pool: Callable[..., BufferPool], with_callback: bool
 ) -> None:
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links = SharedMemoryLinks('npu', held=4)
-    links.open(
-        queue,
-        LinkQos(1),
-        lambda header: True,
-        (lambda: None) if with_callback else None,
-        lambda: None,
-    )
-    assert links.windows() == []
-    tmp_path.chmod(0o700)
-    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
+    made = Links(with_callback, held=4)
+    assert made.links.windows() == []
+    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=folder) as server:
         there = [announced('a' * 32, server.path)]
-        narrow = window_of(links, queue, there, 2)
+        narrow = window_of(made, there, 2)
         assert narrow.asked == 4 and narrow.publisher_id == 'a' * 32
         server.set_pool(make_pool(slots=2))
-        again = window_of(links, queue, there, 1)
+        again = window_of(made, there, 1)
         assert again.connection != narrow.connection, 'worth another sentence'
         server.set_pool(make_pool(slots=8))
-        assert window_of(links, queue, there, 4).asked == 4
-    links.close()
-    assert links.windows() == []
-    queue.end()
+        assert window_of(made, there, 4).asked == 4
+    made.close()
+    assert made.links.windows() == []
 
 
 def links_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith('shared-memory l')]
 
 
-@pytest.mark.parametrize('with_callback', [False, True])
 def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
-    no_fd_leak: None, tmp_path: Path, make_pool: Callable[..., BufferPool], with_callback: bool
+    folder: Path, make_pool: Callable[..., BufferPool], with_callback: bool
 ) -> None:
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links, woken, changes = SharedMemoryLinks('npu', held=2), threading.Event(), []
-    links.open(
-        queue,
-        LinkQos(1),
-        lambda header: True,
-        woken.set if with_callback else None,
-        lambda: changes.append(len(links.connected())),
-    )
-    tmp_path.chmod(0o700)
-    pool = make_pool(slots=6)
+    made, pool = Links(with_callback, held=2), make_pool(slots=6)
+    changes, woken = made.changes, made.woken
 
-    def take() -> Frame:
+    def wake() -> None:
         if with_callback:
             assert woken.wait(60.0)
             woken.clear()
-            queue.fetch()
-        frame = queue.get(60.0)
-        assert frame is not None
-        return frame
+            made.queue.fetch()
 
     for turn in range(3):
-        with SharedMemoryServer('camera', 'a' * 32, pool, folder=tmp_path) as server:
+        with SharedMemoryServer('camera', 'a' * 32, pool, folder=folder) as server:
             there = [announced('a' * 32, server.path)]
             if turn == 0:
-                links.update(there, there)
+                made.links.update(there, there)
             until(lambda: len(changes) == 2 * turn + 1, 'the connection')  # noqa: B023
             woken.clear()
             until(lambda: bool(links_threads()) is with_callback, 'one that waits has no thread')
             for sequence in range(3):
                 publish(server, pool, sequence)
-                with take() as frame:
+                wake()
+                with made.queue.get(60.0) as frame:  # type: ignore[union-attr]
                     assert frame.data.sequence == sequence
-        if with_callback:
-            assert woken.wait(60.0)
-            queue.fetch()
-        else:
-            assert queue.get(0.5) is None
+        wake()
+        assert made.queue.get(0.0 if with_callback else 0.5) is None
         until(lambda: len(changes) == 2 * turn + 2, 'the end')  # noqa: B023
     assert changes == [1, 0] * 3
-    links.close()
-    queue.end()
+    made.close()
     assert links_threads() == []
