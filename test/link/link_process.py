@@ -32,6 +32,20 @@ from warm_start import Started
 PROGRAM = Path(__file__).with_name('link_program.py')
 
 
+def end(
+    name: str,
+    kind: str,
+    *,
+    depth: int = 5,
+    transient_local: bool = False,
+    best_effort: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Return what link_program.py opens; the topic is ``image`` unless *options* say another."""
+    qos = {'depth': depth, 'transient_local': transient_local, 'best_effort': best_effort}
+    return {'name': name, 'kind': kind, 'topic': 'image', 'qos': qos, 'converts': True, **options}
+
+
 class LinkProcess:
     """
     One link_program.py. Attributes are its commands: ``process('open', [...])``.

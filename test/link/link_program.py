@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 import faulthandler
 import gc
 import json
@@ -36,6 +37,7 @@ import sys
 import threading
 import time
 from typing import Any
+import zlib
 
 from frame_kit import next_frame, nv12, pool_of
 import rclpy
@@ -227,6 +229,7 @@ class FrameSubscription:
         self.received: list[int] = []
         self._keeps = options.get('keeps', 0)
         self._kept: list[Frame] = []
+        self._last: dict[str, Any] = {}
         self.links = SharedMemoryLinks(options['name'], held=options.get('held', 1))
         self._subscription = AdaptedSubscription(
             node,
@@ -240,7 +243,11 @@ class FrameSubscription:
 
     def _on_frame(self, frame: Frame) -> None:
         with frame.map() as planes:
-            value = int(planes[0][-1, -1])
+            value = int(planes[0].flat[-1])
+            checksums = [zlib.crc32(plane.tobytes()) for plane in planes]
+        inodes = [buffer.identity.inode for buffer in frame.data.buffers]
+        self._last = {**asdict(frame.header), 'planes': checksums, 'inodes': inodes}
+        self._last['sequence'] = frame.data.sequence
         if len(self._kept) < self._keeps:
             self._kept.append(frame.keep())
         self.received.append(checked(value, divmod(frame.header.stamp_ns, SECOND)))
@@ -249,6 +256,7 @@ class FrameSubscription:
         statistics = self._subscription.statistics()
         return {
             'received': self.received,
+            'last': self._last,
             'rung': statistics.rung,
             'reason': statistics.reason,
             'conversions': statistics.conversions,

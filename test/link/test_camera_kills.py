@@ -29,7 +29,7 @@ from pathlib import Path
 import re
 import time
 
-from link_process import LinkProcess
+from link_process import end, LinkProcess
 from link_ros import Ros
 from long_form import LONG
 import pytest
@@ -140,19 +140,7 @@ class KilledCamera:
     def live(self, life_s: float) -> None:
         """One life of the camera."""
         with LinkProcess('single', self._domain, self._folder) as camera:
-            qos = {'depth': 1, 'transient_local': False, 'best_effort': False}
-            camera(
-                'open',
-                [
-                    {
-                        'name': 'camera',
-                        'kind': 'adapted publisher',
-                        'topic': 'image',
-                        'qos': qos,
-                        'converts': False,
-                    }
-                ],
-            )
+            camera('open', [end('camera', 'adapted publisher', depth=1, converts=False)])
             self._fetch()  # what the life before has left
             for numbers in self._numbers.values():
                 numbers.clear()

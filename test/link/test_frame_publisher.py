@@ -20,16 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import fcntl
-import json
 import os
 from pathlib import Path
-import subprocess
-import sys
 import threading
 from typing import Any
 import zlib
 
 import cv2
+from link_process import end, LinkProcess
 from link_ros import Ros
 from long_form import LONG
 import numpy as np
@@ -54,14 +52,8 @@ from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('dds_sockets', 'no_fd_leak')
 
-PRINTER = Path(__file__).with_name('frame_printer.py')
 WIDTH, HEIGHT = 48, 32
-FORMATS = {
-    'NV12': [(HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)],
-    'YU12': [(HEIGHT, WIDTH), *[(HEIGHT // 2, WIDTH // 2)] * 2],
-    'YUYV': [(HEIGHT, WIDTH // 2, 4)],
-    'rgb8': [(HEIGHT, WIDTH, 3)],
-}
+NV12 = (HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)
 
 
 def picture(shape: tuple[int, ...], value: int) -> NDArray[np.uint8]:
@@ -87,12 +79,7 @@ class Cameras:
         self._ends: list[Any] = []
 
     def publisher(self, *, name: str = 'camera', **options: Any) -> FramePublisher:
-        values: dict[str, Any] = {
-            'width': WIDTH,
-            'height': HEIGHT,
-            'frame_id': 'optical',
-            **options,
-        }
+        values = {'width': WIDTH, 'height': HEIGHT, 'frame_id': 'optical', **options}
         self._ends.append(FramePublisher(self.ros.node(name), 'image', **values))
         return self._ends[-1]
 
@@ -130,29 +117,23 @@ def cameras(here: Ros) -> Iterator[Cameras]:
     made.end()
 
 
-@contextlib.contextmanager
-def printer(frames: int) -> Iterator[subprocess.Popen[str]]:
-    """Run frame_printer.py, which ends with the block at the latest."""
-    running = subprocess.Popen(
-        [sys.executable, str(PRINTER), 'image', str(frames)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield running
-        running.communicate(timeout=60.0)
-    finally:
-        running.kill()
-        running.communicate()
+class Elsewhere:
+    """A subscription in another process, which says what came last."""
+
+    def __init__(self, start: Callable[[], LinkProcess]) -> None:
+        self._there = start()
+        self._there('open', [end('reader', 'adapted subscriber', depth=1, converts=False)])
+
+    def frame(self, number: int) -> dict[str, Any]:
+        """Return the frame that came as the *number*-th."""
+        missing = self._there('wait', {'reader': {'received': number}})
+        assert not missing, missing
+        return dict(self._there('state', ['reader'])['reader']['last'])
 
 
-def printed(running: subprocess.Popen[str]) -> dict[str, Any]:
-    assert running.stdout is not None
-    line = running.stdout.readline()
-    assert line, 'the printer has ended'
-    found: dict[str, Any] = json.loads(line)
-    return found
+@pytest.fixture
+def elsewhere(start: Callable[[], LinkProcess]) -> Elsewhere:
+    return Elsewhere(start)
 
 
 def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
@@ -166,19 +147,16 @@ def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
 
 
 @pytest.mark.parametrize('fmt', ['NV12', 'YU12', 'rgb8'])
-def test_pixels_header_and_numbers_arrive_in_another_process(cameras: Cameras, fmt: str) -> None:
+def test_pixels_header_and_numbers_arrive_in_another_process(
+    cameras: Cameras, elsewhere: Elsewhere, fmt: str
+) -> None:
     publisher = cameras.publisher(format=fmt)
-    with printer(3) as running:
-        assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
-        for value in range(3):
-            planes = sent(publisher, value, stamp=1000 + value, frame_id=f'frame {value}')
-            found = printed(running)
-            assert found['planes'] == planes
-            assert (found['sequence'], found['stamp_ns'], found['frame_id']) == (
-                value,
-                1000 + value,
-                f'frame {value}',
-            )
+    assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
+    for value in range(3):
+        planes = sent(publisher, value, stamp=1000 + value, frame_id=f'frame {value}')
+        found = elsewhere.frame(value + 1)
+        assert found['planes'] == planes and found['sequence'] == value
+        assert (found['stamp_ns'], found['frame_id']) == (1000 + value, f'frame {value}')
     assert publisher.statistics().conversions == 0
 
 
@@ -210,13 +188,11 @@ def test_plain_subscribers_get_pictures_as_they_are_and_chroma_formats_as_rgb8(
     sent(publisher, 5, stamp=1_000_000_002)
     assert eventually(lambda: found)
     message = found[0]
-    assert message.encoding == encoding and (
-        message.header.stamp.sec,
-        message.header.stamp.nanosec,
-    ) == (1, 2)
+    stamp = message.header.stamp
+    assert (message.encoding, stamp.sec, stamp.nanosec) == (encoding, 1, 2)
     pixels = picture((HEIGHT, WIDTH, 3), 5)
     if fmt == 'NV12':
-        rows = [picture(shape, 5).reshape(-1, WIDTH) for shape in FORMATS['NV12']]
+        rows = [picture(shape, 5).reshape(-1, WIDTH) for shape in NV12]
         pixels = cv2.cvtColor(np.concatenate(rows), cv2.COLOR_YUV2RGB_NV12)
     assert bytes(message.data) == pixels.tobytes() and message.header.frame_id == 'optical'
     assert publisher.ledger.count('to_ros') == 1
@@ -332,23 +308,22 @@ def test_it_ends_with_its_node_and_leaves_nothing(here: Ros) -> None:
 
 
 def test_consumers_follow_publishers_that_are_made_again_with_other_sizes(
-    cameras: Cameras,
+    cameras: Cameras, elsewhere: Elsewhere
 ) -> None:
-    subscription, lives = cameras.subscription(), 40 if LONG else 4
-    with printer(lives) as running:
-        for life in range(lives):
-            width, height = (side * (life % 8 + 1) for side in (WIDTH, HEIGHT))
-            publisher = cameras.publisher(width=width, height=height)
-            told = publisher.statistics
-            assert eventually(lambda: told().shared_memory_consumers == 1)  # noqa: B023
-            assert eventually(lambda: told().in_process_subscriptions == 1)  # noqa: B023
-            checksums = sent(publisher, life)
-            with subscription.queue.get(60.0) as frame, frame.map() as planes:
-                assert np.array_equal(planes[0], picture((height, width), life))
-                del planes
-            assert printed(running)['planes'] == checksums
-            assert publisher.statistics().conversions == 0
-            publisher.destroy()
+    subscription = cameras.subscription()
+    for life in range(40 if LONG else 4):
+        width, height = (side * (life % 8 + 1) for side in (WIDTH, HEIGHT))
+        publisher = cameras.publisher(width=width, height=height)
+        told = publisher.statistics
+        assert eventually(lambda: told().shared_memory_consumers == 1)  # noqa: B023
+        assert eventually(lambda: told().in_process_subscriptions == 1)  # noqa: B023
+        checksums = sent(publisher, life)
+        with subscription.queue.get(60.0) as frame, frame.map() as planes:
+            assert np.array_equal(planes[0], picture((height, width), life))
+            del planes
+        assert elsewhere.frame(life + 1)['planes'] == checksums
+        assert publisher.statistics().conversions == 0
+        publisher.destroy()
 
 
 # The agreement.
@@ -476,15 +451,10 @@ class Library:
 
     def planes(self, index: int) -> list[NDArray[np.uint8]]:
         memory = self._maps[index]
+        steps = (self.stride, 1), (self.stride, 2, 1)
         return [
-            np.ndarray((HEIGHT, WIDTH), np.uint8, memory, self.offsets[0], (self.stride, 1)),
-            np.ndarray(
-                (HEIGHT // 2, WIDTH // 2, 2),
-                np.uint8,
-                memory,
-                self.offsets[1],
-                (self.stride, 2, 1),
-            ),
+            np.ndarray(shape, np.uint8, memory, offset, step)
+            for shape, offset, step in zip(NV12, self.offsets, steps, strict=True)
         ]
 
     def draw(self, index: int, value: int) -> list[int]:
@@ -510,13 +480,8 @@ def library(no_fd_leak: None) -> Iterator[Library]:
 
 
 def of(library: Library, **options: Any) -> dict[str, Any]:
-    return {
-        'fds': library.fds,
-        'modifier': LINEAR,
-        'strides': [64, 64],
-        'offsets': library.offsets,
-        **options,
-    }
+    given = {'fds': library.fds, 'offsets': library.offsets, 'strides': [64, 64]}
+    return {**given, 'modifier': LINEAR, **options}
 
 
 def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(
@@ -542,19 +507,18 @@ def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(
 
 
 def test_buffers_of_a_library_arrive_in_another_process(
-    library: Library, cameras: Cameras
+    library: Library, cameras: Cameras, elsewhere: Elsewhere
 ) -> None:
     publisher = cameras.publisher(**of(library))
-    with printer(4) as running:
-        assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
-        for value in range(4):
-            index = value % len(library.fds)
-            assert eventually(lambda: len(library.back) == value)  # noqa: B023 - it is called here
-            checksums = library.draw(index, value)
-            assert publisher.publish_fd(library.fds[index], released=library.released(str(value)))
-            found = printed(running)
-            assert found['planes'] == checksums and found['sequence'] == value
-            assert found['inodes'] == [os.fstat(library.fds[index]).st_ino]
+    assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
+    for value in range(4):
+        index = value % len(library.fds)
+        assert eventually(lambda: len(library.back) == value)  # noqa: B023 - it is called here
+        checksums = library.draw(index, value)
+        assert publisher.publish_fd(library.fds[index], released=library.released(str(value)))
+        found = elsewhere.frame(value + 1)
+        assert found['planes'] == checksums and found['sequence'] == value
+        assert found['inodes'] == [os.fstat(library.fds[index]).st_ino]
     assert eventually(lambda: library.back == ['0', '1', '2', '3'])
 
 

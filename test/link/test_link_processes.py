@@ -28,7 +28,7 @@ import json
 import time
 from typing import Any
 
-from link_process import LinkProcess
+from link_process import end, LinkProcess
 from link_ros import announced, LATCHED, Ros
 import pytest
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -40,19 +40,6 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.ledger import CopyLedger
 
 Start = Callable[..., LinkProcess]
-
-
-def end(
-    name: str,
-    kind: str,
-    *,
-    depth: int = 5,
-    transient_local: bool = False,
-    best_effort: bool = False,
-    **options: Any,
-) -> dict[str, Any]:
-    qos = {'depth': depth, 'transient_local': transient_local, 'best_effort': best_effort}
-    return {'name': name, 'kind': kind, 'topic': 'image', 'qos': qos, 'converts': True, **options}
 
 
 def met(process: LinkProcess, **wanted: Any) -> None:

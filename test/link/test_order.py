@@ -28,7 +28,7 @@ import threading
 import time
 from typing import Any
 
-from link_process import LinkProcess
+from link_process import end, LinkProcess
 from link_program import KINDS
 from link_ros import Ros
 import pytest
@@ -51,20 +51,11 @@ class Publishers:
         self._here: dict[str, Any] = {}
 
     def open(self, name: str, kind: str, **options: Any) -> None:  # noqa: A003
-        qos = {'depth': 50, 'transient_local': False, 'best_effort': False}
-        end = {
-            'name': name,
-            'kind': f'{kind} publisher',
-            'topic': 'image',
-            'qos': qos,
-            'converts': True,
-            'slots': 60,
-            **options,
-        }
+        asked = end(name, f'{kind} publisher', depth=50, slots=60, **options)
         if self._there is not None:
-            self._there('open', [end])
+            self._there('open', [asked])
         else:
-            self._here[name] = KINDS[end['kind']](self._node, end)
+            self._here[name] = KINDS[asked['kind']](self._node, asked)
 
     def publish(self, **values: int) -> None:
         for name, value in values.items():
@@ -74,12 +65,9 @@ class Publishers:
                 self._here[name].publish(value)
 
     def state(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = (
-            self._there('state', [name])[name]
-            if self._there is not None
-            else self._here[name].state()
-        )
-        return found
+        if self._there is not None:
+            return dict(self._there('state', [name])[name])
+        return dict(self._here[name].state())
 
     def close_one(self, name: str) -> None:
         if self._there is not None:
@@ -250,34 +238,16 @@ def test_equal_stamps_of_a_camera_and_a_plain_publisher(
     source.open('plain', 'plain', stamped=stamped)
     assert eventually(lambda: has_met(reader, source, place, DIRECT[place]))
     fall_to_messages(reader, source)
-    values = list(VALUES)[:60]
-    for number, value in enumerate(values):
+    wanted: Counter[int] = Counter()
+    for number, value in enumerate(VALUES[:60]):
         # With a stamp, both have the same; without, the pixels tell them apart.
         pair = (value, value) if stamped else (2 * value % 250 + 1, 2 * value % 250)
-        source.publish(
-            **(
-                {'camera': pair[0], 'plain': pair[1]}
-                if number % 2
-                else {'plain': pair[1], 'camera': pair[0]}
-            )
-        )
+        both = {'camera': pair[0], 'plain': pair[1]}
+        source.publish(**dict(sorted(both.items(), reverse=number % 2 == 0)))
         # A conversion that is skipped would leave nothing to recognise, and of what is not read in
         # time only the newest is kept.
         assert eventually(lambda number=number: source.state('camera')['conversions'] > number)
-        assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), (
-            pair,
-            Counter(reader.seen),
-        )
-    if stamped:
-        time.sleep(0.3)
-        assert Counter(reader.seen) == dict.fromkeys(values, 2)
-    else:
-        wanted = Counter(
-            each for value in values for each in (2 * value % 250 + 1, 2 * value % 250)
-        )
-        assert eventually(lambda: not wanted - Counter(reader.seen)), (
-            wanted - Counter(reader.seen),
-            reader.frames.statistics(),
-        )
-        time.sleep(0.3)
-        assert Counter(reader.seen) == wanted
+        assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), pair
+        wanted.update(pair)
+    time.sleep(0.3)
+    assert Counter(reader.seen) == wanted, reader.frames.statistics()

@@ -49,36 +49,10 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PATIENCE_S = 60.0
 CONVERSATIONS = 60
 SEEDS = range(100 if LONG else 1)
-FORMATS = (
-    (spec.NV12, 0),
-    (spec.NV12, spec.INVALID),
-    (spec.fourcc('NV21'), 0),
-    (spec.P010, 0),
-    (spec.YUYV, 0),
-    (spec.R8, 0),
-)
-INTERESTING = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    63,
-    64,
-    65,
-    255,
-    256,
-    65535,
-    65536,
-    1 << 31,
-    (1 << 32) - 1,
-    1 << 63,
-    (1 << 64) - 1,
-    spec.INVALID,
-)
+LINEAR = spec.NV12, spec.fourcc('NV21'), spec.P010, spec.YUYV, spec.R8
+FORMATS = *((code, 0) for code in LINEAR), (spec.NV12, spec.INVALID)
+SMALL = *range(6), 7, 8, 63, 64, 65, 255, 256, 65535, 65536
+INTERESTING = *SMALL, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1, spec.INVALID
 Message = tuple[bytes, list[int]]
 
 
@@ -93,21 +67,11 @@ def listener(place: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def slots() -> Iterator[list[Slot]]:
-    not_known = Image(
-        uid=4,
-        modifier=spec.INVALID,
-        planes=[(0, 64, 0, 4000), (0, 64, 4000, 500), (1, 8, 0, 64)],
-        sizes=[4500, 64],
-    )
+    planes = [(0, 64, 0, 4000), (0, 64, 4000, 500), (1, 8, 0, 64)]
+    not_known = Image(uid=4, modifier=spec.INVALID, planes=planes, sizes=[4500, 64])
     p010 = Image(5, 16, 2, spec.P010, planes=[(0, 34, 2, 68), (0, 32, 70, 32)], sizes=[104])
-    images = [
-        Image.nv12(uid=1),
-        Image.nv12(uid=2, buffers=2),
-        Image.one_plane(spec.R8, 64, uid=3),
-        not_known,
-        p010,
-    ]
-    made = [Slot(image) for image in images]
+    images = Image.nv12(1), Image.nv12(2, buffers=2), Image.one_plane(spec.R8, 64, 3)
+    made = [Slot(image) for image in (*images, not_known, p010)]
     yield made
     for slot in made:
         slot.close()
@@ -140,21 +104,16 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
             size = rng.choice((1, 2, 4, 4, 8))
             at = rng.randrange(0, len(packet) - size + 1, min(size, 4))
             value = int.from_bytes(packet[slice(at, at + size)], 'little')
-            other = (
-                rng.choice(INTERESTING)
-                if rng.random() < 0.5
-                else value + rng.choice((-64, -8, -1, 1, 8, 64))
-            )
-            packet[slice(at, at + size)] = (other % (1 << 8 * size)).to_bytes(size, 'little')
+            value += rng.choice((-64, -8, -1, 1, 8, 64))
+            value = rng.choice(INTERESTING) if rng.random() < 0.5 else value
+            packet[slice(at, at + size)] = (value % (1 << 8 * size)).to_bytes(size, 'little')
         elif kind == 11:
-            packet = (
-                packet[: rng.randrange(len(packet) + 1)]
-                if rng.random() < 0.5
-                else packet + bytes(rng.choice((1, 8, 5000)))
-            )
-            packet[2:4] = (
-                (len(packet) % 65536).to_bytes(2, 'little') if len(packet) > 3 else packet[2:4]
-            )
+            if rng.random() < 0.5:
+                del packet[slice(rng.randrange(len(packet) + 1), None)]
+            else:
+                packet += bytes(rng.choice((1, 8, 5000)))
+            if len(packet) > 3:
+                packet[2:4] = (len(packet) % 65536).to_bytes(2, 'little')
         elif kind == 12:
             fds = rng.choices([*others, *fds], k=rng.choice((0, 1, 2, 4, 5, 9)))
         elif kind == 13:
@@ -164,11 +123,8 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
             messages.insert(rng.randrange(len(messages)), messages.pop(index))
             continue
         else:
-            codes = (
-                rng.choice((0, 1, 4, 5, 6, 7, (1 << 32) - 1)),
-                rng.randbytes(rng.randrange(500)),
-            )
-            packet, fds = bytearray(spec.refused(*codes)), []
+            code = rng.choice((0, 1, 4, 5, 6, 7, (1 << 32) - 1))
+            packet, fds = bytearray(spec.refused(code, rng.randbytes(rng.randrange(500)))), []
         messages[index] = bytes(packet), fds
     return messages
 
@@ -206,9 +162,8 @@ def verdict_of_the_package(
         producer.join()
         (reason,) = client.statistics().ended
         assert reason != 'internal', client.last_end
-        return {'eof': 'ended', 'gone': 'ended', 'refused': 'refused'}.get(
-            reason, 'broken'
-        ), client.last_end
+        found = {'eof': 'ended', 'gone': 'ended', 'refused': 'refused'}
+        return found.get(reason, 'broken'), client.last_end
 
 
 ANY_FORMAT = [
@@ -221,14 +176,12 @@ ANY_FORMAT = [
 def verdict_of_the_page(
     program: Path, listener: socket.socket, messages: list[Message], *options: str
 ) -> tuple[str, str]:
-    with ConsumerProcess(
-        program, Path(listener.getsockname()), '--window', '2', *(options or ANY_FORMAT)
-    ) as consumer:
+    words = '--window', '2', *(options or ANY_FORMAT)
+    with ConsumerProcess(program, Path(listener.getsockname()), *words) as consumer:
         say(listener, messages)
         code, lines, _ = consumer.result()
-    return {FRAMES_READ: 'ended', ENDED: 'ended', REFUSED: 'refused', RULE_BROKEN: 'broken'}[
-        code
-    ], str(lines[-1:])
+    found = {FRAMES_READ: 'ended', ENDED: 'ended', REFUSED: 'refused', RULE_BROKEN: 'broken'}
+    return found[code], str(lines[-1:])
 
 
 # By the rule's name: whether a certain publisher is asked for, and what is said.
@@ -248,38 +201,22 @@ def said(
     ], slots
 
 
-BROKEN: dict[str, tuple[str, bool, Said]] = {
-    **{
-        f'first: {name}': (
-            rule,
-            not (name == 'nobody' or name.startswith('id_')),  # those are wrong for everybody
-            partial(
-                lambda name, message: said(
-                    None, message(), welcome=name.endswith(('unknown', 'welcomes'))
-                ),
-                name,
-                message,
-            ),
-        )
-        for name, (rule, message) in FIRST_MESSAGES.items()
-    },
-    **{
-        f'buffers: {name}': (rule, True, partial(said, Image.nv12(), **lies))
-        for name, (rule, lies) in WRONG_BUFFERS.items()
-    },
-    **{
-        f'image: {name}': (rule, False, partial(said, image))
-        for name, (rule, image) in WRONG_IMAGES.items()
-    },
-    **{
-        f'frame: {name}': (
-            rule,
-            True,
-            partial(lambda messages: said(Image.nv12(), *messages()), messages),
-        )
-        for name, (rule, messages) in WRONG_FRAMES.items()
-    },
-}
+def _broken() -> Iterator[tuple[str, tuple[str, bool, Said]]]:
+    for name, (rule, message) in FIRST_MESSAGES.items():
+        asked = not (name == 'nobody' or name.startswith('id_'))  # those are wrong for everybody
+        welcome = name.endswith(('unknown', 'welcomes'))
+        first = partial(lambda make, **how: said(None, make(), **how), message, welcome=welcome)
+        yield f'first: {name}', (rule, asked, first)
+    for name, (rule, lies) in WRONG_BUFFERS.items():
+        yield f'buffers: {name}', (rule, True, partial(said, Image.nv12(), **lies))
+    for name, (rule, image) in WRONG_IMAGES.items():
+        yield f'image: {name}', (rule, False, partial(said, image))
+    for name, (rule, messages) in WRONG_FRAMES.items():
+        then = partial(lambda make: said(Image.nv12(), *make()), messages)
+        yield f'frame: {name}', (rule, True, then)
+
+
+BROKEN = dict(_broken())
 
 
 @pytest.mark.parametrize('name', BROKEN)
@@ -288,29 +225,15 @@ def test_both_consumers_notice_each_broken_rule(
 ) -> None:
     rule, asked, say_it = BROKEN[name]
     messages, slots = say_it()
-    needs = (
-        Requirements(
-            ((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48
-        )
-        if asked
-        else Requirements()
-    )
+    needs, words, publisher = Requirements(), '--depth 1', ''
+    if asked:
+        publisher = 'spec-server'
+        needs = Requirements(((spec.NV12, 0),), 3, 8, 16, max_width=72, max_height=48)
+        words = f'--publisher {publisher} --format NV12:0 --align 8:16 --max-size 72:48'
     ours, why = verdict_of_the_package(
-        listener, messages, requirements=needs, publisher_id='spec-server' if asked else ''
+        listener, messages, requirements=needs, publisher_id=publisher
     )
-    options = (
-        '--publisher',
-        'spec-server',
-        '--format',
-        'NV12:0',
-        '--align',
-        '8:16',
-        '--max-size',
-        '72:48',
-    )
-    theirs, found = verdict_of_the_page(
-        program, listener, messages, *(options if asked else ('--depth', '1'))
-    )
+    theirs, found = verdict_of_the_page(program, listener, messages, *words.split())
     for slot in slots:
         slot.close()
     assert (ours, theirs) == ('broken', 'broken'), (why, found)
@@ -327,11 +250,8 @@ def test_both_consumers_say_the_same_of_every_conversation(
         os.memfd_create('unsealed', os.MFD_CLOEXEC),
         slots[0].fds[0],
     ]
-    assert (
-        verdict_of_the_package(listener, right)[0]
-        == verdict_of_the_page(program, listener, right)[0]
-        == 'ended'
-    )
+    assert verdict_of_the_package(listener, right)[0] == 'ended'
+    assert verdict_of_the_page(program, listener, right)[0] == 'ended'
     found = {'ended': 0, 'refused': 0, 'broken': 0}
     for number in range(CONVERSATIONS):
         messages = alter(rng, right, others)

@@ -22,7 +22,7 @@ It packs messages and shares no code with the package, so what both agree on is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 import fcntl
 import os
 import struct
@@ -77,29 +77,11 @@ class Hello:
     options: bytes = b''
 
     def pack(self) -> bytes:
-        body = HELLO_BODY.pack(
-            MAGIC,
-            self.min_version,
-            self.max_version,
-            self.window,
-            self.depth,
-            self.flags,
-            self.memory,
-            self.stride_align,
-            self.offset_align,
-            self.max_width,
-            self.max_height,
-            len(self.formats),
-            len(self.options),
-            self.publisher_id,
-            self.name,
-        )
-        return packet(
-            HELLO,
-            body
-            + b''.join(HELLO_FORMAT.pack(fourcc, 0, modifier) for fourcc, modifier in self.formats)
-            + self.options,
-        )
+        *numbers, publisher_id, name, formats, options = astuple(self)
+        counts = len(formats), len(options)
+        body = HELLO_BODY.pack(MAGIC, *numbers, *counts, publisher_id, name)
+        body += b''.join(HELLO_FORMAT.pack(code, 0, modifier) for code, modifier in formats)
+        return packet(HELLO, body + options)
 
 
 def welcome(
@@ -110,12 +92,8 @@ def welcome(
     version: int = 1,
     reserved: Sequence[int] = (0, 0, 0),
 ) -> bytes:
-    return packet(
-        WELCOME,
-        WELCOME_BODY.pack(
-            version, reserved[0], window, depth, reserved[1], reserved[2], publisher
-        ),
-    )
+    first, *others = reserved
+    return packet(WELCOME, WELCOME_BODY.pack(version, first, window, depth, *others, publisher))
 
 
 def refused(code: int, text: bytes) -> bytes:
@@ -124,6 +102,10 @@ def refused(code: int, text: bytes) -> bytes:
 
 def release(uid: int, generation: int, *, flags: int = 0, zero: int = 0) -> bytes:
     return packet(RELEASE, RELEASE_BODY.pack(uid, generation, flags, zero))
+
+
+Plane = tuple[int, int, int, int]
+"""Buffer, stride, offset, size."""
 
 
 @dataclass
@@ -138,15 +120,12 @@ class Image:
     kind: int = MEMFD
     colour: tuple[int, int, int] = (1, 1, 1)
     reserved: tuple[int, int, int] = (0, 0, 0)
-    planes: list[tuple[int, int, int, int]] = field(
-        default_factory=list
-    )  # buffer, stride, offset, size
+    planes: list[Plane] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     num_planes: int | None = None
     num_buffers: int | None = None
-    tail_planes: list[tuple[int, int, int, int]] = field(
-        default_factory=list
-    )  # where unused ones should be zero
+    # Where unused ones should be zero.
+    tail_planes: list[Plane] = field(default_factory=list)
     tail_sizes: list[int] = field(default_factory=list)
 
     @classmethod
@@ -154,35 +133,19 @@ class Image:
         cls, uid: int = 7, width: int = 64, height: int = 48, *, stride: int = 80, buffers: int = 1
     ) -> Image:
         luma, chroma = stride * height, stride * ((height + 1) // 2)
+        planes = [(0, stride, 0, luma), (0, stride, luma, chroma)]
         if buffers == 1:
-            return cls(
-                uid,
-                width,
-                height,
-                planes=[(0, stride, 0, luma), (0, stride, luma, chroma)],
-                sizes=[luma + chroma],
-            )
-        return cls(
-            uid,
-            width,
-            height,
-            planes=[(0, stride, 0, luma), (1, stride, 0, chroma)],
-            sizes=[luma, chroma],
-        )
+            return cls(uid, width, height, planes=planes, sizes=[luma + chroma])
+        planes[1] = (1, stride, 0, chroma)
+        return cls(uid, width, height, planes=planes, sizes=[luma, chroma])
 
     @classmethod
     def one_plane(
-        cls,
-        fourcc: int,
-        row: int,
-        uid: int = 7,
-        width: int = 64,
-        height: int = 48,
-        *,
-        padding: int = 16,
+        cls, fourcc: int, row: int, uid: int = 7, width: int = 64, height: int = 48
     ) -> Image:
-        size = (row + padding) * height
-        return cls(uid, width, height, fourcc, planes=[(0, row + padding, 0, size)], sizes=[size])
+        stride = row + 16
+        size = stride * height
+        return cls(uid, width, height, fourcc, planes=[(0, stride, 0, size)], sizes=[size])
 
     def pack(self) -> bytes:
         planes = [*self.planes, *self.tail_planes]
@@ -225,27 +188,14 @@ def frame(
     generation: int,
     sequence: int,
     *,
-    stamp_ns: int = 0,
     flags: int = 0,
     frame_id: bytes = b'camera',
     published_ns: int | None = None,
 ) -> bytes:
     now = time.monotonic_ns()
-    return packet(
-        FRAME,
-        FRAME_BODY.pack(
-            uid,
-            generation,
-            sequence,
-            stamp_ns,
-            now,
-            now if published_ns is None else published_ns,
-            0,
-            0,
-            flags,
-        )
-        + frame_id,
-    )
+    times = 0, now, now if published_ns is None else published_ns
+    body = FRAME_BODY.pack(uid, generation, sequence, *times, 0, 0, flags)
+    return packet(FRAME, body + frame_id)
 
 
 def retired(uid: int) -> bytes:

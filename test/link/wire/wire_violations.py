@@ -28,6 +28,7 @@ from wire_spec import Image
 
 TILED = 1 << 56 | 1
 LUMA, CHROMA = 80 * 48, 80 * 24
+WELCOME = spec.welcome(2, 1)[8:]
 
 # In place of WELCOME; for those of a name that ends in 'unknown' or 'welcomes', after it.
 FIRST_MESSAGES = {
@@ -38,19 +39,10 @@ FIRST_MESSAGES = {
     'release': ('type', lambda: spec.release(7, 1)),
     'type_0': ('type', lambda: spec.packet(0, bytes(56))),
     'type_9': ('type', lambda: spec.packet(9, bytes(56))),
-    'header_zero': (
-        'reserved',
-        lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], zero=1 << 31),
-    ),
-    'length_too_large': (
-        'length',
-        lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=65),
-    ),
-    'length_too_small': (
-        'length',
-        lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=63),
-    ),
-    'long_welcome': ('length', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:] + b'\0')),
+    'header_zero': ('reserved', lambda: spec.packet(spec.WELCOME, WELCOME, zero=1 << 31)),
+    'length_too_large': ('length', lambda: spec.packet(spec.WELCOME, WELCOME, length=65)),
+    'length_too_small': ('length', lambda: spec.packet(spec.WELCOME, WELCOME, length=63)),
+    'long_welcome': ('length', lambda: spec.packet(spec.WELCOME, WELCOME + b'\0')),
     'oversized': ('packet', lambda: spec.packet(spec.REFUSED, bytes(4089))),
     'version_0': ('version', lambda: spec.welcome(2, 1, version=0)),
     'version_2': ('version', lambda: spec.welcome(2, 1, version=2)),
