@@ -24,8 +24,8 @@ another number there looks at a buffer that is used again.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 import gc
 import itertools
@@ -40,7 +40,7 @@ from typing import Any
 
 from faults.holdings import holding, settled_excess, with_slots
 from frame_kit import next_frame, nv12, pool_of
-from link_program import make_executor, serve
+from link_program import grey_image, make_executor, serve
 from long_form import LONG
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ from rclpy.task import Future
 from sensor_msgs.msg import Image
 from waiting import eventually, until
 
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher
 from zc_perception.link.endpoints.frame_subscription import (
     create_frame_subscription,
@@ -128,12 +128,8 @@ class Camera:
             self._plain = self.node.create_publisher(Image, TOPIC, QoSProfile(depth=2 * AHEAD))
             return
         self._pool = pool_of(nv12(WIDTH, HEIGHT), SLOTS, reserve=RESERVE)
-        self._publisher = AdaptedPublisher(
-            self.node,
-            frame_adapter('mono8', CopyLedger(), holder='camera'),
-            TOPIC,
-            QoSProfile(depth=1),
-        )
+        adapter = frame_adapter('mono8', CopyLedger(), holder='camera')
+        self._publisher = AdaptedPublisher(self.node, adapter, TOPIC, QoSProfile(depth=1))
         self._server = SharedMemoryServer('camera', self._publisher.publisher_id, self._pool)
         self._publisher.use(self._pool)
         self._publisher.serve(self._server)
@@ -173,18 +169,11 @@ class Camera:
         self._progress[PUBLISHED] = number
 
     def _publish(self, number: int) -> None:
-        header = Header(1_000_000_000 + number, '')
         mark = _NUMBER.pack(number)
         if self._pool is None:
-            pixels = bytearray(WIDTH * HEIGHT * 3 // 2)
-            for begin in (0, WIDTH * HEIGHT - 4, WIDTH * HEIGHT, len(pixels) - 4):
-                pixels[slice(begin, begin + 4)] = mark
-            message = Image(
-                width=WIDTH, height=HEIGHT, step=WIDTH, encoding='nv12', data=bytes(pixels)
-            )
-            message.header.stamp.sec, message.header.stamp.nanosec = divmod(
-                header.stamp_ns, 1_000_000_000
-            )
+            message = grey_image(0, number)
+            luma, chroma = (mark + bytes(size - 8) + mark for size in (512, 256))
+            message.encoding, message.data = 'nv12', luma + chroma
             self._plain.publish(message)
             return
         slot = self._pool.acquire()
@@ -204,16 +193,12 @@ class Camera:
         if self._pool is None:
             return {'missed': 0, 'held': {}, 'promised': 0, 'peers': []}
         self._pool.collect()
-        peers = [
-            peer.name
-            for peer in (*self._publisher.in_process_peers(), *self._server.statistics().consumers)
-        ]
-        promised = len(self._pool.slots) - RESERVE - self._pool.unpromised
+        peers = *self._publisher.in_process_peers(), *self._server.statistics().consumers
         return {
             'missed': self.missed,
             'held': self._pool.statistics().holders,
-            'promised': promised,
-            'peers': sorted(peers),
+            'promised': len(self._pool.slots) - RESERVE - self._pool.unpromised,
+            'peers': sorted(peer.name for peer in peers),
         }
 
     def close(self) -> None:
@@ -298,15 +283,8 @@ class WitnessProgram:
             self.last = self._progress[WITNESSED] = number
 
     def state(self) -> dict[str, Any]:
-        statistics = self._frames.statistics()
-        return {
-            'frames': self.frames,
-            'last': self.last,
-            'lost': self.lost,
-            'disorder': self.disorder,
-            'torn': self.torn,
-            'rung': statistics.rung,
-        }
+        counted = 'frames', 'last', 'lost', 'disorder', 'torn'
+        return {name: getattr(self, name) for name in counted}
 
     def end(self) -> None:
         self._stop.set()
@@ -482,7 +460,7 @@ class User:
 
     def act(self, life: Life, frame: Frame) -> None:
         """One whim."""
-        whim = self._whims.choices(*_WHIMS)[0]
+        whim = self._whims.choices([*_WHIMS], [*_WHIMS.values()])[0]
         number = number_of(frame)
         with frame.map() as planes:
             self.compare(number, planes, 'when it came')
@@ -639,41 +617,34 @@ class User:
             self._all_lives.append(life)
             self.done['lives'] += 1
             if kind in ('queue', 'loop'):
-                read, frames = (
-                    (self._read, life.frames.queue)
-                    if kind == 'queue'
-                    else (self._loop, life.frames)
-                )
-                threading.Thread(
-                    target=read, args=(life, frames), name='reader', daemon=True
-                ).start()
+                frames = life.frames
+                work, of = (self._loop, frames) if kind == 'loop' else (self._read, frames.queue)
+                threading.Thread(target=work, args=(life, of), name='reader', daemon=True).start()
+
+    @contextmanager
+    def _called(self, life: Life, frame: Frame) -> Iterator[int]:
+        """While a callback runs."""
+        life.busy += 1
+        try:
+            number = number_of(frame)
+            if life.ended:
+                self.found(f'called after the end of life {life.number}: frame {number}')
+            self.arrived(life, number)
+            yield number
+        finally:
+            life.busy -= 1
 
     def _callback(self, life: Life) -> Callable[[Frame], None]:
         def on_frame(frame: Frame) -> None:
-            life.busy += 1
-            try:
-                if life.ended:
-                    self.found(
-                        f'called after the end of life {life.number}: frame {number_of(frame)}'
-                    )
-                self.arrived(life, number_of(frame))
+            with self._called(life, frame):
                 self.act(life, frame)
-            finally:
-                life.busy -= 1
 
         return on_frame
 
     def _coroutine(self, life: Life) -> Callable[[Frame], Any]:
         async def on_frame(frame: Frame) -> None:
-            life.busy += 1
-            try:
-                number, wait_s = (
-                    number_of(frame),
-                    self._whims.choices((0.0, 0.01, 0.3), (20, 2, 1))[0],
-                )
-                if life.ended:
-                    self.found(f'called after the end of life {life.number}: frame {number}')
-                self.arrived(life, number)
+            wait_s = self._whims.choices((0.0, 0.01, 0.3), (20, 2, 1))[0]
+            with self._called(life, frame) as number:
                 if wait_s:
                     future: Any = Future(executor=self._executor)
                     with self._lock:
@@ -683,8 +654,6 @@ class User:
                     await future
                     life.awaits = None
                 self.act(life, frame)
-            finally:
-                life.busy -= 1
 
         return on_frame
 
@@ -742,10 +711,7 @@ class User:
                 return
             self.life = None
             self._next_life_at = time.monotonic() + self._fate.uniform(0.0, 0.5)
-            keeps_node, removes_first = (
-                self._fate.choice((True, False)),
-                self._fate.choice((True, False)),
-            )
+            keeps_node, removes_first = self._fate.choices((True, False), k=2)
             self.done[how] += 1
             self.say(f'{how}: the end of life {life.number}, which had {life.received} frames')
             node, frames = life.node, life.frames
@@ -826,35 +792,14 @@ FROZEN_S, UNMET_S = (2.0, 30.0) if LONG else (10.0, 60.0)
 """How long a user that holds no frames may be without any: after the first one, and before it.
 
 Short forms run beside others."""
-_WHIMS = (
-    (
-        'look',
-        'raise',
-        'raise_with_views',
-        'raise_and_keep_the_error',
-        'keep_views',
-        'keep_planes',
-        'raise_with_planes',
-        'keep_copies',
-        'keep_and_open_elsewhere',
-        'keep_a_slice',
-        'share',
-        'share_three_times',
-        'share_and_keep_views',
-        'forget',
-        'forget_in_a_cycle',
-        'release_elsewhere',
-        'release_at_once',
-        'release_with_a_view',
-        'sleep',
-        'sleep_long',
-        'destroy',
-        'destroy_node',
-        'destroy_and_keep',
-        'create_anew',
-    ),
-    (120, 2, 2, 1, 2, 2, 2, 3, 2, 2, 3, 1, 1, 2, 1, 4, 3, 2, 6, 0.3, 0.4, 0.4, 0.4, 0.4),
-)
+_WHIMS = {
+    'look': 120, 'raise': 2, 'raise_with_views': 2, 'raise_and_keep_the_error': 1,
+    'keep_views': 2, 'keep_planes': 2, 'raise_with_planes': 2, 'keep_copies': 3,
+    'keep_and_open_elsewhere': 2, 'keep_a_slice': 2, 'share': 3, 'share_three_times': 1,
+    'share_and_keep_views': 1, 'forget': 2, 'forget_in_a_cycle': 1, 'release_elsewhere': 4,
+    'release_at_once': 3, 'release_with_a_view': 2, 'sleep': 6, 'sleep_long': 0.3,
+    'destroy': 0.4, 'destroy_node': 0.4, 'destroy_and_keep': 0.4, 'create_anew': 0.4,
+}  # fmt: skip
 
 
 _EXECUTORS = ('single', False), ('multi', False), ('single', True), ('multi', True)
@@ -902,11 +847,8 @@ class UsersProgram:
             for index, executor in enumerate(executors)
         ]
         for user in self._users:
-            user.neighbours = [
-                other
-                for other in self._users
-                if other is not user and other._executor is user._executor
-            ]
+            same = [other for other in self._users if other._executor is user._executor]
+            user.neighbours = [other for other in same if other is not user]
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name='ticker', daemon=True)
         self._ticker.start()
@@ -919,17 +861,13 @@ class UsersProgram:
         last, published = time.monotonic(), 0
         while not self._stop.wait(TICK_S):
             now = time.monotonic()
-            runs, published = (
-                int(self._progress[PUBLISHED]) > published,
-                int(self._progress[PUBLISHED]),
-            )
+            before, published = published, int(self._progress[PUBLISHED])
+            runs = published > before
             for user in self._users:
                 try:
                     user.tick(min(now - last, 2 * TICK_S), runs, now)
                 except Exception as error:
-                    user.found(
-                        f'raised: {type(error).__name__}: {error}\n{traceback.format_exc()}'
-                    )
+                    user.found(f'raised: {error!r}\n{traceback.format_exc()}')
             last = now
 
     def finish(self) -> dict[str, Any]:
@@ -952,26 +890,17 @@ class UsersProgram:
             time.sleep(0.01)
             for user in self._users:
                 user.let_go(float('inf'))
-        eventually(
-            lambda: all(
-                thread.name not in ('worker', 'reader') for thread in threading.enumerate()
-            ),
-            10.0,
-        )
-        for user in self._users:
-            findings += user.findings
+        busy = {'worker', 'reader'}
+        eventually(lambda: not busy & {each.name for each in threading.enumerate()}, 10.0)
         done: Counter[str] = Counter()
         for user in self._users:
+            findings += user.findings
             done += user.done
-        worst = (
-            max(user.worst_frozen_s for user in self._users),
-            max(user.worst_unmet_s for user in self._users),
-        )
         return {
             'findings': findings,
             'done': dict(done),
-            'frozen_s': worst[0],
-            'unmet_s': worst[1],
+            'frozen_s': max(user.worst_frozen_s for user in self._users),
+            'unmet_s': max(user.worst_unmet_s for user in self._users),
         }
 
     def leaked(self) -> dict[str, int]:

@@ -90,9 +90,8 @@ def behave(way: str, seed: int, frames: int, domain: int, folder: Path) -> Outco
 
         def quiet() -> bool:
             last.update(source('camera.state'))
-            return {**last, 'held': {}} == {**before, 'held': {}} and set(last['held']) <= {
-                'witness'
-            }
+            as_before = {**last, 'held': {}} == {**before, 'held': {}}
+            return as_before and set(last['held']) <= {'witness'}
 
         assert eventually(lambda: witness('state')['last'] >= frames)
         if not eventually(quiet):
@@ -104,15 +103,10 @@ def behave(way: str, seed: int, frames: int, domain: int, folder: Path) -> Outco
         outcome.findings += outcome.users.pop('findings')
         for name in ('lost', 'disorder', 'torn'):
             outcome.check(f'the witness: {name}', 0, outcome.witness[name])
+        done = outcome.users['done']
         if way != 'messages':
-            outcome.check(
-                'frames that were copied for users', 0, outcome.users['done'].get('conversions', 0)
-            )
-        outcome.check(
-            'frames that could not be converted for users',
-            0,
-            outcome.users['done'].get('conversion errors', 0),
-        )
+            outcome.check('copies for users', 0, done.get('conversions', 0))
+        outcome.check('failed conversions for users', 0, done.get('conversion errors', 0))
     return outcome
 
 
