@@ -49,7 +49,6 @@ class Kills:
     """
     What was seen.
 
-    :param kills: how often the camera was killed.
     :param unmet: lives in which a subscription had no link to the camera when that was killed.
     :param lost: how often a subscription was seen without a link to the camera, after that life's
         first one and before its end.
@@ -57,22 +56,14 @@ class Kills:
         their reasons; but for that of a camera that takes its time to die.
     :param converted: messages that a camera was asked for, and those that came here.
     :param disorder: frames that came twice or after a newer one of the same life.
-    :param frames: that came.
-    :param slowest_s: from a camera's readiness to the first moment at which both subscriptions
-        were linked to it.
-    :param before: descriptors and threads after the first kills, and ``after`` the last one.
     """
 
-    kills: int = 0
     unmet: int = 0
     lost: int = 0
     wrong_rungs: Counter[str] = field(default_factory=Counter)
     converted: int = 0
     disorder: int = 0
     frames: int = 0
-    slowest_s: float = 0.0
-    before: dict[str, int] = field(default_factory=dict)
-    after: dict[str, int] = field(default_factory=dict)
 
 
 def holding() -> dict[str, int]:
@@ -103,6 +94,7 @@ class KilledCamera:
         self._subscriptions = [called, self._fetching]
         self._dead: set[str] = set()
         self.found = Kills()
+        self._before: dict[str, int] = {}
 
     def _came(self, how: str, frame: Frame) -> None:
         numbers = self._numbers[how]
@@ -124,10 +116,8 @@ class KilledCamera:
             statistics = subscription.statistics()
             # A killed process may take seconds to let go of its listening socket, and is as silent
             # as a stopped one until then.
-            dies = (
-                'does not answer' in statistics.reason
-                and not self._named(statistics.reason) - self._dead
-            )
+            names = self._named(statistics.reason)
+            dies = 'does not answer' in statistics.reason and names <= self._dead
             if statistics.rung not in ('shared_memory', 'unmatched') and not dies:
                 self.found.wrong_rungs[f'{statistics.rung}: {statistics.reason}'] += 1
             linked &= statistics.rung == 'shared_memory' and statistics.window > 0
@@ -152,7 +142,6 @@ class KilledCamera:
                 if linked and not linked_before:
                     linked_before = True
                     enough = number + 4  # of the slowest machine, too
-                    self.found.slowest_s = max(self.found.slowest_s, time.monotonic() - began)
                 self.found.lost += linked_before and not linked
                 if not linked_before and time.monotonic() > began + life_s + 60.0:
                     break
@@ -160,13 +149,9 @@ class KilledCamera:
             self.found.unmet += not linked
             state = camera('state', ['camera'])['camera']
             self.found.converted += state['readers'] + state['conversions'] + state['errors']
-            self._dead |= {
-                name
-                for each in self._subscriptions
-                for name in self._named(each.statistics().reason)
-            }
+            for each in self._subscriptions:
+                self._dead |= self._named(each.statistics().reason)
             camera.kill()
-        self.found.kills += 1
 
     def run(self, kills: int, life_s: float) -> Kills:
         """Run that many lives."""
@@ -175,27 +160,16 @@ class KilledCamera:
             if number + 1 == _FIRST_KILLS:
                 time.sleep(GONE_S)
                 self._fetch()
-                self.found.before = holding()
-        self.found.converted += sum(
-            subscription.statistics().conversions for subscription in self._subscriptions
-        )
-        self.found.after = self._settled(self.found.before)
+                self._before = holding()
+        self.found.converted += sum(each.statistics().conversions for each in self._subscriptions)
         return self.found
 
-    def _settled(self, least: dict[str, int]) -> dict[str, int]:
-        """Return what this process holds, once it is no more than *least* or the time is over."""
-        held: dict[str, int] = {}
-
-        def is_settled() -> bool:
-            # a frame that waits there has its memory, and the last one may come after the kill
-            self._fetch()
-            held.update(holding())
-            return all(held[kind] <= least[kind] for kind in least)
-
-        eventually(is_settled)
-        # Not looked at once more: middleware and link open a socket for a moment whenever they
-        # look for the dead.
-        return held
+    def nothing_is_left(self) -> bool:
+        """Whether this process holds no more than after the first kills."""
+        # A frame that waits there has its memory, and the last one may come after the kill.
+        self._fetch()
+        held = holding()
+        return all(held[kind] <= self._before[kind] for kind in held)
 
     def close(self) -> None:
         for subscription in self._subscriptions:
@@ -208,11 +182,12 @@ def test_whoever_lives_is_linked_and_nothing_is_left_of_the_dead(
     here: Ros, free_domain: int, tmp_path: Path, life_s: float
 ) -> None:
     camera = KilledCamera(here, free_domain, tmp_path)
+    kills = (200 if life_s < 10.0 else 30) if LONG else 6
     try:
-        found = camera.run((200 if life_s < 10.0 else 30) if LONG else 6, life_s)
+        found = camera.run(kills, life_s)
+        assert eventually(camera.nothing_is_left), holding()
     finally:
         camera.close()
     assert found.wrong_rungs == {}, 'refused, or by message'
     assert (found.unmet, found.lost, found.converted, found.disorder) == (0, 0, 0, 0), found
-    assert found.frames > 2 * found.kills
-    assert all(found.after[kind] <= found.before[kind] for kind in found.before), found
+    assert found.frames > 2 * kills

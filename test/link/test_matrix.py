@@ -29,7 +29,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from link_process import LinkProcess
+from link_process import end, LinkProcess
 from link_program import executor_exists, EXECUTORS
 import pytest
 
@@ -50,16 +50,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        return '_'.join(
-            (
-                self.publisher,
-                self.subscriber,
-                self.place,
-                f'depth{self.depth}',
-                self.durability,
-                self.first,
-            )
-        )
+        ends = f'{self.publisher}_{self.subscriber}_{self.place}'
+        return f'{ends}_depth{self.depth}_{self.durability}_{self.first}'
 
     @property
     def latched(self) -> bool:
@@ -68,13 +60,8 @@ class Case:
     @property
     def rung(self) -> str:
         """The adapted subscription's rung."""
-        return (
-            'ros_message'
-            if self.publisher == 'plain'
-            else 'in_process'
-            if self.place == 'same'
-            else 'shared_memory'
-        )
+        direct = 'in_process' if self.place == 'same' else 'shared_memory'
+        return 'ros_message' if self.publisher == 'plain' else direct
 
     @property
     def message(self) -> bool:
@@ -99,37 +86,23 @@ class Case:
     def end(self, role: str) -> dict[str, Any]:
         kind = self.publisher if role == 'publisher' else self.subscriber
         converts = self.message or self.latched if role == 'publisher' else self.message
-        return {
-            'name': f'{self.name}_{role}',
-            'kind': f'{kind} {role}',
-            'topic': self.name,
-            'converts': converts,
-            'qos': {'depth': self.depth, 'transient_local': self.latched},
-        }
+        qos = {'depth': self.depth, 'transient_local': self.latched}
+        name = f'{self.name}_{role}'
+        return end(name, f'{kind} {role}', topic=self.name, converts=converts, **qos)
 
     def matched(self, role: str) -> dict[str, Any]:
         """Return the state of that end once the two have met by the right rung."""
         if role == 'subscriber':
             return {'publishers': 1} if self.subscriber == 'plain' else {'rung': self.rung}
-        return (
-            {'readers': 1}
-            if self.message
-            else {'in_process': 1}
-            if self.place == 'same'
-            else {'consumers': 1}
-        )
+        direct = 'in_process' if self.place == 'same' else 'consumers'
+        return {'readers' if self.message else direct: 1}
 
 
+CIRCUMSTANCES = ('same', 'other'), (1, 5), ('volatile', 'transient_local')
 CASES = [
     Case(*values)
     for values in itertools.product(
-        EXECUTORS,
-        ('adapted', 'plain'),
-        ('adapted', 'plain'),
-        ('same', 'other'),
-        (1, 5),
-        ('volatile', 'transient_local'),
-        ('publisher', 'subscriber'),
+        EXECUTORS, *2 * [('adapted', 'plain')], *CIRCUMSTANCES, ('publisher', 'subscriber')
     )
 ]
 
@@ -169,18 +142,11 @@ class Run:
     def run(self, cases: list[Case]) -> dict[Case, dict[str, Any]]:
         self.open([case for case in cases if case.first == 'subscriber'], 'subscriber')
         self.open(cases, 'publisher')
-        for case in cases:
-            self.here(
-                'publish',
-                {f'{case.name}_publisher': case.before if case.first == 'subscriber' else []},
-            )
+        self._publish({case: case.before for case in cases if case.first == 'subscriber'})
         early = [case for case in cases if case.first == 'publisher' and case.before]
         for value in range(len(BEFORE)):
             # One at a time, or the thread that converts may skip some.
-            self.here(
-                'publish',
-                {f'{case.name}_publisher': case.before[slice(value, value + 1)] for case in early},
-            )
+            self._publish({case: case.before[slice(value, value + 1)] for case in early})
             converting = [case for case in early if case.publisher == 'adapted']
             self.wait(
                 converting, 'publisher', lambda case, value=value: {'conversions': value + 1}
@@ -191,20 +157,15 @@ class Run:
         self.wait(
             cases, 'subscriber', lambda case: {'received': min(case.depth, len(case.before))}
         )
-        converting = [
-            case
-            for case in cases
-            if case.publisher == 'adapted' and case.end('publisher')['converts']
-        ]
+        adapted = [case for case in cases if case.publisher == 'adapted']
+        converting = [case for case in adapted if case.end('publisher')['converts']]
         self.wait(converting, 'publisher', lambda case: {'conversions': len(case.before)})
         for number, value in enumerate(AFTER, 1):
-            self.here('publish', {f'{case.name}_publisher': [value] for case in cases})
+            self._publish({case: [value] for case in cases})
             self.wait(
                 cases,
                 'subscriber',
-                lambda case, number=number: {
-                    'received': min(case.depth, len(case.before)) + number
-                },
+                lambda case, n=number: {'received': min(case.depth, len(case.before)) + n},
             )
             self.wait(
                 converting,
@@ -212,12 +173,7 @@ class Run:
                 lambda case, number=number: {'conversions': len(case.before) + number},
             )
         results = {
-            case: {
-                role: self.place(case, role)('state', [f'{case.name}_{role}'])[
-                    f'{case.name}_{role}'
-                ]
-                for role in ('publisher', 'subscriber')
-            }
+            case: {role: self._state(case, role) for role in ('publisher', 'subscriber')}
             for case in cases
         }
         for role in ('subscriber', 'publisher'):
@@ -227,6 +183,13 @@ class Run:
                     [f'{case.name}_{role}' for case in cases if self.place(case, role) is process],
                 )
         return results
+
+    def _publish(self, values: dict[Case, list[int]]) -> None:
+        self.here('publish', {f'{case.name}_publisher': each for case, each in values.items()})
+
+    def _state(self, case: Case, role: str) -> dict[str, Any]:
+        name = f'{case.name}_{role}'
+        return dict(self.place(case, role)('state', [name])[name])
 
     def close(self) -> None:
         self.here.close()
