@@ -82,21 +82,19 @@ def alone(here: Ros) -> Iterator[Node]:
     node.destroy_node()
 
 
+OURS = 'spinner', 'receiver', 'connector'
+
+
 def own_threads() -> list[str]:
-    return [
-        thread.name
-        for thread in threading.enumerate()
-        if 'spinner' in thread.name or 'receiver' in thread.name
-    ]
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if any(kind in name for kind in OURS)]
 
 
 def others(here: Ros) -> Counter[str]:
     """Return the descriptors, without those of the camera's slots, which it maps one by one."""
     # An executor at rest keeps what it called last.
     here.on_executor(lambda: None)
-    return Counter(
-        {kind: count for kind, count in open_descriptors().items() if 'memfd' not in kind}
-    )
+    return Counter({kind: n for kind, n in open_descriptors().items() if 'memfd' not in kind})
 
 
 async def some_of(frames: FrameReader, count: int) -> list[Frame]:
@@ -308,11 +306,7 @@ def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(
         subscription = weak()
         assert subscription is None or subscription.queue.closed
         del subscription, node
-        assert not [
-            thread.name
-            for thread in threading.enumerate()
-            if 'receiver' in thread.name or 'connector' in thread.name
-        ]
+        assert own_threads() == []
     assert seen == sorted(set(seen))
     assert eventually(lambda: source.peers() == [])
     assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
@@ -357,33 +351,24 @@ def test_stamp_and_header_are_messages(here: Ros, camera: Cameras) -> None:
     subscription.destroy()
 
 
-@pytest.mark.parametrize(
-    ('create', 'options', 'said'),
-    [
-        (create_frame_subscription, {'max_held': 0}, 'may hold 0 frames never gets one: max_held'),
-        (create_camera_subscription, {'depth': 0}, 'depth 0'),
-        (
-            create_frame_subscription,
-            {'copy_free': 'always'},
-            "copy_free 'always' is not one of preferred, required",
-        ),
-        (create_camera_subscription, {'callback': None}, 'take frames in a loop with FrameReader'),
-        (create_frame_subscription, {'callback': None}, 'take frames in a loop with FrameReader'),
-        (
-            create_frame_subscription,
-            {'trusted_uids': [99999999999]},
-            'trusted_uids has 99999999999; give a list of numbers',
-        ),
-    ],
-)
-def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(
-    here: Ros, create: Callable[..., Any], options: dict[str, Any], said: str
-) -> None:
+def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(here: Ros) -> None:
     node = here.node('viewer')
     before = len(list(node.subscriptions))
-    with pytest.raises(ConfigError, match=said):
-        create(node, 'image', **{'callback': print, **options})
-    assert len(list(node.subscriptions)) == before
+    for create, said, options in (
+        (create_frame_subscription, 'may hold 0 frames never gets one: max_held', {'max_held': 0}),
+        (create_camera_subscription, 'depth 0', {'depth': 0}),
+        (create_frame_subscription, "'always' is not one of preferred", {'copy_free': 'always'}),
+        (create_camera_subscription, 'in a loop with FrameReader', {'callback': None}),
+        (create_frame_subscription, 'in a loop with FrameReader', {'callback': None}),
+        (
+            create_frame_subscription,
+            'trusted_uids has 99999999999',
+            {'trusted_uids': [99999999999]},
+        ),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            create(node, 'image', **{'callback': print, **options})
+        assert len(list(node.subscriptions)) == before
 
 
 # The function create_camera_subscription(): a frame comes with its camera_info, in order.
@@ -476,11 +461,7 @@ def test_a_frame_comes_with_the_message_of_its_stamp_whichever_is_first(
         if first == 'frame':
             time.sleep(0.003)
             infos.publish(count)
-        assert eventually(lambda count=count: len(seen) == count), (
-            count,
-            seen,
-            subscription.statistics(),
-        )
+        assert eventually(lambda count=count: len(seen) == count), subscription.statistics()
     assert seen == [(number, number) for number in range(1, 31)]
     assert subscription.statistics().dropped == 0
 
@@ -509,17 +490,11 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
     source = camera()
     subscription, seen = pairs()
     begin(source, infos, subscription)
-    assert publishing(
-        source,
-        lambda: (
-            "no camera_info with their stamps on '/camera_info', where nothing came so far"
-            in logged()
-        ),
-    )
+    why = "no camera_info with their stamps on '/camera_info', where nothing came so far"
+    assert publishing(source, lambda: why in logged())
     assert seen == [] and source.missed == 0, 'the camera went on'
-    assert eventually(
-        lambda: all(age_s < 2.0 for _, age_s in subscription.statistics().in_hand)
-    ), 'no frame is held for ever'
+    told = subscription.statistics
+    assert eventually(lambda: all(age_s < 2.0 for _, age_s in told().in_hand)), 'none for ever'
     assert 'because this consumer holds all' not in logged()
     assert subscription.statistics().dropped > 2
 
@@ -617,25 +592,19 @@ def test_who_takes_frames_from_the_queue_gets_no_more_either(
 
 @pytest.mark.parametrize('way', ['shared_memory'])
 def test_a_full_window_is_told_with_the_frames_and_how_long(
-    camera: Cameras, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+    camera: Cameras, subscribe: Subscribe, logged: Callable[[], str]
 ) -> None:
-    source, kept, said = camera(), [], ''
+    source, kept = camera(), []
     greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), held=1)
     assert eventually(lambda: source.met(greedy))
     assert publishing(source, lambda: kept)
 
-    def told() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return 'because this consumer holds all 1 that it may' in said
-
-    assert publishing(source, told)
-    line = next(line for line in said.splitlines() if 'holds all 1' in line)
-    assert '[WARN]' in line and f'frame {kept[0].data.sequence} for' in line
-    assert (
-        greedy.statistics().full_s >= 1.0
-        and greedy.statistics().in_hand[0][0] == kept[0].data.sequence
-    )
+    sequence = kept[0].data.sequence
+    assert publishing(source, lambda: 'because this consumer holds all 1 that it may' in logged())
+    line = next(line for line in logged().splitlines() if 'holds all 1' in line)
+    assert '[WARN]' in line and f'frame {sequence} for' in line
+    found = greedy.statistics()
+    assert found.full_s >= 1.0 and found.in_hand[0][0] == sequence
     assert [(held, window) for _, held, window in source.peers()] == [(1, 1)]
     kept.pop().release()
     assert publishing(source, lambda: kept)
@@ -645,9 +614,9 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
 
 @pytest.mark.parametrize('way', ['in_process'])
 def test_a_callback_that_does_not_return_is_told_and_nobody_is_to_release_frames(
-    here: Ros, camera: Cameras, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+    camera: Cameras, subscribe: Subscribe, logged: Callable[[], str]
 ) -> None:
-    source, entered, done, said = camera(), threading.Event(), threading.Event(), ''
+    source, entered, done = camera(), threading.Event(), threading.Event()
 
     def slow(frame: Frame) -> None:
         entered.set()
@@ -656,20 +625,16 @@ def test_a_callback_that_does_not_return_is_told_and_nobody_is_to_release_frames
     subscription = subscribe('slow', slow, held=1)
     assert eventually(lambda: source.met(subscription))
 
-    def told() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return 'because the callback is too slow' in said
-
     try:
-        assert publishing(source, entered.is_set) and publishing(source, told)
+        assert publishing(source, entered.is_set)
+        assert publishing(source, lambda: 'because the callback is too slow' in logged())
         found = subscription.statistics()
     finally:
         done.set()
-    line = next(line for line in said.splitlines() if 'is too slow' in line)
+    line = next(line for line in logged().splitlines() if 'is too slow' in line)
     assert 'it has all 1 that this consumer may hold: frame ' in line and '[WARN]' in line
     assert line.endswith("; make it quicker, or lower the camera's framerate")
-    assert found.full_s >= 1.0 and found.slow is not None and 'release' not in said
+    assert found.full_s >= 1.0 and found.slow is not None and 'release' not in logged()
 
 
 @pytest.mark.parametrize('way', ['in_process'])
@@ -713,22 +678,17 @@ def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
 
 
 def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_change(
-    here: Ros, tmp_path: Path, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+    here: Ros, tmp_path: Path, subscribe: Subscribe, logged: Callable[[], str]
 ) -> None:
-    source, seen, said = Camera(here, 'in_process', tmp_path, slots=4), [], ''
+    source, seen = Camera(here, 'in_process', tmp_path, slots=4), []
     first = subscribe('first', lambda frame: None)
     source.publish()
     second = subscribe('second', lambda frame: seen.append(number_of(frame)))
     assert publishing(source, lambda: len(seen) > 2), second.statistics()
     assert (first.statistics().rung, second.statistics().rung) == ('in_process', 'ros_message')
 
-    def told() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return '0 of 4 slots are not promised to others' in said
-
-    assert eventually(told)
-    line = next(line for line in said.splitlines() if 'not promised' in line)
+    assert eventually(lambda: '0 of 4 slots are not promised to others' in logged())
+    line = next(line for line in logged().splitlines() if 'not promised' in line)
     assert '[WARN]' in line and "raise 'slots'" in line
     first.destroy()
     assert publishing(source, lambda: second.statistics().rung == 'in_process'), (
