@@ -144,20 +144,16 @@ class Witness:
 
     HELD = 2
 
-    def __init__(self, camera: Camera, name: str = 'witness', **needs: Any) -> None:
+    def __init__(self, camera: Camera, **needs: Any) -> None:
         self.sequences: list[int] = []
         self.strides: set[int] = set()
         self.torn: list[int] = []
         self._held: deque[Frame] = deque()
-        client = SharedMemoryClient(
-            camera.server.path,
-            name=name,
-            window=self.HELD + 2,
-            depth=4,
-            requirements=Requirements(options='cpu=read', **needs),
+        needs = {'requirements': Requirements(options='cpu=read', **needs)}
+        self.client = SharedMemoryClient(
+            camera.server.path, name='witness', window=self.HELD + 2, depth=4, **needs
         )
-        self.client = client
-        self._receiver = Receiver(client, self._take)
+        self._receiver = Receiver(self.client, self._take)
 
     def _look(self, frame: Frame) -> None:
         with frame.map() as planes:
@@ -244,13 +240,9 @@ def test_consumers_that_are_there_first_are_all_heard_before_there_are_buffers(
     monkeypatch.setattr(FrameOffer, 'await_consumers', meet)
     cam = camera()
     kinds = [cam.answer(peer) for peer in peers]
-    assert [kind for kind, _ in kinds] == [
-        MessageType.WELCOME,
-        MessageType.WELCOME,
-        MessageType.REFUSED,
-        MessageType.WELCOME,
-    ]
-    assert kinds[2][1].startswith('3: ') and 'YUYV' in kinds[2][1]
+    kind, text = kinds.pop(2)
+    assert kind is MessageType.REFUSED and text.startswith('3: ') and 'YUYV' in text
+    assert kinds == [(MessageType.WELCOME, '')] * 3
     layout = cam.offer.session.settings.layout
     assert layout.planes[0].stride == 128 and layout.planes[1].offset % 4096 == 0
     assert cam.offer.renewals == 0
@@ -334,19 +326,19 @@ def test_a_consumer_that_dies_in_the_agreement_counts_no_more(
             late.pop().close()
             assert gone.wait(60.0)
 
-    if moment == 'before the agreement':
-        renew = FrameOffer.renew
-        monkeypatch.setattr(FrameOffer, 'renew', lambda self: (renew(self), die())[0])
-    elif moment == 'in the midst of it':
-        allocate = FramePublisher._allocate
-        monkeypatch.setattr(
-            FramePublisher, '_allocate', lambda self, request: (die(), allocate(self, request))[1]
-        )
-    else:
-        begin = FrameOffer.begin
-        monkeypatch.setattr(
-            FrameOffer, 'begin', lambda self, *values: (die(), begin(self, *values))[1]
-        )
+    kind, name = {
+        'before the agreement': (FrameOffer, 'renew'),
+        'in the midst of it': (FramePublisher, '_allocate'),
+        'after it': (FrameOffer, 'begin'),
+    }[moment]
+    work = getattr(kind, name)
+
+    def worked(*values: Any) -> Any:
+        done = work(*values) if name == 'renew' else None
+        die()
+        return done if name == 'renew' else work(*values)
+
+    monkeypatch.setattr(kind, name, worked)
     late.append(cam.join(stride_align=2018))
     assert eventually(lambda: cam.offer.renewals == 1 and not late, pause=cam.publish)
     with cam.join(stride_align=2026) as other:
@@ -388,56 +380,39 @@ def test_a_consumer_keeps_its_buffers_though_one_with_the_same_needs_has_failed(
         assert (witness.connections, cam.stride) == (1, 128)
 
 
-def _garbled(text: bytes, other: bytes) -> Callable[[], bytes]:
-    def make() -> bytes:
-        packet = wire.pack_hello(
-            Hello(1, 1, 'evil', waits=True, requirements=Requirements(options=text.decode()))
-        )
-        return packet.replace(text, other)
-
-    assert len(text) == len(other)
-    return make
-
-
-def _hello(**needs: Any) -> Callable[[], bytes]:
-    hello = {key: needs.pop(key) for key in ('window', 'depth') if key in needs}
-    values = {'window': 1, 'depth': 1} | hello
-    return lambda: wire.pack_hello(
-        Hello(name='evil', waits=True, requirements=Requirements(**needs), **values)
-    )
-
-
-def _twice() -> bytes:
+def _hello(*garbled: bytes, **needs: Any) -> bytes:
+    """Return a HELLO with these needs; the first of *garbled* gives way to the second."""
+    hello = {'window': 1, 'depth': 1}
+    hello |= {key: needs.pop(key) for key in hello if key in needs}
     packet = wire.pack_hello(
-        Hello(1, 1, 'evil', waits=True, requirements=Requirements(formats=(NV12, YUYV)))
+        Hello(name='evil', waits=True, requirements=Requirements(**needs), **hello)
     )
-    return packet.replace(b'YUYV', b'NV12')
+    return packet.replace(*garbled) if garbled else packet
 
 
+SIZES = b'min_size=1x1;max_size=9x9', b'min_size=9x9;max_size=1x1'
+NO_TEXT = b'heap=aaaaaaaa', b'heap=\xff\xfe\x00aaaaa'
+SLOTS = b'max_stride=50000', b'slots=0000050000'
 HOSTILE = {
     '64 formats': _hello(formats=tuple((fourcc_code('XR24'), 1 << 56 | n) for n in range(64))),
     'stride_align 2^31': _hello(stride_align=1 << 31),
     'an odd stride_align': _hello(stride_align=999983),
     'a size that nobody has': _hello(options='min_size=60000x60000'),
-    'min_size above max_size': _garbled(
-        b'min_size=1x1;max_size=9x9', b'min_size=9x9;max_size=1x1'
-    ),
-    'a format twice': _twice,
-    'no text': _garbled(b'heap=aaaaaaaa', b'heap=\xff\xfe\x00aaaaa'),
-    'slots for itself': _garbled(b'max_stride=50000', b'slots=0000050000'),
+    'min_size above max_size': _hello(*SIZES, options=SIZES[0].decode()),
+    'a format twice': _hello(b'YUYV', b'NV12', formats=(NV12, YUYV)),
+    'no text': _hello(*NO_TEXT, options=NO_TEXT[0].decode()),
+    'slots for itself': _hello(*SLOTS, options=SLOTS[0].decode()),
     'the whole pool': _hello(window=64, depth=64, stride_align=64),
 }
 
 
 @pytest.mark.parametrize('hello', HOSTILE.values(), ids=HOSTILE)
-def test_odd_needs_cost_their_sender_only(
-    camera: Callable[..., Camera], hello: Callable[[], bytes]
-) -> None:
+def test_odd_needs_cost_their_sender_only(camera: Callable[..., Camera], hello: bytes) -> None:
     """Whatever somebody asks for, the others keep what they needed, without another connection."""
     cam = camera()
     with Witness(cam, stride_align=4) as witness, RawPeer.connected(cam.server.path) as evil:
         assert witness.goes_on(cam)
-        evil.send(hello())
+        evil.send(hello)
         kind, text = cam.answer(evil)
         assert kind in (MessageType.REFUSED, MessageType.WELCOME, None), kind
         assert len(text.encode()) <= 503, 'it fits the packet uncut'

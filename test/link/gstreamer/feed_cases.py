@@ -90,8 +90,9 @@ class Bench:
         return not any(slot.leases or slot.fences for slot in self.pool.slots)
 
     @contextmanager
-    def feed(self, pipeline: str, *, start: bool = True) -> Iterator[FrameFeed]:
-        made = FrameFeed(pipeline, name='bench', ledger=self.ledger, warn=self.said.append)
+    def feed(self, pipeline: str, *, start: bool = True, **options: Any) -> Iterator[FrameFeed]:
+        options |= {'name': 'bench', 'ledger': self.ledger, 'warn': self.said.append}
+        made = FrameFeed(pipeline, **options)
         try:
             if start:
                 made.start(self.queue)
@@ -187,10 +188,8 @@ def test_padded_rows_are_read_where_they_are_and_that_is_booked(
     # 70 luma and 35 chroma bytes in rows of whole words.
     picture = np.fromfile(file, np.uint8).reshape(40, 72 * 48 + 2 * 36 * 24)
     for number, pixels in enumerate(picture):
-        rows = (
-            pixels[: 72 * 48].reshape(48, 72)[:, :70],
-            pixels[slice(72 * 48, None)].reshape(48, 36)[:, :35],
-        )
+        luma, chroma = np.split(pixels, [72 * 48])
+        rows = luma.reshape(48, 72)[:, :70], chroma.reshape(48, 36)[:, :35]
         assert {int(v) for part in rows for v in np.unique(part)} == {(number + 2) % 200 + 20}
     assert bench.ledger.count('gstreamer') == 40
     assert feed.statistics().mapped
@@ -240,10 +239,7 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
     tail = f'{encoder} ! h264parse config-interval=-1 ! appsink name=zc_sink'
     pipeline = f'videoconvert ! video/x-raw,format=I420 ! {tail}'
     listeners, units = [0], list[AccessUnit]()
-    options: dict[str, Any] = {'name': 'bench', 'ledger': bench.ledger, 'warn': bench.said.append}
-    feed = FrameFeed(pipeline, listeners=lambda: listeners[0], take=units.append, **options)
-    try:
-        feed.start(bench.queue)
+    with bench.feed(pipeline, listeners=lambda: listeners[0], take=units.append) as feed:
         for _ in range(3):
             bench.put_when_free()
             until(bench.all_back)
@@ -257,8 +253,6 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
             lambda: (bench.put(), any(unit.key for unit in units[300:]))[1],
             lambda: feed.statistics(),
         )
-    finally:
-        feed.close()
     assert [unit.header.stamp_ns for unit in units[:300]] == [*range(4, 304)]
     assert [at for at, unit in enumerate(units[:300]) if unit.key] == [0]
     assert all({7, 8} <= {*nal_types(unit.data)} for unit in units if unit.key)
@@ -281,14 +275,11 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
 
 def test_the_caps_have_the_rate_of_several_frames_of_one_camera(bench: Bench) -> None:
     listeners = [0]
-    options: dict[str, Any] = {'name': 'bench', 'ledger': bench.ledger, 'warn': bench.said.append}
-    feed = FrameFeed('fakesink', listeners=lambda: listeners[0], **options)
 
     def put(captured_ms: int) -> None:
         until(lambda: bench.put(captured_ms * 1_000_000))
 
-    try:
-        feed.start(bench.queue)
+    with bench.feed('fakesink', listeners=lambda: listeners[0]) as feed:
         for captured_ms in (1000, 1040, 1095, 1115, 1160, 1205, 1235):
             put(captured_ms)
         until(bench.all_back)
@@ -301,8 +292,6 @@ def test_the_caps_have_the_rate_of_several_frames_of_one_camera(bench: Bench) ->
         put(61_000)
         put(61_020)
         until(lambda: 'framerate=(fraction)50/1' in feed.statistics().caps, lambda: bench.said)
-    finally:
-        feed.close()
     assert not bench.said
 
 

@@ -90,26 +90,16 @@ def test_each_frame_is_the_camera_s_with_padded_rows_too(
     align = 3 * 256 if name == 'BG24' else 256
     feed = make_feed(compute_layout(fourcc_code(name), *SIZE, stride_align=align))
     target = folder / 'pixels'
-    reader = gst(
-        'unixfdsrc',
-        f'socket-path={feed.server.path}',
-        f'num-buffers={FRAMES}',
-        '!',
-        'videoconvert',
-        '!',
-        f'video/x-raw,format={wanted}',
-        '!',
-        'filesink',
-        f'location={target}',
-    )
+    source = f'unixfdsrc socket-path={feed.server.path} num-buffers={FRAMES} ! videoconvert !'
+    sink = f'video/x-raw,format={wanted} ! filesink location={target}'
+    reader = gst(*source.split(), *sink.split())
     until(feed.readers, lambda: reader.poll())
     publish_for(feed, FRAMES)
     assert reader.wait(60) == 0, reader.communicate()
     pictures = [order(*feed.picture(number)) for number in range(1, FRAMES + 1)]
     expected = b''.join(np.ascontiguousarray(part).tobytes() for one in pictures for part in one)
-    assert crcs(target.read_bytes(), len(expected) // FRAMES) == crcs(
-        expected, len(expected) // FRAMES
-    )
+    size = len(expected) // FRAMES
+    assert crcs(target.read_bytes(), size) == crcs(expected, size)
     until(feed.all_free, feed.pool.describe_holders)
     # Before the reader's first element has seen a picture it doesn't know where padded planes lie.
     copied = feed.ledger.count(COPIED)
@@ -119,10 +109,8 @@ def test_each_frame_is_the_camera_s_with_padded_rows_too(
 def test_the_reader_has_the_camera_s_own_memory(make_feed: MakeFeed) -> None:
     feed = make_feed()
     # It shows pictures at their time, so that it holds the newest ones.
-    reader = gst(
-        'unixfdsrc', f'socket-path={feed.server.path}', '!', 'queue', '!',
-        'fakesink', 'sync=true', 'ts-offset=1000000000000',
-    )  # fmt: skip
+    sink = 'queue ! fakesink sync=true ts-offset=1000000000000'
+    reader = gst('unixfdsrc', f'socket-path={feed.server.path}', '!', *sink.split())
     until(feed.readers)
     until(lambda: feed.publish() and feed.server.statistics().readers[0].held == 4)
     own = {(b.identity.device, b.identity.inode) for slot in feed.pool.slots for b in slot.buffers}
