@@ -378,13 +378,6 @@ class Program:
     def close(self, names: list[str]) -> None:
         self._between_callbacks(lambda: [self._ends.pop(name).close() for name in names])
 
-    def resources(self) -> dict[str, Any]:
-        """Descriptors by kind, and threads, for a comparison of before and after."""
-        return {
-            'descriptors': open_descriptors(),
-            'threads': sorted(thread.name for thread in threading.enumerate()),
-        }
-
     def end(self) -> None:
         self.close(list(self._ends))
         self._stop.set()

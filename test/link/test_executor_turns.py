@@ -32,6 +32,7 @@ from zc_perception.lookout import Lookout
 
 WAIT_S = 60.0
 SOON_S = 0.001
+Logged = Callable[[], str]
 
 
 @pytest.fixture
@@ -51,11 +52,8 @@ def lookout(monkeypatch: pytest.MonkeyPatch) -> Lookout:
 
 
 def test_a_node_is_looked_at_once_it_is_spun(context: rclpy.Context, lookout: Lookout) -> None:
-    node, looked, others = (
-        rclpy.create_node('camera', context=context),
-        threading.Event(),
-        threading.Event(),
-    )
+    node = rclpy.create_node('camera', context=context)
+    looked, others = threading.Event(), threading.Event()
     watch = NodeWatch(node, SOON_S, looked.set)
     turns = iter(range(20))
     beside = lookout.watch(SOON_S, lambda: next(turns, None) is None and others.set())
@@ -69,20 +67,9 @@ def test_a_node_is_looked_at_once_it_is_spun(context: rclpy.Context, lookout: Lo
     node.destroy_node()
 
 
-def end_node(node: Node) -> None:
-    node.destroy_node()
-
-
-def end_context(node: Node) -> None:
-    node.context.try_shutdown()
-
-
-@pytest.mark.parametrize('end', [end_node, end_context])
+@pytest.mark.parametrize('end', [Node.destroy_node, lambda node: node.context.try_shutdown()])
 def test_the_end_of_a_node_or_its_context_is_the_end_of_looking_and_no_error(
-    context: rclpy.Context,
-    lookout: Lookout,
-    end: Callable[[Node], None],
-    capfd: pytest.CaptureFixture[str],
+    context: rclpy.Context, lookout: Lookout, end: Callable[[Node], None], logged: Logged
 ) -> None:
     node = rclpy.create_node('camera', context=context)
     executor = SingleThreadedExecutor(context=context)
@@ -92,13 +79,13 @@ def test_the_end_of_a_node_or_its_context_is_the_end_of_looking_and_no_error(
     assert eventually(lambda: looks)
     end(node)
     assert eventually(lambda: lookout._thread is None), 'there is nothing more to look at'
-    assert 'Traceback' not in capfd.readouterr().err
+    assert 'Traceback' not in logged()
     watch.stop()
     executor.shutdown()
 
 
 def test_another_error_of_the_middleware_is_told_and_ends_nothing(
-    lookout: Lookout, capfd: pytest.CaptureFixture[str]
+    lookout: Lookout, logged: Logged
 ) -> None:
     node = SimpleNamespace(
         executor=object(), context=SimpleNamespace(ok=lambda: True), get_namespace=lambda: '/'
@@ -113,4 +100,4 @@ def test_another_error_of_the_middleware_is_told_and_ends_nothing(
     assert eventually(lambda: len(looks) >= 3)
     del watch
     assert eventually(lambda: lookout._thread is None), 'whoever forgets it ends it'
-    assert capfd.readouterr().err.count('RuntimeError: rmw said no') == 1
+    assert logged().count('RuntimeError: rmw said no') == 1

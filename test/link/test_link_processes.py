@@ -21,7 +21,6 @@ That is: rungs that rise and fall, strangers, restarts, slow ones, leaks.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 import json
@@ -255,30 +254,3 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start
         assert first < second and state['windows'] == '2 of 2'
         text = f'holds all 2 that it may: frame {first} for'
         assert eventually(lambda process=process, text=text: text in process.log)
-
-
-def no_more(now: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Whether a process has neither more descriptors of any kind nor more threads than before."""
-    return all(Counter(now[kind]) <= Counter(earlier[kind]) for kind in earlier)
-
-
-def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) -> None:
-    here, there = start(), start()
-    before = []
-    for number in range(26):
-        there('open', [end('camera', 'adapted publisher', transient_local=number % 2 == 0)])
-        there('publish', {'camera': [1, 2]})
-        here('open', [end('sub', 'adapted subscriber', transient_local=number % 2 == 0)])
-        met(there, camera={'consumers': 1})
-        there('publish', {'camera': [3]})
-        met(here, sub={'received': 3 if number % 2 == 0 else 1})
-        ends = [(here, 'sub'), (there, 'camera')]
-        for process, name in ends if number % 3 else reversed(ends):
-            process('close', [name])
-        if number == 1:
-            before = [process('resources') for process in (here, there)]
-    for process, earlier in zip((here, there), before, strict=True):
-        # Less is no leak: something of the second turn may have been about to end.
-        assert eventually(
-            lambda process=process, earlier=earlier: no_more(process('resources'), earlier)
-        ), (process('resources'), earlier)

@@ -30,7 +30,7 @@ from nodes.programs import Program
 import pytest
 from waiting import eventually
 
-CAMERA = (
+CAMERA = [
     '-p',
     'camera:=synthetic',
     '-p',
@@ -39,7 +39,8 @@ CAMERA = (
     'height:=64',
     '-p',
     'framerate:=20.0',
-)
+]
+DETECTOR = ['-p', 'model:=road', '-p', 'timeout:=20.0']
 
 
 @pytest.fixture
@@ -63,9 +64,8 @@ def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(
             _, lines, _ = other.result()
         expected = {(line['sequence'], *line['crc']) for line in lines}
         reader.wait_until(lambda: max(reader.pixels())[0] >= max(expected)[0])
-    common = {
-        each for each in expected if each[0] in {sequence for sequence, *_ in reader.pixels()}
-    }
+    sequences = {sequence for sequence, *_ in reader.pixels()}
+    common = {each for each in expected if each[0] in sequences}
     assert len(common) > 10 and common <= reader.pixels()
 
 
@@ -89,19 +89,11 @@ def test_the_consumer_finds_the_stock_camera_again(free_domain: int, folder: Pat
 
 def test_the_stock_detector_takes_frames_of_the_producer(free_domain: int, folder: Path) -> None:
     """Also of one with other buffers now and then, and after a kill of the one before."""
-    with Program(
-        'inference_node',
-        '--ros-args',
-        '-p',
-        'model:=road',
-        '-p',
-        'timeout:=20.0',
-        domain=free_domain,
-    ).start('ready') as detector:
+    program = Program('inference_node', '--ros-args', *DETECTOR, domain=free_domain)
+    with program.start('ready') as detector:
         for options in ((), ('--reconfigure', '10')):
-            with PageProcess(
-                'producer', folder, free_domain, '--format', 'YUYV', *options
-            ) as producer:
+            words = '--format', 'YUYV', *options
+            with PageProcess('producer', folder, free_domain, *words) as producer:
                 publisher = producer.wait_for('announced')[0]['publisher_id']
                 producer.wait_for('released', 25, name='inference')
                 line = f'link is shared_memory: publisher {publisher[:8]}'

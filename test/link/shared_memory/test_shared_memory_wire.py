@@ -13,7 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The code of docs/wire.md: what is packed is parsed again, and no input breaks the parser."""
+"""
+The code of docs/wire.md: what is packed is parsed again, and no input breaks the parser.
+
+Mutated packets in both directions come last, the producer's in both forms of the receiver. Their
+long form takes half a minute.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +31,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import LONG
 from memory_link import FrameMessage, pack_frame
 import pytest
+from two_receivers import compare
+from wire_fuzz import fuzz
 
 from zc_perception.errors import ConfigError, printable
 from zc_perception.link.shared_memory import wire
@@ -40,6 +48,7 @@ from zc_perception.link.shared_memory.protocol import (
     Requirements,
 )
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
+from zc_perception.native import compiled
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     options_text,
@@ -331,3 +340,18 @@ def test_impossible_requirements_are_config_errors() -> None:
 def test_a_long_name_is_cut_at_a_character() -> None:
     assert wire.parse_hello(wire.pack_hello(wire.Hello(1, 1, 'ü' * 21))).name == 'ü' * 20
     assert wire.cut_text('aü', 2) == b'a'
+
+
+@pytest.mark.usefixtures('no_fd_leak')
+def test_mutated_conversations_break_no_server(folder: Path) -> None:
+    outcome = fuzz(1, 30.0 if LONG else 1.0, folder)
+    # It came further than the first packet, and found several ways to be refused.
+    assert len(outcome['protocol_errors']) >= 3, outcome
+
+
+@pytest.mark.usefixtures('no_fd_leak')
+@pytest.mark.skipif(compiled is None, reason='there is one form here: plain Python')
+def test_both_forms_receive_the_same() -> None:
+    assert compiled is not None
+    ends = compare(2, 50_000 if LONG else 3_000, compiled)
+    assert ends['frame'] > 500 and len(ends) > 6, ends

@@ -21,48 +21,33 @@ from collections.abc import Callable
 import json
 import os
 from pathlib import Path
-import subprocess
 import sys
-import threading
 from typing import Any
 
+from link.wire.wire_process import Lines
 from waiting import until
 
 Event = dict[str, Any]
 
 
-class PageProcess:
+class PageProcess(Lines):
     """
-    One of the two programs, whose output is always read.
-
-    A context manager: what still runs at its end is killed.
+    One of the two programs.
 
     :param folder: where the sockets are.
     """
 
     def __init__(self, name: str, folder: Path, domain: int, *options: str) -> None:
-        command = [
-            sys.executable,
-            str(Path(__file__).with_name(f'page_{name}.py')),
-            '--domain',
-            str(domain),
-            *options,
-        ]
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
+        self.events: list[Event] = []
+        program = Path(__file__).with_name(f'page_{name}.py')
+        super().__init__(
+            [sys.executable, program, '--domain', str(domain), *options],
             env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
         )
-        self.events: list[Event] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.endswith('\n'):  # a killed program may leave half a line
-                self.events.append(json.loads(line))
+    def came(self, line: str | None) -> None:
+        if line and line.endswith('\n'):  # a killed program may leave half a line
+            self.events.append(json.loads(line))
 
     def told(self, event: str, **details: object) -> list[Event]:
         """Return the lines until now of this kind with these details."""
@@ -84,17 +69,3 @@ class PageProcess:
     def pixels(self) -> set[tuple[int, ...]]:
         """Sequence and CRCs of each frame so far."""
         return {(each['sequence'], *each['crcs']) for each in self.told('frame')}
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self) -> PageProcess:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.process.poll() is None:
-            self.kill()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()

@@ -13,41 +13,67 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Runs the compiled consumer and reads the JSON lines that it prints."""
+"""Runs programs that print a JSON line for each thing that they do, such as the C consumer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import json
 from pathlib import Path
 import queue
 import subprocess
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
+Self = TypeVar('Self', bound='Lines')
 FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
 
 
-class ConsumerProcess:
+class Lines:
     """
-    One run, whose output is always read.
+    A program whose output is always read.
 
     A context manager: what still runs at its end is killed.
     """
 
-    def __init__(self, program: Path, path: Path, *options: str) -> None:
-        command = [str(program), '--socket', str(path), *options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def came(self, line: str | None) -> None:
+        """Take a line, or None at the end of the output."""
+        raise NotImplementedError
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+            self.came(line)
+        self.came(None)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._reader.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class ConsumerProcess(Lines):
+    """One run of the compiled consumer."""
+
+    def __init__(self, program: Path, path: Path, *options: str) -> None:
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.came = self._lines.put  # type: ignore[method-assign, assignment]
+        super().__init__([program, '--socket', path, *options], stderr=subprocess.PIPE)
 
     def line(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """Return the next line; wait for it."""
@@ -79,15 +105,3 @@ class ConsumerProcess:
         code, lines, _ = self.result()
         assert code == REFUSED, lines[-1:]
         return lines[-1]['refused'], lines[-1]['text']
-
-    def __enter__(self) -> ConsumerProcess:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
