@@ -69,14 +69,14 @@ class Ros:
         self._stop = threading.Event()
         self._end: Any = Future()
         self.errors: list[Exception] = []
-        self._thread = threading.Thread(target=self._spin, args=(executor,), daemon=True)
+        self._thread = threading.Thread(target=self._spin, daemon=True)
         self._thread.start()
 
-    def _spin(self, kind: str) -> None:
+    def _spin(self) -> None:
         """As a program that survives what callbacks raise."""
         while not self._stop.is_set():
             try:
-                spin(self.executor, kind, self._stop, self._end)
+                spin(self.executor, self.kind, self._stop, self._end)
                 return
             except Exception as error:
                 self.errors.append(error)
@@ -103,10 +103,9 @@ class Ros:
         topic: str = 'image',
         **options: Any,
     ) -> AdaptedPublisher[Any]:
-        self._endpoints.append(
-            AdaptedPublisher(node, adapter, topic, qos or QoSProfile(depth=1), **options)
-        )
-        return self._endpoints[-1]
+        made = AdaptedPublisher(node, adapter, topic, qos or QoSProfile(depth=1), **options)
+        self._endpoints.append(made)
+        return made
 
     def subscription(
         self,
@@ -116,10 +115,9 @@ class Ros:
         **options: Any,
     ) -> AdaptedSubscription[Any]:
         topic = options.pop('topic', 'image')
-        self._endpoints.append(
-            AdaptedSubscription(node, adapter, topic, qos or QoSProfile(depth=1), **options)
-        )
-        return self._endpoints[-1]
+        made = AdaptedSubscription(node, adapter, topic, qos or QoSProfile(depth=1), **options)
+        self._endpoints.append(made)
+        return made
 
     def close(self) -> None:
         self._stop.set()

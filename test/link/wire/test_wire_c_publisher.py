@@ -282,12 +282,9 @@ def test_fewer_buffers_than_consumers_were_promised_are_refused(
     source = tmp_path / 'resizer.c'
     source.write_text(RESIZER, encoding='utf-8')
     program = build(tmp_path / 'resizer', source, flags=CHECKED)
+    words, here = [program, '6', '5', '3', '6', '8'], {'ZC_RUNTIME_DIR': str(folder)}
     done = subprocess.run(
-        [program, '6', '5', '3', '6', '8'],
-        capture_output=True,
-        text=True,
-        env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
-        check=False,
+        words, capture_output=True, text=True, env=os.environ | here, check=False
     )
     said = done.stdout.splitlines()
     assert done.returncode == 0 and [said[0], *said[3:]] == ['taken'] * 3, done
