@@ -163,10 +163,11 @@ class Links:
 
 
 @pytest.fixture(params=[False, True])
-def with_callback(request: pytest.FixtureRequest, no_fd_leak: None) -> bool:
+def with_callback(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+@pytest.mark.usefixtures('no_fd_leak')
 @pytest.mark.parametrize('scarce', ['select.epoll', 'os.eventfd'])
 def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
     folder: Path, monkeypatch: pytest.MonkeyPatch, with_callback: bool, scarce: str
@@ -197,6 +198,7 @@ def window_of(made: Links, there: list[Announcement], granted: int) -> Window:
     return until(look, made.links.statistics)[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures('no_fd_leak')
 def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
     folder: Path, make_pool: Callable[..., BufferPool], with_callback: bool
 ) -> None:
@@ -219,6 +221,7 @@ def links_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith('shared-memory l')]
 
 
+@pytest.mark.usefixtures('no_fd_leak')
 def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
     folder: Path, make_pool: Callable[..., BufferPool], with_callback: bool
 ) -> None:
