@@ -587,6 +587,7 @@ def calibration_path(
         absolute or leaves its package.
     """
     given = url or DEFAULT_URL
+    said = f"parameter 'camera_info_url' is '{given}'"
     resolved = _substitute(given, camera_name, environment)
     scheme, separator, rest = resolved.partition('://')
     if not separator:
@@ -594,36 +595,23 @@ def calibration_path(
     if scheme.lower() == 'file':
         if not rest.startswith('/'):
             raise ConfigError(
-                f"parameter 'camera_info_url' is '{given}'; a file URL has an absolute path: "
-                'file:///folder/camera.yaml'
+                f'{said}; a file URL has an absolute path: file:///folder/camera.yaml'
             )
         return Path(rest)
     if scheme.lower() != 'package':
-        raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; it must begin with file:// or package://"
-        )
+        raise ConfigError(f'{said}; it must begin with file:// or package://')
     package, _, path = rest.partition('/')
     if not package or not path:
-        raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; a package URL is "
-            'package://PACKAGE/path/in/its/share.yaml'
-        )
+        raise ConfigError(f'{said}; a package URL is package://PACKAGE/path/in/its/share.yaml')
     if package_folder is None:
-        raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; packages can't be looked up here, use "
-            'file://'
-        )
+        raise ConfigError(f"{said}; packages can't be looked up here, use file://")
     if '..' in Path(path).parts:
-        raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; its path must stay in the package, "
-            "without '..'"
-        )
+        raise ConfigError(f"{said}; its path must stay in the package, without '..'")
     try:
         folder = Path(package_folder(package))
     except LookupError as error:
         raise NoPackageError(
-            f"parameter 'camera_info_url' is '{given}'; there is no ROS package '{package}' in "
-            'this environment'
+            f"{said}; there is no ROS package '{package}' in this environment"
         ) from error
     return folder / path
 

@@ -30,7 +30,7 @@ from zc_perception.errors import AllocationError, ConfigError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import Buffers, close_buffers, MAX_SLOTS
-from zc_perception.negotiation.constraints import BufferConstraints, Placement, Size
+from zc_perception.negotiation.constraints import BufferConstraints, placement_of, Size
 from zc_perception.pixel.fourcc import PixelFormat
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import check_modifier, LINEAR
@@ -182,9 +182,6 @@ class ForeignImages:
         :param slots: number of buffers that the images' owner needs for itself.
         """
         layout, size = self.layout, (self.layout.width, self.layout.height)
-        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(
-            layout.num_buffers
-        )
         return BufferConstraints(
             participant,
             formats=((layout.fourcc, layout.modifier),),
@@ -193,7 +190,7 @@ class ForeignImages:
             slots=slots,
             min_size=size,
             max_size=size,
-            placement=None if len(layout.planes) == 1 else placement,
+            placement=placement_of(layout),
         )
 
 

@@ -37,7 +37,7 @@ from zc_perception.errors import ConfigError, FormatError, nearest, NegotiationE
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.pixel.format_names import parse_drm_format
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
-from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, MAX_STRIDE
+from zc_perception.pixel.layout import ImageLayout, MAX_ALIGNMENT, MAX_DIMENSION, MAX_STRIDE
 from zc_perception.pixel.modifier import check_modifier, LINEAR, modifier_name, same_layout
 
 Format = tuple[int, int]
@@ -56,6 +56,18 @@ class Placement(Enum):
 
     ONE_BUFFER = 'one buffer for all planes'
     BUFFER_PER_PLANE = 'one buffer for each plane'
+
+
+def placement_of(layout: ImageLayout) -> Placement | None:
+    """
+    Return how a layout's planes lie in buffers.
+
+    ``None`` if the image has only one plane, or if some planes share a buffer and some don't.
+    """
+    planes = len(layout.planes)
+    if planes == 1:
+        return None
+    return {1: Placement.ONE_BUFFER, planes: Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
 
 
 def format_text(fmt: Format) -> str:

@@ -38,6 +38,7 @@ from zc_perception.negotiation.constraints import (
     format_text,
     formats_text,
     Placement,
+    placement_of,
     Size,
     size_text,
 )
@@ -166,20 +167,8 @@ class BufferSettings:
 
     @property
     def placement(self) -> Placement | None:
-        """
-        Return how planes lie in buffers.
-
-        ``None`` if the image has only one plane, or if some planes share a buffer and some don't.
-        """
-        if len(self.layout.planes) == 1:
-            return None
-        if self.layout.num_buffers == 1:
-            return Placement.ONE_BUFFER
-        return (
-            Placement.BUFFER_PER_PLANE
-            if self.layout.num_buffers == len(self.layout.planes)
-            else None
-        )
+        """See :func:`~zc_perception.negotiation.constraints.placement_of`."""
+        return placement_of(self.layout)
 
     def describe(self) -> str:
         """Return one line for logs."""

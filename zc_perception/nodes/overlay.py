@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 import array
 from collections import deque, OrderedDict
 from collections.abc import Callable, Mapping
@@ -75,17 +74,27 @@ _LEAST_ALPHA = 0.5
 Scale = tuple[float, float]
 
 
-class Layer(ABC):
+Draw = Callable[[NDArray[np.uint8], Detection2DArray, Any, Scale, int], None]
+"""Draws a message: picture, detections, message, scale of the picture, width of lines."""
+
+
+class Layer:
     """
     Keeps the latest messages of a topic whose content is drawn with the boxes (masks, points).
 
-    It reports each new message to the overlay's thread.
+    :param came: called after each new message; it wakes the overlay's thread.
     """
 
     def __init__(
-        self, node: Node, kind: type[Any], topic: str, qos: QoSProfile, came: Callable[[], None]
+        self,
+        node: Node,
+        kind: type[Any],
+        topic: str,
+        qos: QoSProfile,
+        draw: Draw,
+        came: Callable[[], None],
     ) -> None:
-        self._node, self._came = node, came
+        self._node, self._draw, self._came = node, draw, came
         self._kept: OrderedDict[int, Any] = OrderedDict()
         self._newest = 0
         self._subscription = node.create_subscription(kind, topic, self._take, qos)
@@ -95,7 +104,8 @@ class Layer(ABC):
         self._node.destroy_subscription(self._subscription)
 
     def _take(self, message: Any) -> None:
-        stamp = self._stamp(message)
+        at = message.header.stamp if hasattr(message, 'header') else message.timestamp
+        stamp = int(at.sec) * 1_000_000_000 + int(at.nanosec)
         self._kept[stamp] = message
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
@@ -118,97 +128,50 @@ class Layer(ABC):
         if message is not None:
             self._draw(picture, found, message, scale, line)
 
-    @staticmethod
-    @abstractmethod
-    def _stamp(message: Any) -> int:
-        """Return the stamp of the frame, in ns."""
 
-    @abstractmethod
-    def _draw(
-        self,
-        picture: NDArray[np.uint8],
-        found: Detection2DArray,
-        message: Any,
-        scale: Scale,
-        line: int,
-    ) -> None:
-        """Draw one message."""
-
-
-class MaskLayer(Layer):
-    """Tints each mask in the colour of its detection's class."""
-
-    def __init__(self, node: Node, qos: QoSProfile, came: Callable[[], None]) -> None:
-        super().__init__(node, Image, MASKS, qos, came)
-
-    @staticmethod
-    def _stamp(message: Any) -> int:
-        return stamp_ns(message.header)
-
-    def _draw(
-        self,
-        picture: NDArray[np.uint8],
-        found: Detection2DArray,
-        message: Any,
-        scale: Scale,
-        line: int,
-    ) -> None:
-        if message.encoding != 'mono16' or len(message.data) < message.height * message.step:
-            return
-        order = '>u2' if message.is_bigendian else '<u2'
-        rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
-        labels = rows[:, : message.width * 2].view(order).astype(np.uint16, copy=False)
-        height, width = picture.shape[:2]
-        size, nearest = (width, height), cv2.INTER_NEAREST
-        labels = cv2.resize(labels, size, interpolation=nearest)  # type: ignore[assignment]
-        colours = np.zeros((1 << 16, 3), np.uint8)
-        for index, detection in enumerate(found.detections[: len(colours) - 1]):
-            if detection.results:
-                colours[index + 1] = class_colour(detection.results[0].hypothesis.class_id)
-        which = (labels > 0) & (labels <= len(found.detections))
-        picture[which] = picture[which] // 2 + colours[labels[which]] // 2
+def draw_masks(
+    picture: NDArray[np.uint8], found: Detection2DArray, message: Any, scale: Scale, line: int
+) -> None:
+    """Tint each mask in the colour of its detection's class."""
+    if message.encoding != 'mono16' or len(message.data) < message.height * message.step:
+        return
+    order = '>u2' if message.is_bigendian else '<u2'
+    rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
+    labels = rows[:, : message.width * 2].view(order).astype(np.uint16, copy=False)
+    height, width = picture.shape[:2]
+    size, nearest = (width, height), cv2.INTER_NEAREST
+    labels = cv2.resize(labels, size, interpolation=nearest)  # type: ignore[assignment]
+    colours = np.zeros((1 << 16, 3), np.uint8)
+    for index, detection in enumerate(found.detections[: len(colours) - 1]):
+        if detection.results:
+            colours[index + 1] = class_colour(detection.results[0].hypothesis.class_id)
+    which = (labels > 0) & (labels <= len(found.detections))
+    picture[which] = picture[which] // 2 + colours[labels[which]] // 2
 
 
-class KeypointLayer(Layer):
-    """Draws the points and the lines between them; the overlay itself draws boxes."""
-
-    def __init__(self, node: Node, qos: QoSProfile, came: Callable[[], None]) -> None:
-        from foxglove_msgs.msg import ImageAnnotations, PointsAnnotation
-
-        self._types = PointsAnnotation.POINTS, PointsAnnotation.LINE_LIST
-        super().__init__(node, ImageAnnotations, ANNOTATIONS, qos, came)
-
-    @staticmethod
-    def _stamp(message: Any) -> int:
-        return int(message.timestamp.sec * 1_000_000_000 + message.timestamp.nanosec)
-
-    def _draw(
-        self,
-        picture: NDArray[np.uint8],
-        found: Detection2DArray,
-        message: Any,
-        scale: Scale,
-        line: int,
-    ) -> None:
-        _, lines = self._types
-        for drawn in message.points:
-            places = [
-                (pixel(point.x * scale[0]), pixel(point.y * scale[1]))
-                for point in drawn.points
-                if np.isfinite((point.x, point.y)).all()
-            ]
-            if len(places) != len(drawn.points) or drawn.type not in self._types:
-                continue
-            own = drawn.outline_color
-            colour = tuple(round(255 * min(max(part, 0.0), 1.0)) for part in (own.b, own.g, own.r))
-            if drawn.type == lines:
-                for start, end in zip(places[::2], places[1::2], strict=False):
-                    cv2.line(picture, start, end, colour, line, cv2.LINE_AA)
-            else:
-                alphas = [each.a for each in drawn.outline_colors] or [1.0] * len(places)
-                for place, alpha in zip(places, alphas, strict=False):
-                    if alpha >= _LEAST_ALPHA:
-                        cv2.circle(picture, place, 2 * line, colour, cv2.FILLED, cv2.LINE_AA)
+def draw_keypoints(
+    picture: NDArray[np.uint8], found: Detection2DArray, message: Any, scale: Scale, line: int
+) -> None:
+    """Draw the points and the lines between them; the overlay itself draws boxes."""
+    for drawn in message.points:
+        kind = type(drawn)
+        places = [
+            (pixel(point.x * scale[0]), pixel(point.y * scale[1]))
+            for point in drawn.points
+            if np.isfinite((point.x, point.y)).all()
+        ]
+        if len(places) != len(drawn.points) or drawn.type not in (kind.POINTS, kind.LINE_LIST):
+            continue
+        own = drawn.outline_color
+        colour = tuple(round(255 * min(max(part, 0.0), 1.0)) for part in (own.b, own.g, own.r))
+        if drawn.type == kind.LINE_LIST:
+            for start, end in zip(places[::2], places[1::2], strict=False):
+                cv2.line(picture, start, end, colour, line, cv2.LINE_AA)
+        else:
+            alphas = [each.a for each in drawn.outline_colors] or [1.0] * len(places)
+            for place, alpha in zip(places, alphas, strict=False):
+                if alpha >= _LEAST_ALPHA:
+                    cv2.circle(picture, place, 2 * line, colour, cv2.FILLED, cv2.LINE_AA)
 
 
 _DEMAND_PERIOD_S = 0.5
@@ -365,6 +328,8 @@ class OverlayNode(PerceptionNode):
         )
 
     def _subscribe(self) -> None:
+        from foxglove_msgs.msg import ImageAnnotations
+
         reads = cpu_reader(self.get_name())
         self._frame_subscription = subscribe_frames(
             self, self.parameters, self.ledger, QoSProfile(depth=2), held=1, constraints=reads
@@ -374,8 +339,15 @@ class OverlayNode(PerceptionNode):
             Detection2DArray, 'detections', self._on_detections, self._detections_qos
         )
         self._layers = [
-            MaskLayer(self, self._masks_qos, self._awake),
-            KeypointLayer(self, self._annotations_qos, self._awake),
+            Layer(self, Image, MASKS, self._masks_qos, draw_masks, self._awake),
+            Layer(
+                self,
+                ImageAnnotations,
+                ANNOTATIONS,
+                self._annotations_qos,
+                draw_keypoints,
+                self._awake,
+            ),
         ]
         self._stop_drawing = threading.Event()
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))

@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 import time
-from typing import Any, ClassVar, TYPE_CHECKING
+from typing import Any, ClassVar
 
 from zc_perception.camera.camera import (
     Camera,
@@ -44,7 +44,7 @@ from zc_perception.camera.camera import (
     PIPELINE_BUFFERS,
 )
 from zc_perception.camera.clock import CaptureClock
-from zc_perception.camera.gstreamer.abi import load_gstreamer
+from zc_perception.camera.gstreamer.abi import GStreamer, load_gstreamer
 from zc_perception.camera.gstreamer.image import (
     accepted_formats,
     copy_frame,
@@ -101,15 +101,11 @@ from zc_perception.negotiation.constraints import (
     Format,
     format_text,
     NO_CPU,
-    Placement,
+    placement_of,
 )
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.modifier import LINEAR, modifier_name
-
-if TYPE_CHECKING:
-    from zc_perception.camera.gstreamer.abi import GStreamer
-    from zc_perception.machine.system import System
 
 COPY_REASON = 'gstreamer_copy'
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
@@ -389,9 +385,6 @@ class GStreamerCamera(Camera):
         """Return the constraints; the pipeline decides strides, unless frames are copied."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
-        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(
-            layout.num_buffers
-        )
         return BufferConstraints(
             'gstreamer camera',
             formats=((layout.fourcc, layout.modifier),),
@@ -400,7 +393,7 @@ class GStreamerCamera(Camera):
             slots=RESERVE,
             min_size=size,
             max_size=size,
-            placement=None if copied or len(layout.planes) == 1 else placement,
+            placement=None if copied else placement_of(layout),
             cpu_access=CpuAccess.READ | CpuAccess.WRITE if copied else NO_CPU,
         )
 
@@ -749,8 +742,6 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
 
 def describe_gstreamer(*elements: str) -> dict[str, Any]:
     """Return GStreamer's version and which elements exist, or why GStreamer can't be used."""
-    from zc_perception.camera.gstreamer.abi import load_gstreamer
-
     try:
         gst = load_gstreamer()
     except ZcError as error:
@@ -767,8 +758,6 @@ def try_pipeline(description: str) -> dict[str, Any]:
 
     No device is opened.
     """
-    from zc_perception.camera.gstreamer.pipeline import check_description
-
     try:
         check_description(description)
     except ZcError as error:
