@@ -47,7 +47,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.synthetic import RoadScene
+from zc_perception.camera.road_scene import RoadScene
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.extras import MaskPainter
 from zc_perception.detection.heads import make_head

@@ -29,13 +29,15 @@ import contextlib
 from dataclasses import dataclass, replace
 import functools
 import importlib
-from importlib.metadata import entry_points, EntryPoint
 import os
 import sys
-from typing import Any, cast, Generic, TypeVar
+from typing import Any, cast, Generic, TYPE_CHECKING, TypeVar
 
 from zc_perception.errors import ConfigError, nearest, one_line
 from zc_perception.parameters import ParameterSpec
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 CAMERA_GROUP = 'zc_perception.cameras'
 ACCELERATOR_GROUP = 'zc_perception.accelerators'
@@ -65,11 +67,18 @@ def _somebody_offers(path: tuple[str, ...]) -> bool:
     return False
 
 
+def _entry_points(group: str, name: str = '') -> list[EntryPoint]:
+    """Return entry points; only here, because it takes long, importlib.metadata is imported."""
+    from importlib.metadata import entry_points
+
+    return [entry for entry in entry_points(group=group) if name in ('', entry.name)]
+
+
 def offered(group: str) -> tuple[str, ...]:
     """Return the names that installed packages offer in a group."""
     if not _somebody_offers(tuple(sys.path)):
         return ()
-    return tuple(sorted({entry.name for entry in entry_points(group=group)}))
+    return tuple(sorted({entry.name for entry in _entry_points(group)}))
 
 
 def _package(entry: EntryPoint) -> str:
@@ -87,7 +96,7 @@ def load_entry_point(group: str, name: str) -> object | None:
     """
     entries = list(
         {
-            (entry.value, _package(entry)): entry for entry in entry_points(group=group, name=name)
+            (entry.value, _package(entry)): entry for entry in _entry_points(group, name)
         }.values()
     )
     if not entries:
@@ -181,7 +190,7 @@ class Kinds(Generic[T]):
 
     def whose(self, name: str) -> str:
         """Return a phrase for messages: the kind, and its package if it is another package."""
-        entries = () if name in self.built_in else entry_points(group=self.group, name=name)
+        entries = () if name in self.built_in else _entry_points(self.group, name)
         return f"{self.noun} '{name}'" + ''.join(f' of {_package(entry)}' for entry in entries)
 
     def load(self, name: str) -> type[T]:

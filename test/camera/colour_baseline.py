@@ -35,7 +35,7 @@ from detection.average_precision import average_precision, ImageBoxes
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.synthetic import (
+from zc_perception.camera.road_scene import (
     CLASS_NAMES,
     MAX_OBJECT_SIDE,
     MIN_OBJECT_SIDE,

@@ -32,7 +32,7 @@ from camera.v4l2_double import DriverDouble
 import cv2
 import numpy as np
 
-from zc_perception.camera.synthetic import RoadScene
+from zc_perception.camera.road_scene import RoadScene
 from zc_perception.camera.v4l2 import choice as memory_module
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device

@@ -86,7 +86,7 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
             camera.set_control('gain', 1)
     finally:
         camera.close()
-    assert CAMERAS.load('v4l2').__name__ == 'V4l2Camera'
+    assert CAMERAS.load('v4l2').__name__ == 'V4l2'
 
 
 @pytest.mark.usefixtures('own_package')

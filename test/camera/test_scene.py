@@ -27,18 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera import synthetic as scene
-from zc_perception.camera.synthetic import (
-    BAR_COLOURS,
+from zc_perception.camera import road_scene as scene
+from zc_perception.camera.road_scene import (
     CLASS_NAMES,
-    ColourBars,
-    draw_counter,
     MAX_OBJECTS,
     MIN_OBJECTS,
     RoadScene,
     SceneObject,
-    TimeCode,
 )
+from zc_perception.camera.synthetic import BAR_COLOURS, ColourBars, draw_counter, TimeCode
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 
 sides = st.integers(32, 420).map(lambda half: 2 * half)
@@ -137,7 +134,7 @@ def test_truth_is_what_is_painted(
     scene = RoadScene(width, height, seed)
     for index in (0, 77, 1234):
         record = RecordingPaint()
-        monkeypatch.setattr('zc_perception.camera.synthetic.paint', record)
+        monkeypatch.setattr('zc_perception.camera.road_scene.paint', record)
         objects = scene.draw(index, *planes(width, height))
         nearest_first = record.touched[::-1]
         hidden = np.zeros((height, width), np.bool_)

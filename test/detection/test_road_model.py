@@ -34,7 +34,7 @@ from detection.average_precision import average_precision, ImageBoxes, precision
 from road_evaluation import RoadModel  # noqa: E402
 
 import zc_perception  # noqa: E402
-from zc_perception.camera.synthetic import CLASS_NAMES  # noqa: E402
+from zc_perception.camera.road_scene import CLASS_NAMES  # noqa: E402
 
 FOLDER = Path(zc_perception.__file__).parent / 'models' / 'road'
 FIRST_HELD_OUT_SEED = 10_000_000

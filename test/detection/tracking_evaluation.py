@@ -46,7 +46,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.synthetic import RoadScene
+from zc_perception.camera.road_scene import RoadScene
 from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.detection.tracking import BYTETRACK, PARAMETERS, Tracking
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter, Trails

@@ -31,7 +31,7 @@ import pytest
 from waiting import until
 
 from zc_perception.camera.recording import Recorder
-from zc_perception.camera.synthetic import RoadScene
+from zc_perception.camera.road_scene import RoadScene
 from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.heaps import SealedMemfd

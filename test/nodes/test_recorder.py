@@ -42,7 +42,7 @@ from std_srvs.srv import Trigger
 from waiting import until
 
 from zc_perception.camera.replay.camera import open_source
-from zc_perception.camera.synthetic import RoadScene
+from zc_perception.camera.road_scene import RoadScene
 from zc_perception.nodes import recorder
 from zc_perception.nodes.recorder import RecorderNode
 

@@ -34,7 +34,7 @@ import pytest
 from waiting import PATIENCE_S
 import yaml
 
-from zc_perception.camera.synthetic import RoadScene
+from zc_perception.camera.road_scene import RoadScene
 from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits

@@ -43,7 +43,7 @@ from pixel.format_samples import (
 )
 import pytest
 
-from zc_perception.camera.synthetic import RoadScene
+from zc_perception.camera.road_scene import RoadScene
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, Transfer

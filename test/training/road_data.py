@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 import torch
 from torch.utils.data import get_worker_info, IterableDataset
 
-from zc_perception.camera.synthetic import MAX_OBJECTS, RoadScene, SceneObject
+from zc_perception.camera.road_scene import MAX_OBJECTS, RoadScene, SceneObject
 from zc_perception.detection.letterbox import Letterbox
 
 INPUT_WIDTH, INPUT_HEIGHT, PAD = 640, 384, 114

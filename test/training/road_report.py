@@ -35,7 +35,7 @@ import numpy as np
 from road_data import INPUT_HEIGHT, INPUT_WIDTH
 from road_evaluation import RoadModel
 
-from zc_perception.camera.synthetic import CLASS_NAMES
+from zc_perception.camera.road_scene import CLASS_NAMES
 
 SIZES = ((640, 360), (1280, 720), (640, 480))
 HELD_OUT_SEED = 20_000_000

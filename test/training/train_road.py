@@ -57,7 +57,7 @@ from road_loss import detection_loss  # noqa: E402
 from road_network import cell_centres, RoadNetwork, STRIDES  # noqa: E402
 from road_report import write_report  # noqa: E402
 
-from zc_perception.camera.synthetic import CLASS_NAMES  # noqa: E402
+from zc_perception.camera.road_scene import CLASS_NAMES  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20

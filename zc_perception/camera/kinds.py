@@ -36,7 +36,7 @@ CAMERAS: Kinds[Camera] = Kinds(
     {
         'synthetic': 'zc_perception.camera.synthetic:SyntheticCamera',
         'replay': 'zc_perception.camera.replay.camera:ReplayCamera',
-        'v4l2': 'zc_perception.camera.v4l2.camera:V4l2Camera',
+        'v4l2': 'zc_perception.camera.v4l2.kind:V4l2',
         'gstreamer': 'zc_perception.camera.gstreamer.camera:GStreamerCamera',
         'argus': 'zc_perception.camera.argus:ArgusCamera',
         'libcamera': 'zc_perception.camera.libcamera:LibcameraCamera',

@@ -34,14 +34,16 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from zc_perception.errors import ZcError
 from zc_perception.memory.owned_fd import OwnedFd
+
+if TYPE_CHECKING:
+    import subprocess
 
 Question = Callable[..., dict[str, Any]]
 TIME_LIMIT_S = 30.0
@@ -77,6 +79,8 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
     :param question: the function. It takes strings and returns something that JSON can express.
     :raises NoAnswerError: there is no answer; the message says why.
     """
+    import subprocess  # only here, because every node imports this module when it starts
+
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('answering', os.MFD_CLOEXEC)) as errors:
         writer = OwnedFd(writing)
@@ -144,6 +148,8 @@ def _understood(
     errors: OwnedFd,
     time_limit_s: float,
 ) -> dict[str, Any]:
+    from subprocess import TimeoutExpired
+
     if text is None:
         raise NoAnswerError(
             f'no answer to {question} within {time_limit_s:g} s: a library, driver or device '
@@ -153,7 +159,7 @@ def _understood(
         answer = json.loads(text)
         if isinstance(answer, dict):
             return answer
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with contextlib.suppress(TimeoutExpired):
         process.wait(_KILLED_S)
     status = process.poll()
     how = f'ended with status {status}'

@@ -40,7 +40,8 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from zc_perception.camera.synthetic import RoadScene, SyntheticCamera
+from zc_perception.camera.road_scene import RoadScene
+from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.errors import ConfigError, error_line, EXIT_FAILURE, EXIT_USAGE, ZcError
 from zc_perception.link.image_conversion import stamp_ns

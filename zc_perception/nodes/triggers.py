@@ -25,14 +25,13 @@ from pathlib import Path
 import queue
 import threading
 import time
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
 from zc_perception.camera.calibration import camera_name_of, ros_home
-from zc_perception.camera.recording import BlackBox, PICTURE_SUFFIX, Snapshot, write_event
 from zc_perception.camera.supervisor import CameraSupervisor
 from zc_perception.errors import CameraError, ConfigError, one_line
 from zc_perception.frame import Frame
@@ -41,6 +40,9 @@ from zc_perception.local_path import expanded
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.perception_node import PerceptionNode
+
+if TYPE_CHECKING:
+    from zc_perception.camera.recording import BlackBox
 
 FRAME_WAIT_S = 2.0
 """Seconds that a snapshot waits for a frame."""
@@ -186,6 +188,8 @@ class SnapshotService(_Trigger):
         return f'{_MOST_WAITING} snapshots wait already; {guess}; call again later'
 
     def _work(self, noted: Any) -> str:
+        from zc_perception.camera.recording import PICTURE_SUFFIX, Snapshot
+
         frame = self._next_frame()
         if frame is None:
             if self._stop.is_set():
@@ -258,6 +262,8 @@ class TriggerService(_Trigger):
         return f'{_MOST_WAITING} triggers wait for the disk; call again later' if waiting else ''
 
     def _work(self, noted: Any) -> str:
+        from zc_perception.camera.recording import write_event
+
         chosen, now_ns = noted
         try:
             written = write_event(chosen, self._folder, now_ns, self._floor_bytes)

@@ -27,13 +27,6 @@ from typing import Any, TYPE_CHECKING
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.replay.source import (
-    FrameSource,
-    Moment,
-    recording_path,
-    refuse_foreign,
-    STAMPS,
-)
 from zc_perception.errors import ConfigError, RecordingError, ZcError
 from zc_perception.frame import Header
 from zc_perception.local_path import local_path
@@ -44,9 +37,17 @@ from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
 if TYPE_CHECKING:
+    from zc_perception.camera.replay.source import FrameSource, Moment
     from zc_perception.machine.system import System
 
 _RAW = ('.nv12', '.yuv')
+STAMPS = ('now', 'recorded')
+"""
+Which stamps frames get: those of the replay, or the recorded ones.
+
+``now``: the ROS clock's time, with the camera's frame_id. ``recorded``: the recording's own
+headers.
+"""
 
 
 def open_source(
@@ -71,6 +72,7 @@ def open_source(
     # The readers are imported here, because no other kind of camera needs them.
     from zc_perception.camera.replay.bag import BagSource, is_bag
     from zc_perception.camera.replay.pictures import ImageSource, PICTURES
+    from zc_perception.camera.replay.source import recording_path, refuse_foreign
     from zc_perception.camera.replay.video import VideoSource
 
     path = recording_path(path)
@@ -151,6 +153,8 @@ class ReplayCamera(DrawnCamera):
             framerate=framerate,
             topic=parameters['replay_topic'],
         )
+        from zc_perception.camera.replay.source import recording_path
+
         try:
             self._video = recording_path(video)
             if self._recorded and not source.has_headers:
@@ -180,6 +184,8 @@ class ReplayCamera(DrawnCamera):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         """Check that the recording exists."""
+        from zc_perception.camera.replay.source import recording_path
+
         super().check(values)
         recording_path(values['video'])
 

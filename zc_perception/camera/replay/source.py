@@ -215,13 +215,6 @@ class RecordedStamps:
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
 """The rate is computed from this many first frames, because later ones may have gaps."""
-STAMPS = ('now', 'recorded')
-"""
-Which stamps frames get: those of the replay, or the recorded ones.
-
-``now``: the ROS clock's time, with the camera's frame_id. ``recorded``: the recording's own
-headers.
-"""
 
 
 @dataclass(frozen=True)

@@ -39,28 +39,17 @@ import os
 import select
 import threading
 import time
-from typing import Any, TYPE_CHECKING
 
 from zc_perception.camera.camera import (
-    Camera,
     CameraOptions,
     CameraStatistics,
     ControlInfo,
     ControlValue,
-    estimated,
     heap_pool,
-    plan,
 )
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2.choice import (
-    aligned_format,
-    choose_formats,
-    frame_memory,
-    MOST_BUFFERS,
-    QUEUED,
-    reserve_of,
-)
+from zc_perception.camera.v4l2.choice import aligned_format, choose_formats, frame_memory
 from zc_perception.camera.v4l2.device import (
     Dequeued,
     find_device,
@@ -70,6 +59,7 @@ from zc_perception.camera.v4l2.device import (
     V4l2Error,
 )
 from zc_perception.camera.v4l2.formats import driver_layout, JPEGS, least_bytes
+from zc_perception.camera.v4l2.kind import QUEUED, reserve_of, V4l2
 from zc_perception.camera.v4l2.mjpeg import (
     BadJpegError,
     bytes_layout,
@@ -82,13 +72,11 @@ from zc_perception.errors import (
     CameraChangedError,
     CameraError,
     CameraLostError,
-    FormatError,
     LayoutError,
     printable,
 )
 from zc_perception.frame import Frame, Header
-from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed
-from zc_perception.memory.heaps import HeapUse, OfferedHeaps
+from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, mapped, Slot, SlotState
 from zc_perception.negotiation.constraints import (
@@ -96,18 +84,11 @@ from zc_perception.negotiation.constraints import (
     Format,
     format_text,
     Placement,
-    Size,
     size_text,
 )
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
-from zc_perception.parameters import ParameterSpec
-from zc_perception.pixel.format_names import from_v4l2
-from zc_perception.pixel.fourcc import fourcc_name, NV12
+from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout
-
-if TYPE_CHECKING:
-    from zc_perception.camera.camera import Agree, PlannedPool
-    from zc_perception.machine.system import System
 
 _NONE = (errno.ENOTTY, errno.EINVAL, errno.ENODATA)
 _NO_SIGNAL = (errno.ENOLINK, errno.ENOLCK, errno.ERANGE)
@@ -521,7 +502,7 @@ _SILENT_FRAMES = 10
 _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 
 
-class V4l2Camera(Camera):
+class V4l2Camera(V4l2):
     """
     Captures from a V4L2 device of the single- or multi-planar API.
 
@@ -533,27 +514,6 @@ class V4l2Camera(Camera):
         can do.
     """
 
-    PARAMETERS = (
-        ParameterSpec('device', '/dev/video0', ('device node. After a loss the same camera is '
-                                                'looked for, wherever it is plugged in.')),
-        ParameterSpec('input', -1, ("which of the device's inputs (HDMI, SDI, …). -1: the "
-                                    'input is not changed.'), '', -1, 63),
-        ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. "
-                                              'auto: the cheapest that suits all and keeps '
-                      'the framerate.'),
-        ParameterSpec('memory', 'auto', ("export: the driver's own buffers. import: the driver "
-                                         'fills buffers from parameter heap.'),
-                      choices=('auto', 'export', 'import')),
-    )  # fmt: skip
-    CHECKS = (
-        Check(
-            'cameras.devices',
-            'each /dev/video*: driver, card, formats, sizes, rates, who uses it',
-            'zc_perception.camera.v4l2.checks:camera_devices',
-        ),
-    )
-    MEMORY = "the driver's buffers"
-    HELD = reserve_of(0)
     identity = ''
 
     def __init__(
@@ -621,48 +581,6 @@ class V4l2Camera(Camera):
     def open(cls, options: CameraOptions) -> V4l2Camera:  # noqa: A003
         """Open the camera; after it was plugged in again, its device node may be another one."""
         return cls(options, find_device(options.identity) if options.identity else None)
-
-    @classmethod
-    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
-        from zc_perception.camera.v4l2.checks import configured
-
-        return configured(system, needs, camera)
-
-    @classmethod
-    def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        return HeapUse.CAMERA_IMPORT if values['memory'] == 'import' else None
-
-    @classmethod
-    def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
-        from zc_perception.camera.v4l2.checks import picture_size
-
-        return (
-            super().picture_size(system, values)
-            if values['width'] and values['height']
-            else picture_size(system, values)
-        )
-
-    @classmethod
-    def planned_pool(
-        cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
-    ) -> PlannedPool | None:
-        """
-        Plan the pool by the driver's own answers, if the driver can be asked.
-
-        If not, the check of the camera itself reports the reason.
-        """
-        from zc_perception.camera.v4l2.checks import driver_pool
-
-        found = driver_pool(system, values, heaps, agree)
-        size = cls.picture_size(system, values)
-        if found is not None or not all(size):
-            return found
-        fourcc = NV12
-        # FormatError: the name is 'auto', a JPEG's, or unknown to this package
-        with contextlib.suppress(FormatError):
-            fourcc = from_v4l2(values['pixel_format']).fourcc
-        known = estimated(size, cls.MEMORY, cls.HELD, fourcc, MOST_BUFFERS)
-        return plan(known, agree, own_heap=heaps is not None)
 
     def _set_framerate(self) -> float:
         wanted = self._wanted_rate

@@ -32,15 +32,10 @@ from typing import Any
 
 from zc_perception.camera.camera import Agree, Known, offered_heaps, plan, PlannedPool, UNKNOWN
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2.choice import (
-    aligned_format,
-    choose_formats,
-    EXPORTED,
-    FormatChoice,
-    reserve_of,
-)
+from zc_perception.camera.v4l2.choice import aligned_format, choose_formats, EXPORTED, FormatChoice
 from zc_perception.camera.v4l2.device import asked, DeviceFile, V4l2Controls, V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import driver_layout, format_offers, JPEGS, SizeRange
+from zc_perception.camera.v4l2.kind import reserve_of
 from zc_perception.camera.v4l2.mjpeg import INSTALL
 from zc_perception.errors import (
     CameraBusyError,

@@ -43,6 +43,7 @@ from zc_perception.camera.v4l2.formats import (
     JPEGS,
     one_placement,
 )
+from zc_perception.camera.v4l2.kind import MOST_BUFFERS
 from zc_perception.camera.v4l2.mjpeg import missing_library, SLOTS
 from zc_perception.errors import (
     AllocationError,
@@ -67,9 +68,6 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.modifier import LINEAR
 
-QUEUED = 3
-"""Buffers that the driver needs queued so that it can always write, and one in hand-over."""
-MOST_BUFFERS = 32
 # The cost of decoding. It is higher than any consumer's preference among formats, because reading
 # YUYV costs less than decoding.
 _DECODING_COST = 1000.0
@@ -117,7 +115,7 @@ class FormatChoice:
         driver is set.
 
         :param heaps: where the driver's buffers may come from, the best first.
-        :param reserve: see :func:`reserve_of`.
+        :param reserve: see :func:`~zc_perception.camera.v4l2.kind.reserve_of`.
         :param why: why the buffers can't come from other heaps.
         :param decoded: where decoded frames may come from.
         """
@@ -179,15 +177,6 @@ class FormatChoice:
             )
             text = f'{name}, taken as the driver fills it'
         return f'{text}: {"; ".join(passed)}' if passed else text
-
-
-def reserve_of(minimum: int) -> int:
-    """
-    Return the number of slots that the driver holds.
-
-    :param minimum: how many queued buffers the driver says that it needs; 0: it doesn't say.
-    """
-    return max(QUEUED, minimum + 1)
 
 
 def aligned_format(
@@ -361,9 +350,6 @@ def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterabl
 
 
 EXPORTED = "the driver's own buffers are used"
-# The most buffers to ask for: VIDEO_MAX_FRAME of kernels before 6.8. Some drivers refuse a request
-# for more.
-_MOST_BUFFERS = 32
 # Several frames are tried, because one frame's pages may be contiguous by chance.
 _TRIALS = 4
 
@@ -409,8 +395,8 @@ class FrameMemory(ABC):
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
         """Make the buffers of *count* frames; return for how many frames the driver made them."""
-        made, _ = self._device.request_buffers(min(count, _MOST_BUFFERS), self.memory)
-        self._make(min(made, _MOST_BUFFERS), driver)
+        made, _ = self._device.request_buffers(min(count, MOST_BUFFERS), self.memory)
+        self._make(min(made, MOST_BUFFERS), driver)
         return len(self._made)
 
     @abstractmethod
@@ -579,7 +565,7 @@ class ImportedMemory(FrameMemory):
         try:
             if not made or (capabilities and not capabilities & abi.BUF_CAP_SUPPORTS_DMABUF):
                 raise CameraError(f"'{self._device.path}': the driver imports no dma-bufs")
-            self._make(min(made, _MOST_BUFFERS), driver)
+            self._make(min(made, MOST_BUFFERS), driver)
         finally:
             # This call also takes queued buffers back.
             self._device.request_buffers(0, self.memory)

@@ -1,0 +1,134 @@
+# Copyright 2026 The zc_perception authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""
+Declare camera v4l2, and plan its pool for ``zc_doctor``.
+
+The camera's own modules are imported only when they are needed, because every capture node imports
+this module when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import contextlib
+import importlib
+from typing import Any, TYPE_CHECKING
+
+from zc_perception.camera.camera import Camera, CameraOptions, estimated, plan
+from zc_perception.errors import FormatError
+from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed
+from zc_perception.memory.heaps import HeapUse, OfferedHeaps
+from zc_perception.negotiation.constraints import Size
+from zc_perception.parameters import ParameterSpec
+from zc_perception.pixel.format_names import from_v4l2
+from zc_perception.pixel.fourcc import NV12
+
+if TYPE_CHECKING:
+    from zc_perception.camera.camera import Agree, PlannedPool
+    from zc_perception.machine.system import System
+
+QUEUED = 3
+"""Buffers that the driver needs queued so that it can always write, and one in hand-over."""
+MOST_BUFFERS = 32
+"""
+The most buffers to ask for: VIDEO_MAX_FRAME of kernels before 6.8. Some drivers refuse a request
+for more.
+"""
+
+
+def _module(name: str) -> Any:
+    """Return a module of this folder; all of them import this one."""
+    return importlib.import_module(f'zc_perception.camera.v4l2.{name}')
+
+
+def reserve_of(minimum: int) -> int:
+    """
+    Return the number of slots that the driver holds.
+
+    :param minimum: how many queued buffers the driver says that it needs; 0: it doesn't say.
+    """
+    return max(QUEUED, minimum + 1)
+
+
+class V4l2(Camera):
+    """
+    The declarations of camera v4l2.
+
+    :class:`~zc_perception.camera.v4l2.camera.V4l2Camera` is the camera itself.
+    """
+
+    PARAMETERS = (
+        ParameterSpec('device', '/dev/video0', ('device node. After a loss the same camera is '
+                                                'looked for, wherever it is plugged in.')),
+        ParameterSpec('input', -1, ("which of the device's inputs (HDMI, SDI, …). -1: the "
+                                    'input is not changed.'), '', -1, 63),
+        ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. "
+                                              'auto: the cheapest that suits all and keeps '
+                      'the framerate.'),
+        ParameterSpec('memory', 'auto', ("export: the driver's own buffers. import: the driver "
+                                         'fills buffers from parameter heap.'),
+                      choices=('auto', 'export', 'import')),
+    )  # fmt: skip
+    CHECKS = (
+        Check(
+            'cameras.devices',
+            'each /dev/video*: driver, card, formats, sizes, rates, who uses it',
+            'zc_perception.camera.v4l2.checks:camera_devices',
+        ),
+    )
+    MEMORY = "the driver's buffers"
+    HELD = reserve_of(0)
+
+    @classmethod
+    def open(cls, options: CameraOptions) -> Camera:  # noqa: A003
+        camera: Camera = _module('camera').V4l2Camera.open(options)
+        return camera
+
+    @classmethod
+    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
+        found: Finding = _module('checks').configured(system, needs, camera)
+        return found
+
+    @classmethod
+    def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
+        return HeapUse.CAMERA_IMPORT if values['memory'] == 'import' else None
+
+    @classmethod
+    def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
+        if values['width'] and values['height']:
+            return super().picture_size(system, values)
+        size: Size = _module('checks').picture_size(system, values)
+        return size
+
+    @classmethod
+    def planned_pool(
+        cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
+    ) -> PlannedPool | None:
+        """
+        Plan the pool by the driver's own answers, if the driver can be asked.
+
+        If not, the check of the camera itself reports the reason.
+        """
+        found: PlannedPool | None = _module('checks').driver_pool(system, values, heaps, agree)
+        size = cls.picture_size(system, values)
+        if found is not None or not all(size):
+            return found
+        fourcc = NV12
+        # FormatError: the name is 'auto', a JPEG's, or unknown to this package
+        with contextlib.suppress(FormatError):
+            fourcc = from_v4l2(values['pixel_format']).fourcc
+        known = estimated(size, cls.MEMORY, cls.HELD, fourcc, MOST_BUFFERS)
+        return plan(known, agree, own_heap=heaps is not None)
