@@ -21,14 +21,14 @@ from collections.abc import Callable
 import os
 from pathlib import Path
 
-from environment.c_header import CHeader
+from doubles.c_layout import c_values
 from environment.errors import SetupError
 from environment.fixtures import headers
 import pytest
 
 
 @pytest.fixture(scope='session')
-def header() -> Callable[[str], CHeader]:
+def header() -> Callable[[str], str]:
     """
     Read a header by its name.
 
@@ -40,23 +40,27 @@ def header() -> Callable[[str], CHeader]:
         if os.environ.get('ZC_RIG') == 'required':
             pytest.fail(f'headers are required: {error}')
         pytest.skip(f'headers can be fetched only on Debian and Ubuntu: {error}')
-    read: dict[str, CHeader] = {}
-
-    def get(name: str) -> CHeader:
-        if name not in read:
-            read[name] = CHeader(paths[name].read_text(encoding='utf-8'))
-        return read[name]
-
-    return get
+    return lambda name: paths[name].read_text(encoding='utf-8').replace('\\\n', ' ')
 
 
 @pytest.fixture(scope='session')
-def drm(header: Callable[[str], CHeader]) -> CHeader:
+def drm(header: Callable[[str], str]) -> str:
     """Return ``drm_fourcc.h`` of libdrm-dev."""
-    return header('drm_fourcc.h')
+    return header('drm_fourcc.h').replace('#include "drm.h"', '#include <linux/types.h>')
 
 
 @pytest.fixture(scope='session')
-def v4l2(header: Callable[[str], CHeader]) -> CHeader:
+def v4l2(header: Callable[[str], str]) -> str:
     """Return ``videodev2.h`` of linux-libc-dev."""
     return header('videodev2.h')
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Callable[..., dict[str, int]]:
+    """Return what a C compiler makes of expressions behind a header's text."""
+
+    def made(text: str, *expressions: str) -> dict[str, int]:
+        (tmp_path / 'header.h').write_text(text, encoding='utf-8')
+        return c_values(expressions, [str(tmp_path / 'header.h')], tmp_path)
+
+    return made

@@ -23,8 +23,6 @@ from pathlib import Path
 import re
 import sys
 
-from environment.c_header import CHeader
-from environment.fixtures import headers
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
@@ -283,19 +281,9 @@ def test_what_nvbufsurface_lacks_is_said(fourcc: str, colours: Colorimetry, why:
 # The format table against the kernel's headers, GStreamer's and sensor_msgs'.
 
 
-# The macros' names after DRM_FORMAT_, written from the header.
-DRM_MACROS = {
-    'NV12': 'NV12', 'NV21': 'NV21', 'NV16': 'NV16', 'NV61': 'NV61', 'NV24': 'NV24', 'NV42': 'NV42',
-    'NV15': 'NV15', 'P010': 'P010',
-    'P012': 'P012', 'P016': 'P016', 'P210': 'P210', 'YUYV': 'YUYV', 'YVYU': 'YVYU', 'UYVY': 'UYVY',
-    'VYUY': 'VYUY', 'YU12': 'YUV420',
-    'YV12': 'YVU420', 'YU16': 'YUV422', 'YV16': 'YVU422', 'YU24': 'YUV444', 'YV24': 'YVU444',
-    'R8  ': 'R8', 'R16 ': 'R16',
-    'RG24': 'RGB888', 'BG24': 'BGR888', 'XR24': 'XRGB8888', 'AR24': 'ARGB8888', 'XB24': 'XBGR8888',
-    'AB24': 'ABGR8888',
-    'RX24': 'RGBX8888', 'RA24': 'RGBA8888', 'BX24': 'BGRX8888', 'BA24': 'BGRA8888',
-    'RG16': 'RGB565', 'BG16': 'BGR565',
-}  # fmt: skip
+DRM_FORMAT = re.compile(
+    r"^#define DRM_FORMAT_\w+\s+fourcc_code\('(.)', '(.)', '(.)', '(.)'\)(?:\s*/\*(.*)\*/)?", re.M
+)
 # V4L2's macros for the same bytes in memory: all planes in one buffer, and a buffer for each
 # plane.
 V4L2_MACROS = {
@@ -338,10 +326,6 @@ LETTERS = {'Cr': 'V', 'Cb': 'U', 'x': 'X'}
 IMAGE_ENCODINGS = Path(sys.prefix, 'include/sensor_msgs/sensor_msgs/image_encodings.hpp')
 
 
-def macro_of(entry: PixelFormat) -> str:
-    return f'DRM_FORMAT_{DRM_MACROS[entry.name]}'
-
-
 def memory_order(most_significant_first: str) -> tuple[str, ...]:
     """
     Return the letters of a header's ``Cr0:Y1:Cb0:Y0`` from the least significant one.
@@ -352,112 +336,96 @@ def memory_order(most_significant_first: str) -> tuple[str, ...]:
     return tuple(LETTERS.get(name, name) for name in reversed(names))
 
 
-@every_format
-def test_codes_are_those_of_the_drm_header(entry: PixelFormat, drm: CHeader) -> None:
-    assert entry.code == drm.value(macro_of(entry))
+@pytest.fixture(scope='session')
+def described(drm: str) -> dict[str, tuple[str, str]]:
+    """By fourcc, what the header says behind its definition, and of the planes before it."""
+    found = {}
+    for match in DRM_FORMAT.finditer(drm):
+        comments = re.findall(r'/\*.*?\*/', drm[: match.start()], re.DOTALL)
+        planes = [comment for comment in comments if 'index 0' in comment]
+        found[''.join(match.groups()[:4])] = (match[5] or '').strip(), (planes or [''])[-1]
+    assert len(found) > 80
+    return found
 
 
-def test_every_fourcc_of_the_drm_header_can_be_written_in_caps(drm: CHeader) -> None:
-    named = [
-        (name, m)
-        for name, m in drm.macros.items()
-        if name.startswith('DRM_FORMAT_') and m.body[:1] == ('fourcc_code',)
-    ]
-    assert len(named) > 80
-    for name, macro in named:
-        text = ''.join(token[1] for token in macro.body if token.startswith("'"))
-        tiled = f'{text}:0x0100000000000002'
-        assert parse_drm_format(tiled) == (drm.value(name), 0x0100000000000002), name
-
-
-@every_format
-def test_the_order_in_memory_is_the_drm_headers(entry: PixelFormat, drm: CHeader) -> None:
-    comment = drm.macros[macro_of(entry)].comment
-    if packed := re.match(r'\[(\d+):0\] ([\w:]+)', comment):
-        (plane,) = entry.planes
-        assert plane.element_bytes * 8 == int(packed[1]) + 1
-        assert plane.components == memory_order(packed[2])
-    elif chroma := re.match(r'(?:(\d)x(\d)|non-)\s*subsampled C([rb]):C[rb] plane', comment):
-        order = {'r': ('U', 'V'), 'b': ('V', 'U')}[chroma[3]]
-        assert entry.planes[1].components in (order, 2 * order)
-    else:
-        order_of_planes = re.search(r'subsampled C(\w) \(1\) and C(\w) \(2\) planes', comment)
-        assert order_of_planes is not None, comment
-        assert entry.components == (
-            ('Y',),
-            *((LETTERS[f'C{letter}'],) for letter in order_of_planes.groups()),
-        )
+def test_every_fourcc_of_the_drm_header_can_be_written_in_caps(
+    drm: str, described: dict[str, object], values: Callable[..., dict[str, int]]
+) -> None:
+    calls = {name: 'fourcc_code({!r}, {!r}, {!r}, {!r})'.format(*name) for name in described}
+    numbers = values(drm, *calls.values())
+    for name, call in calls.items():
+        tiled = f'{name}:0x0100000000000002'
+        assert parse_drm_format(tiled) == (numbers[call], 0x0100000000000002), name
+    assert FORMATS.keys() <= set(numbers.values())
 
 
 @every_format
-def test_the_subsampling_is_the_drm_headers(entry: PixelFormat, drm: CHeader) -> None:
-    comment = drm.macros[macro_of(entry)].comment
+def test_planes_are_those_that_the_drm_header_describes(
+    entry: PixelFormat, described: dict[str, tuple[str, str]]
+) -> None:
+    comment, block = described[entry.name]
     if 'subsampled' not in comment:
-        assert len(entry.planes) == 1
+        packed = re.match(r'\[(\d+):0\] ([\w:]+)', comment)
+        (plane,) = entry.planes
+        assert packed and plane.element_bytes * 8 == int(packed[1]) + 1
+        assert plane.components == memory_order(packed[2])
         assert entry.horizontal == (2 if 'Cr0' in comment else 1)  # one chroma pair for Y0 and Y1
         return
-    match = re.match(r'(\d)x(\d) subsampled', comment)
-    horizontal, vertical = (int(match[1]), int(match[2])) if match else (1, 1)
     luma, chroma = entry.planes[0], entry.planes[1]
+    if pair := re.search(r'subsampled C([rb]):C[rb] plane', comment):
+        order = {'r': ('U', 'V'), 'b': ('V', 'U')}[pair[1]]
+        assert chroma.components in (order, 2 * order)
+    else:
+        planes = re.search(r'subsampled C(\w) \(1\) and C(\w) \(2\) planes', comment)
+        assert planes is not None, comment
+        letters = [(LETTERS[f'C{letter}'],) for letter in planes.groups()]
+        assert entry.components == (('Y',), *letters)
+    ratio = re.match(r'(\d)x(\d) subsampled', comment)
+    horizontal, vertical = map(int, ratio.groups()) if ratio else (1, 1)
     # Pixels for one chroma sample, which is a pair in one plane and one of two planes' in three.
     samples = len(chroma.components) // (2 if len(entry.planes) == 2 else 1)
     assert (chroma.horizontal / samples, chroma.vertical) == (horizontal, vertical)
     assert luma.horizontal == len(luma.components) and luma.vertical == 1
-    assert all(
-        plane == entry.planes[1] or plane.components != chroma.components
-        for plane in entry.planes[2:]
-    )
-
-
-@every_format
-def test_planes_and_their_bits_are_the_drm_headers(entry: PixelFormat, drm: CHeader) -> None:
-    if 'subsampled' not in drm.macros[macro_of(entry)].comment:
-        assert len(entry.planes) == 1
-        return
-    block = drm.preceding_comment(macro_of(entry), 'index 0')
-    described = {
-        int(index): int(bits) + 1
-        for index, bits in re.findall(r'index (\d)\s*[=:].*?\[(\d+):0\]', block)
-    }
+    bits = {int(i): int(n) + 1 for i, n in re.findall(r'index (\d)\s*[=:].*?\[(\d+):0\]', block)}
     assert [plane.element_bytes * 8 for plane in entry.planes] == [
-        described[i] for i in range(len(described))
+        bits[i] for i in range(len(bits))
     ]
     if significant := re.search(r'index 0 = Y plane, \[15:0\] Y:x \[(\d+):\d\]', block):
         assert entry.bits == int(significant[1])
 
 
-def v4l2_code(header: CHeader, macro: str) -> int:
-    name = f'V4L2_PIX_FMT_{macro}'
-    if name not in header:
-        assert macro in YOUNG_IN_V4L2, f'{name} is not in videodev2.h'
-        return fourcc_code(YOUNG_IN_V4L2[macro])
-    return header.value(name)
+def v4l2_name(header: str, macro: str | None) -> str | None:
+    """Return the four characters of a macro of the header."""
+    if macro is None:
+        return None
+    found = re.search(rf'V4L2_PIX_FMT_{macro}\s+v4l2_fourcc\((.*?)\)', header)
+    return YOUNG_IN_V4L2[macro] if found is None else ''.join(re.findall("'(.)'", found[1]))
 
 
 @every_format
-def test_v4l2_names_are_those_of_the_kernel_header(entry: PixelFormat, v4l2: CHeader) -> None:
-    for name, macro in zip(
-        (entry.v4l2, entry.v4l2_multiplanar), V4L2_MACROS[entry.name], strict=True
-    ):
-        assert (None if name is None else fourcc_code(name)) == (
-            None if macro is None else v4l2_code(v4l2, macro)
-        )
+def test_v4l2_names_are_those_of_the_kernel_header(entry: PixelFormat, v4l2: str) -> None:
+    names = tuple(v4l2_name(v4l2, macro) for macro in V4L2_MACROS[entry.name])
+    assert (entry.v4l2, entry.v4l2_multiplanar) == names
 
 
-def test_v4l2_tiled_names_are_those_of_the_kernel_header(v4l2: CHeader) -> None:
-    assert set(V4L2_TILED_MACROS) == set(_V4L2_TILED)
-    for name, macro in V4L2_TILED_MACROS.items():
-        assert fourcc_code(name) == v4l2_code(v4l2, macro)
-    # The kernel's older name for the same tiles.
-    assert v4l2.value('V4L2_PIX_FMT_SUNXI_TILED_NV12') == fourcc_code('ST12')
+def test_v4l2_tiled_names_are_those_of_the_kernel_header(v4l2: str) -> None:
+    names = {name: v4l2_name(v4l2, macro) for name, macro in V4L2_TILED_MACROS.items()}
+    assert names == {name: name for name in _V4L2_TILED}
 
 
-def test_gstreamer_names_are_those_of_its_header(header: Callable[[str], CHeader]) -> None:
-    text = header('video-format.h').text
-    enum = set(re.findall(r'^\s+GST_VIDEO_FORMAT_(\w+)[,\s]', text, re.MULTILINE))
-    assert len(enum) > 100
-    ours = {f.gstreamer for f in FORMATS.values() if f.gstreamer} | set(_GSTREAMER_TILED.values())
-    assert ours - enum <= YOUNG_IN_GSTREAMER
+def test_names_and_numbers_of_formats_are_those_of_gstreamer_s_header(
+    header: Callable[[str], str],
+) -> None:
+    text = header('video-format.h')
+    body = text[slice(text.index('typedef enum {'), text.index('} GstVideoFormat;'))]
+    names = re.findall(r'^  GST_VIDEO_FORMAT_(\w+)', body, re.MULTILINE)
+    numbers = {name: number for number, name in enumerate(names)}
+    assert numbers['UNKNOWN'] == 0 and numbers['NV12'] == 23 and len(names) > 100
+    known = {f.gstreamer for f in FORMATS.values() if f.gstreamer}
+    assert (known | set(_GSTREAMER_TILED.values())) - numbers.keys() <= YOUNG_IN_GSTREAMER
+    assert set(VIDEO_FORMATS) == known
+    for name, number in VIDEO_FORMATS.items():
+        assert numbers.get(name, number) == number, name
 
 
 def test_ros_encodings_are_those_of_sensor_msgs() -> None:
@@ -588,18 +556,6 @@ def test_what_has_no_string(fourcc: int, modifier: int, why: str) -> None:
 def layout(name: str, modifier: int = LINEAR, **options: int | bool) -> ImageLayout:
     made = compute_layout(fourcc_code(name), 640, 360, **options)  # type: ignore[arg-type]
     return ImageLayout(made.width, made.height, made.fourcc, modifier, made.planes)
-
-
-def test_numbers_of_formats_are_those_of_the_header() -> None:
-    text = headers()['video-format.h'].read_text()
-    body = text[slice(text.index('typedef enum {'), text.index('} GstVideoFormat;'))]
-    names = re.findall(r'^  GST_VIDEO_FORMAT_(\w+)', body, re.MULTILINE)
-    numbers = {name.lower(): number for number, name in enumerate(names)}
-    assert numbers['unknown'] == 0 and numbers['nv12'] == 23
-    known = {f.gstreamer for f in FORMATS.values() if f.gstreamer}
-    assert set(VIDEO_FORMATS) == known
-    for name, number in VIDEO_FORMATS.items():
-        assert numbers.get(name.lower(), number) == number, name
 
 
 @pytest.mark.parametrize(
