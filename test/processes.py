@@ -17,7 +17,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+import os
+from pathlib import Path
+import subprocess
+from typing import Any
+
 from zc_perception.observe.processes import process_state
+
+TEST = Path(__file__).resolve().parent
+
+
+def environment() -> dict[str, str]:
+    """For programs that import the tests' kits."""
+    return {**os.environ, 'PYTHONPATH': f'{TEST}{os.pathsep}{TEST.parent}'}
+
+
+@contextmanager
+def ready(*words: object) -> Iterator[subprocess.Popen[str]]:
+    """Start a program of the tests that says 'ready', and kill it at the end."""
+    with subprocess.Popen(
+        list(map(str, words)),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(),
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == 'ready\n'
+            yield process
+        finally:
+            process.kill()
+
+
+def ran(
+    *words: object, timeout: float = 300.0, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return what it has written."""
+    return subprocess.run(
+        list(map(str, words)),
+        capture_output=True, text=True, timeout=timeout, check=check, **options,
+    )  # fmt: skip
 
 
 def is_alive(pid: int) -> bool:

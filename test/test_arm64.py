@@ -40,6 +40,7 @@ import subprocess
 import sys
 from typing import Any
 
+from processes import ran
 import pytest
 
 import zc_perception
@@ -237,29 +238,9 @@ def test_a_compiler_for_arm64_says_the_same(tmp_path: Path) -> None:
     )
     environment = {**os.environ, 'PATH': f'{tmp_path}{os.pathsep}{os.environ["PATH"]}'}
     subprocess.run(['gcc', '-o', tmp_path / 'probe', probe], env=environment, check=True)
-    said = subprocess.run(
-        [tmp_path / 'probe'], env=environment, check=True, capture_output=True, text=True
-    ).stdout
+    said = ran(tmp_path / 'probe', env=environment, check=True).stdout
     assert said == '1 16', 'a char without a sign: that is arm64'
-    command = [
-        sys.executable,
-        '-m',
-        'pytest',
-        '-q',
-        '-p',
-        'no:cacheprovider',
-        *CHECKED_BY_C,
-        '-k',
-        'not cpp',
-    ]
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', *CHECKED_BY_C]
+    done = ran(*command, '-k', 'not cpp', cwd=REPOSITORY, env=environment)
     assert done.returncode == 0, done.stdout[-3000:]
     assert ' passed' in done.stdout and 'failed' not in done.stdout

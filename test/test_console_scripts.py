@@ -22,6 +22,7 @@ from pathlib import Path
 import subprocess
 import sys
 
+from processes import ran
 import pytest
 
 import zc_perception
@@ -75,9 +76,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     entry = (SCRIPTS | BENCH)[program]
     command = [sys.executable, '-c', SCRIPT, ','.join(missing), entry, program, *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY
-    )
+    return ran(*command, cwd=REPOSITORY)
 
 
 @pytest.mark.parametrize('module', sorted({entry.partition(':')[0] for entry in SCRIPTS.values()}))
@@ -87,13 +86,7 @@ def test_little_is_imported_before_signals_are_handled(module: str) -> None:
         'import contextlib, functools, importlib, os, re, sys; before = set(sys.modules); '
         f'importlib.import_module({module!r}); print(*(set(sys.modules) - before))'
     )
-    done = subprocess.run(
-        [sys.executable, '-S', '-c', program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=REPOSITORY,
-    )
+    done = ran(sys.executable, '-S', '-c', program, check=True, cwd=REPOSITORY)
     others = {name for name in done.stdout.split() if not name.startswith('zc_perception')}
     assert others <= {'__future__', 'signal', 'time', 'errno', 'collections.abc'}
 

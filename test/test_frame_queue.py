@@ -24,6 +24,7 @@ import os
 import select
 import sys
 import threading
+from typing import Any
 
 from frame_queues import FrameQueue
 import pytest
@@ -102,29 +103,26 @@ def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeF
     assert pool.statistics().holders == {}
 
 
-class _Nothing:
-    """A source that never has anything."""
+class _Source:
+    """Has something ready all the time; *receive* says what."""
 
-    def __init__(self) -> None:
-        self.pipe = os.pipe()
+    def __init__(self, receive: Callable[[], Any] = lambda: None, ready: int = 1) -> None:
+        self.receive = receive
+        self._fd = os.eventfd(ready)
 
     def fileno(self) -> int:
-        return self.pipe[0]
+        return self._fd
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
         epoll.poll(timeout_s)
 
-    def receive(self) -> Frame | None:
-        return None
-
     def close(self) -> None:
-        for number in self.pipe:
-            os.close(number)
+        os.close(self._fd)
 
 
 def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -> None:
     gc.collect()  # what others have left would end in between
-    queue, source, got = FrameQueue(1), _Nothing(), []
+    queue, source, got = FrameQueue(1), _Source(ready=0), []
     none = len(os.listdir('/proc/self/fd'))
     queue.fileno()
     before = len(os.listdir('/proc/self/fd'))
@@ -155,7 +153,7 @@ def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
     sys.setswitchinterval(1e-6)
     try:
         for turn in range(500):
-            queue, source = FrameQueue(1), _Nothing()
+            queue, source = FrameQueue(1), _Source(ready=0)
             queue.attach(source)
             waiting = threading.Thread(target=get, args=(queue,))
             waiting.start()
@@ -171,29 +169,9 @@ def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
     assert errors == [] and len(os.listdir('/proc/self/fd')) == before
 
 
-class _Endless:
-    """A source that always has something, and says whose it is."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._fd = os.eventfd(1)
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        epoll.poll(timeout_s)
-
-    def receive(self) -> str:
-        return self._name
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 @pytest.mark.parametrize('timeout_s', [0.0, 10.0])
 def test_a_source_that_always_has_something_keeps_no_other_from_its_turn(timeout_s: float) -> None:
-    sources = [_Endless(name) for name in 'abc']
+    sources = [_Source(lambda name=name: name) for name in 'abc']
     queue: KeepLastQueue[str] = KeepLastQueue(1, release=lambda entry: None)
     for source in sources:
         queue.attach(source)
@@ -207,24 +185,12 @@ def test_a_source_that_always_has_something_keeps_no_other_from_its_turn(timeout
         source.close()
 
 
-class _Socket:
+class _Socket(_Source):
     """A source in which another thread puts what it sends."""
 
     def __init__(self) -> None:
         self.sent: deque[int] = deque()
-        self._fd = os.eventfd(1)
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        epoll.poll(timeout_s)
-
-    def receive(self) -> int | None:
-        return self.sent.popleft() if self.sent else None
-
-    def close(self) -> None:
-        os.close(self._fd)
+        super().__init__(lambda: self.sent.popleft() if self.sent else None)
 
 
 @pytest.fixture

@@ -24,22 +24,16 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+from processes import ran
 import pytest
 
 import zc_perception
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
-    'AdaptedPublisher',
-    'AdaptedSubscription',
-    'Frame',
-    'FramePublisher',
-    'FrameReader',
-    'FrameSubscription',
-    'TypeAdapter',
-    'create_camera_subscription',
-    'create_frame_subscription',
-}
+    'AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameReader',
+    'FrameSubscription', 'TypeAdapter', 'create_camera_subscription', 'create_frame_subscription',
+}  # fmt: skip
 # As where it is not installed: no finder has it.
 WITHOUT_ROS = """
 import sys
@@ -55,9 +49,7 @@ sys.meta_path.append(WithoutRos)
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """Return *code* in a new Python."""
-    return subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, timeout=120.0, check=False
-    )
+    return ran(sys.executable, '-c', code)
 
 
 def loaded(statement: str) -> set[str]:
@@ -125,12 +117,5 @@ def test_another_module_that_is_missing_is_named_as_it_is() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     manifest = ElementTree.parse(ROOT / 'package.xml').findtext('version')
-    set_up = subprocess.run(
-        [sys.executable, 'setup.py', '--version'],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120.0,
-        check=True,
-    )
+    set_up = ran(sys.executable, 'setup.py', '--version', cwd=ROOT, check=True)
     assert zc_perception.__version__ == manifest == set_up.stdout.split()[-1]

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 import re
 import shutil
-import subprocess
 import sys
 
+from processes import ran
 import pytest
 
 import zc_perception
@@ -87,9 +87,7 @@ def copied_alone(folder: Path) -> Path:
 
 def asked(package: Path) -> str:
     say = "import shipped_files; print(shipped_files.shipped_file('docs/models.md'))"
-    return subprocess.run(
-        [sys.executable, '-c', say], cwd=package, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return ran(sys.executable, '-c', say, cwd=package, check=True).stdout.strip()
 
 
 @pytest.mark.parametrize(

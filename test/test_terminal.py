@@ -20,11 +20,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 import signal
-import subprocess
 import sys
 import time
 from types import FrameType
 
+from processes import ran
 import pytest
 from verify.command_kit import ENDING
 
@@ -60,13 +60,7 @@ def test_a_signal_during_the_imports_is_one_line(
     program = _PROGRAM.format(
         command=command, module=module, number=int(number), argument=argument
     )
-    done = subprocess.run(
-        [sys.executable, '-c', program],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[1],
-    )
+    done = ran(sys.executable, '-c', program, cwd=Path(__file__).parents[1])
     line = f'{command.rpartition(".")[2]}: ended by {number.name}\n'
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, '', line)
 
@@ -91,13 +85,7 @@ def test_who_ignores_a_signal_goes_on_to_do_so() -> None:
         '    os.kill(os.getpid(), signal.SIGHUP)\n'
         'print("there")\n'
     )
-    done = subprocess.run(
-        [sys.executable, '-c', program],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[1],
-    )
+    done = ran(sys.executable, '-c', program, cwd=Path(__file__).parents[1])
     assert done.stdout == 'there\n'
 
 

@@ -24,6 +24,7 @@ import stat
 import subprocess
 import sys
 
+from processes import ran
 import pytest
 
 from zc_perception.errors import ConfigError
@@ -130,10 +131,8 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
         'try: write_whole(Path(sys.argv[1]), "x" * 2000)\n'
         'except OSError as error: print(error.strerror)'
     )
-    ran = subprocess.run(
-        [sys.executable, '-c', limited, str(path)], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.strip() == 'File too large'
+    done = ran(sys.executable, '-c', limited, path, check=True)
+    assert done.stdout.strip() == 'File too large'
     assert path.read_text() == 'before' and list(tmp_path.iterdir()) == [path]
 
 

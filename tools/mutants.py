@@ -161,6 +161,15 @@ def _mutants(path: Path) -> Iterator[Mutant]:
         yield mutant._replace(function=nth)
 
 
+#: Tests of another room that say what this one is for.
+_ALSO = {
+    'machine': [
+        f'test/doctor/test_doctor_{name}.py'
+        for name in ('running', 'needs', 'cameras', 'broken_vehicles')
+    ]
+}
+
+
 class Room:
     """A room's files, its tests, and which of them reach which line."""
 
@@ -169,7 +178,7 @@ class Room:
         package = TREE / 'zc_perception' / name
         if package.is_dir():
             self.files = sorted(package.rglob('*.py'))
-            self.tests = [f'test/{name}']
+            self.tests = [f'test/{name}', *_ALSO.get(name, ())]
         else:
             self.files = [package.with_suffix('.py')]
             self.tests = [str(p.relative_to(TREE)) for p in TREE.glob(f'test/test_{name}*.py')]

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import errno
 
 from camera.v4l2_double import DriverDouble
@@ -119,35 +120,54 @@ def set_(**values: object) -> Breakage:
     return change
 
 
-HEAPS = ('dma_heap/linux,cma', 'dma_heap/system', 'udmabuf')
+def _all(status: str, where: Sequence[str]) -> Expected:
+    parts = (one.partition(' ') for one in where)
+    return {(check, subject): status for check, _, subject in parts}
+
+
+def fails(*where: str) -> Expected:
+    """Return what fails: each a check, and behind a blank its subject."""
+    return _all('fail', where)
+
+
+def warns(*where: str) -> Expected:
+    """Return what is warned of, likewise."""
+    return _all('warn', where)
+
+
+SMALL_CMA = write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n')
+WITH_ARGUS = answer(
+    'gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')}
+)
+CMA_HEAP, SYSTEM_HEAP = 'dma_heap/linux,cma', 'dma_heap/system'
 BROKEN: dict[str, tuple[Breakage, Expected]] = {
-    'kernel of JetPack 6': (Vehicle.tegra, {('kernel.sync_file_ioctls', ''): 'warn'}),
+    'kernel of JetPack 6': (Vehicle.tegra, warns('kernel.sync_file_ioctls')),
     'kernel before dma-heaps': (
         write('proc/sys/kernel/osrelease', '5.4.0-old'),
-        {('kernel.release', ''): 'fail'},
+        fails('kernel.release'),
     ),
     'heap of the parameter file refused': (
         refuse('/dev/dma_heap/linux,cma'),
-        {
-            ('memory.heaps', HEAPS[0]): 'fail',
-            ('buffers.cpu', HEAPS[0]): 'fail',
-            ('buffers.fences', HEAPS[0]): 'fail',
-            ('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail',
-        },
+        fails(
+            'memory.heaps dma_heap/linux,cma',
+            'buffers.cpu dma_heap/linux,cma',
+            'buffers.fences dma_heap/linux,cma',
+            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
+        ),
     ),
     'another heap refused': (
         refuse('/dev/dma_heap/system'),
-        {
-            ('memory.heaps', HEAPS[1]): 'warn',
-            ('buffers.cpu', HEAPS[1]): 'warn',
-            ('buffers.fences', HEAPS[1]): 'warn',
-            ('buffers.import', f'{HEAPS[1]} -> {CARD}'): 'warn',
-        },
+        warns(
+            'memory.heaps dma_heap/system',
+            'buffers.cpu dma_heap/system',
+            'buffers.fences dma_heap/system',
+            'buffers.import dma_heap/system -> metis-0:1:0',
+        ),
     ),
-    'heap of the parameter file missing': (no_cma_heap, {('memory.heaps', HEAPS[0]): 'fail'}),
+    'heap of the parameter file missing': (no_cma_heap, fails('memory.heaps dma_heap/linux,cma')),
     'no heap at all': (
         all_of(no_heaps, capture(heap='auto')),
-        {('memory.heaps', ''): 'fail', ('buffers.import', ''): 'fail'},
+        fails('memory.heaps', 'buffers.import'),
     ),
     'participants with more than CMA has': (
         capture(
@@ -157,80 +177,68 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
             height=1080,
             participants=['recorder: NV12; stride_align=4096; slots=40'],
         ),
-        {('memory.cma_pool', ''): 'fail'},
+        fails('memory.cma_pool'),
     ),
     'inference that holds more than the driver has': (
         all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)),
-        {('agreement.planned', CAPTURE): 'fail'},
+        fails('agreement.planned /capture'),
     ),
-    'CMA smaller than the pool': (
-        write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'),
-        {('memory.cma_pool', ''): 'fail'},
-    ),
+    'CMA smaller than the pool': (SMALL_CMA, fails('memory.cma_pool')),
     'CMA used up': (
         write('proc/meminfo', 'CmaTotal: 262144 kB\nCmaFree: 2000 kB\n'),
-        {('memory.cma_pool', ''): 'fail'},
+        fails('memory.cma_pool'),
     ),
-    'no CMA': (write('proc/meminfo', 'MemTotal: 8000 kB\n'), {('memory.cma_pool', ''): 'fail'}),
+    'no CMA': (write('proc/meminfo', 'MemTotal: 8000 kB\n'), fails('memory.cma_pool')),
     'heap without memory': (
-        set_(empty_heaps={HEAPS[0]}),
-        {
-            ('buffers.cpu', HEAPS[0]): 'fail',
-            ('buffers.fences', HEAPS[0]): 'fail',
-            ('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail',
-        },
+        set_(empty_heaps={CMA_HEAP}),
+        fails(
+            'buffers.cpu dma_heap/linux,cma',
+            'buffers.fences dma_heap/linux,cma',
+            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
+        ),
     ),
     'heap whose buffers are not coherent': (
-        set_(forgetful_heaps={HEAPS[0]}),
-        {('buffers.cpu', HEAPS[0]): 'fail'},
+        set_(forgetful_heaps={CMA_HEAP}),
+        fails('buffers.cpu dma_heap/linux,cma'),
     ),
     'heap that the card cannot map': (
-        set_(unmappable_heaps={HEAPS[0]}),
-        {('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail'},
+        set_(unmappable_heaps={CMA_HEAP}),
+        fails('buffers.import dma_heap/linux,cma -> metis-0:1:0'),
     ),
     'scattered heap that the card cannot map': (
-        set_(unmappable_heaps={HEAPS[1]}),
-        {('buffers.import', f'{HEAPS[1]} -> {CARD}'): 'warn'},
+        set_(unmappable_heaps={SYSTEM_HEAP}),
+        warns('buffers.import dma_heap/system -> metis-0:1:0'),
     ),
-    'no camera': (
-        no_camera,
-        {('cameras.devices', ''): 'fail', ('cameras.configured', CAPTURE): 'fail'},
-    ),
+    'no camera': (no_camera, fails('cameras.devices', 'cameras.configured /capture')),
     'camera refused': (
         refuse('/dev/video0'),
-        {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'},
+        fails('cameras.devices /dev/video0', 'cameras.configured /capture'),
     ),
-    'camera in use': (
-        busy,
-        {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'},
-    ),
+    'camera in use': (busy, fails('cameras.devices /dev/video0', 'cameras.configured /capture')),
     'camera without NV12': (
         video('YUYV'),
-        {('cameras.configured', CAPTURE): 'fail', ('agreement.planned', CAPTURE): 'warn'},
+        fails('cameras.configured /capture') | warns('agreement.planned /capture'),
     ),
     'camera without NV12, which nobody needs': (
         all_of(video('YUYV'), inference(accelerator='onnx')),
-        {('cameras.configured', CAPTURE): 'warn'},
+        warns('cameras.configured /capture'),
     ),
     'camera without the format': (
         capture(pixel_format='UYVY'),
-        {('cameras.configured', CAPTURE): 'fail'},
+        fails('cameras.configured /capture'),
     ),
     'camera without the size': (
         capture(width=1280, height=720),
-        {('cameras.configured', CAPTURE): 'fail'},
+        fails('cameras.configured /capture'),
     ),
-    'camera without the rate': (
-        capture(framerate=120.0),
-        {('cameras.configured', CAPTURE): 'fail'},
-    ),
+    'camera without the rate': (capture(framerate=120.0), fails('cameras.configured /capture')),
     'camera that takes no buffers': (
         video('NV12', memory=1),
-        {('cameras.configured', CAPTURE): 'fail'},
+        fails('cameras.configured /capture'),
     ),
     'camera that is a metadata node': (
         lambda v: v.videos.update({'/dev/video0': MetadataNode()}),
-        {('cameras.configured', CAPTURE): 'fail'},
+        fails('cameras.configured /capture'),
     ),
     'another camera in use': (
         all_of(
@@ -240,83 +248,63 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         ),
         {},
     ),
-    'camera of no known kind': (
-        capture(camera='webcam'),
-        {('cameras.configured', CAPTURE): 'fail'},
-    ),
-    'heap of no known kind': (capture(heap='cma'), {('memory.heaps', 'cma'): 'fail'}),
+    'camera of no known kind': (capture(camera='webcam'), fails('cameras.configured /capture')),
+    'heap of no known kind': (capture(heap='cma'), fails('memory.heaps cma')),
     'NVMM frames on a board without a pool': (
-        all_of(
-            Vehicle.tegra,
-            capture(camera='argus'),
-            write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'),
-            answer(
-                'gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')}
-            ),
-        ),
-        {('memory.cma_pool', ''): 'warn', ('kernel.sync_file_ioctls', ''): 'warn'},
+        all_of(Vehicle.tegra, capture(camera='argus'), SMALL_CMA, WITH_ARGUS),
+        warns('memory.cma_pool', 'kernel.sync_file_ioctls'),
     ),
     "driver's own buffers and a small pool": (
-        all_of(
-            capture(memory='export'),
-            write('proc/meminfo', ('CmaTotal: 2048 kB\nCmaFree: 2048 kB\n')),
-        ),
-        {('memory.cma_pool', ''): 'warn'},
+        all_of(capture(memory='export'), SMALL_CMA),
+        warns('memory.cma_pool'),
     ),
     'camera whose size nobody knows': (
-        all_of(capture(camera='gstreamer', pipeline='videotestsrc', width=0)),
-        {('memory.cma_pool', ''): 'warn'},
+        capture(camera='gstreamer', pipeline='videotestsrc', width=0),
+        warns('memory.cma_pool'),
     ),
-    'no card': (no_card, {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'}),
-    'card without driver': (
-        no_driver,
-        {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'},
-    ),
-    'card without node': (no_node, {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'}),
+    'no card': (no_card, fails('metis.cards', 'buffers.import')),
+    'card without driver': (no_driver, fails('metis.cards', 'buffers.import')),
+    'card without node': (no_node, fails('metis.cards', 'buffers.import')),
     'card that is not the one named': (
         inference(accelerator_device='metis-0:9:0'),
-        {('metis.cards', 'metis-0:9:0'): 'fail'},
+        fails('metis.cards metis-0:9:0'),
     ),
     'card refused': (
         refuse(f'/dev/{CARD}'),
-        {
-            ('metis.access', CARD): 'fail',
-            ('metis.ioctls', CARD): 'fail',
-            ('buffers.import', CARD): 'fail',
-        },
+        fails(
+            'metis.access metis-0:1:0', 'metis.ioctls metis-0:1:0', 'buffers.import metis-0:1:0'
+        ),
     ),
     'shipped driver': (
         set_(level=0),
-        {
-            ('metis.ioctls', CARD): 'fail',
-            **{('buffers.import', f'{heap} -> {CARD}'): 'fail' for heap in HEAPS},
-        },
+        fails(
+            'metis.ioctls metis-0:1:0',
+            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
+            'buffers.import dma_heap/system -> metis-0:1:0',
+            'buffers.import udmabuf -> metis-0:1:0',
+        ),
     ),
-    'driver of the first generation': (set_(level=1), {('metis.ioctls', CARD): 'warn'}),
-    'link with one lane': (pci(current_link_width='1'), {('metis.link', CARD): 'fail'}),
+    'driver of the first generation': (set_(level=1), warns('metis.ioctls metis-0:1:0')),
+    'link with one lane': (pci(current_link_width='1'), fails('metis.link metis-0:1:0')),
     'slow link of a slow slot': (
         pci(current_link_speed='2.5 GT/s PCIe'),
-        {('metis.link', CARD): 'fail'},
+        fails('metis.link metis-0:1:0'),
     ),
     'link that is not shown': (
         lambda v: (v.pci / 'current_link_width').unlink(),
-        {('metis.link', CARD): 'warn'},
+        warns('metis.link metis-0:1:0'),
     ),
-    'no IOMMU': (lambda v: (v.pci / 'iommu_group').unlink(), {('metis.iommu', CARD): 'warn'}),
+    'no IOMMU': (lambda v: (v.pci / 'iommu_group').unlink(), warns('metis.iommu metis-0:1:0')),
     'IOMMU that passes through': (
         write('sys/kernel/iommu_groups/7/type', 'identity'),
-        {('metis.iommu', CARD): 'warn'},
+        warns('metis.iommu metis-0:1:0'),
     ),
     'runtime missing': (
         all_of(
             inference(accelerator='axruntime'),
             answer('voyager', error='needs libaxruntime.so: not there; install it'),
         ),
-        {
-            ('voyager.runtime', ''): 'fail',
-            ('voyager.toolchain', ''): 'fail',
-            ('metis.attach', CARD): 'fail',
-        },
+        fails('voyager.runtime', 'voyager.toolchain', 'metis.attach metis-0:1:0'),
     ),
     'driver too old for the runtime, and no tools': (
         all_of(
@@ -325,27 +313,21 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
             runtime('1.8.0'),
             lambda v: v.environment.update(PATH='/nowhere'),
         ),
-        {
-            ('voyager.runtime', 'driver'): 'fail',
-            ('voyager.runtime', 'lspci'): 'warn',
-            ('voyager.runtime', 'lsmod'): 'warn',
-            ('metis.attach', CARD): 'fail',
-        },
+        fails('voyager.runtime driver', 'metis.attach metis-0:1:0')
+        | warns('voyager.runtime lspci', 'voyager.runtime lsmod'),
     ),
     'argus without a Jetson': (
         capture(camera='argus'),
-        {('jetson.release', ''): 'fail', ('gstreamer.elements', 'nvarguscamerasrc'): 'fail'},
+        fails('jetson.release', 'gstreamer.elements nvarguscamerasrc'),
     ),
     'argus whose library is another': (
         all_of(
             Vehicle.tegra,
             capture(camera='argus'),
             answer('nvbufsurface', error='its structs are others'),
-            answer(
-                'gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')}
-            ),
+            WITH_ARGUS,
         ),
-        {('jetson.nvbufsurface', ''): 'fail', ('kernel.sync_file_ioctls', ''): 'warn'},
+        fails('jetson.nvbufsurface') | warns('kernel.sync_file_ioctls'),
     ),
     'no GStreamer for a pipeline': (
         all_of(
@@ -353,10 +335,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
             answer('gstreamer', error='it needs GStreamer: x; install it'),
             answer('pipeline', error='no GStreamer'),
         ),
-        {('gstreamer.library', ''): 'fail', ('gstreamer.pipeline', CAPTURE): 'fail'},
+        fails('gstreamer.library', 'gstreamer.pipeline /capture'),
     ),
-    'empty pipeline': (capture(camera='gstreamer'), {('gstreamer.pipeline', CAPTURE): 'fail'}),
-    'no libcamera': (capture(camera='libcamera'), {('libcamera.bindings', ''): 'fail'}),
+    'empty pipeline': (capture(camera='gstreamer'), fails('gstreamer.pipeline /capture')),
+    'no libcamera': (capture(camera='libcamera'), fails('libcamera.bindings')),
     'libcamera without that camera': (
         all_of(
             capture(camera='libcamera', libcamera_id='imx477'),
@@ -364,49 +346,46 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
                 libcamera={'file': '', 'version': '0.3', 'cameras': ['imx219']}
             ),
         ),
-        {('libcamera.bindings', CAPTURE): 'fail'},
+        fails('libcamera.bindings /capture'),
     ),
     'calibration of a package that is not there': (
         capture(camera_info_url='package://vehicle/front.yaml'),
-        {('cameras.calibration', CAPTURE): 'fail'},
+        fails('cameras.calibration /capture'),
     ),
     'calibration that is none': (
         all_of(
             write('opt/front.yaml', 'image_width: wide'),
             capture(camera_info_url='file:///opt/front.yaml'),
         ),
-        {('cameras.calibration', CAPTURE): 'fail'},
+        fails('cameras.calibration /capture'),
     ),
     'recording that is given later': (
         capture(camera='replay'),
-        {('cameras.configured', CAPTURE): 'warn'},
+        warns('cameras.configured /capture'),
     ),
     'size of the pool that can not be read': (
         lambda v: v.remove('proc/meminfo'),
-        {('memory.cma_pool', ''): 'warn'},
+        warns('memory.cma_pool'),
     ),
-    'file with nothing for us': (
-        answer('parameters', checked=0),
-        {('parameters.file', ''): 'warn'},
-    ),
+    'file with nothing for us': (answer('parameters', checked=0), warns('parameters.file')),
     'middleware that is not installed': (
         all_of(
             answer('ros', missing='rmw_cyclonedds_cpp', middleware=''),
             environment(RMW_IMPLEMENTATION='rmw_cyclonedds_cpp'),
         ),
-        {('ros.middleware', ''): 'fail'},  # what needs it is left out
+        fails('ros.middleware'),
     ),
     'file that cannot be checked whole': (
         answer('parameters', error='no rclpy'),
-        {('parameters.file', ''): 'warn'},
+        warns('parameters.file'),
     ),
     'unknown model': (
         lambda v: v.answers.update(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
-        {('model.manifest', '/inference'): 'fail'},
+        fails('model.manifest /inference'),
     ),
     'model that does not load': (
         answer('model', error='it does not fit; use onnx', stage='accelerator'),
-        {('model.load', '/inference'): 'fail'},
+        fails('model.load /inference'),
     ),
     'no ROS': (
         all_of(
@@ -422,49 +401,46 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
                 }
             ),
         ),
-        {('ros.distribution', ''): 'fail', ('ros.rclpy', ''): 'fail'},
+        fails('ros.distribution', 'ros.rclpy'),
     ),
-    'ROS that was not sourced': (environment(ROS_DISTRO=''), {('ros.distribution', ''): 'warn'}),
-    'ROS of another time': (environment(ROS_DISTRO='foxy'), {('ros.distribution', ''): 'warn'}),
+    'ROS that was not sourced': (environment(ROS_DISTRO=''), warns('ros.distribution')),
+    'ROS of another time': (environment(ROS_DISTRO='foxy'), warns('ros.distribution')),
     'no vision_msgs': (
         answer('ros', messages={'vision_msgs.msg': 'ModuleNotFoundError'}),
-        {('ros.messages', ''): 'fail'},
+        fails('ros.messages'),
     ),
     'no Fast DDS profile': (
         environment(FASTRTPS_DEFAULT_PROFILES_FILE=''),
-        {('ros.large_messages', ''): 'warn'},
+        warns('ros.large_messages'),
     ),
     'Fast DDS profile missing': (
         lambda v: v.remove('etc/fastdds.xml'),
-        {('ros.large_messages', ''): 'fail'},
+        fails('ros.large_messages'),
     ),
     'Fast DDS profile with too small a segment': (
         write('etc/fastdds.xml', '<dds><segment_size>524288</segment_size></dds>'),
-        {('ros.large_messages', ''): 'warn'},
+        warns('ros.large_messages'),
     ),
     'Cyclone DDS with a small buffer': (
         all_of(
             answer('ros', middleware='rmw_cyclonedds_cpp'),
             write('proc/sys/net/core/rmem_max', '212992'),
         ),
-        {('ros.large_messages', ''): 'warn'},
+        warns('ros.large_messages'),
     ),
     'sockets where no folder can be': (
         environment(ZC_RUNTIME_DIR='/proc/zc'),
-        {('link.runtime_folder', ''): 'fail'},
+        fails('link.runtime_folder'),
     ),
     'runtime folder that is not there': (
         environment(ZC_RUNTIME_DIR='', XDG_RUNTIME_DIR='/proc/nowhere'),
-        {('link.runtime_folder', ''): 'warn'},
+        warns('link.runtime_folder'),
     ),
     'group that is not there': (
         capture(shared_memory_group='no_such_group'),
-        {('link.runtime_folder', 'no_such_group'): 'fail'},
+        fails('link.runtime_folder no_such_group'),
     ),
-    'priority that is not allowed': (
-        capture(realtime_priority=96),
-        {('limits.realtime', ''): 'fail'},
-    ),
+    'priority that is not allowed': (capture(realtime_priority=96), fails('limits.realtime')),
     'priority that is allowed': (inference(realtime_priority=95), {}),
     'memory that may not be locked': (
         all_of(
@@ -474,13 +450,13 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
                 ('Max locked memory         65536                65536   bytes\n'),
             ),
         ),
-        {('limits.locked_memory', ''): 'fail'},
+        fails('limits.locked_memory'),
     ),
     'too few descriptors': (
         write(
             'proc/self/limits',
             ('Max open files            100                  150                  files\n'),
         ),
-        {('limits.descriptors', ''): 'fail'},
+        fails('limits.descriptors'),
     ),
 }

@@ -270,24 +270,6 @@ def test_what_the_node_refuses_fails(vehicle: Vehicle) -> None:
 Make = Callable[[Path], Path]
 
 
-def holding(name: str, content: bytes) -> Make:
-    def make(folder: Path) -> Path:
-        (folder / name).write_bytes(content)
-        return folder / name
-
-    return make
-
-
-def folder_with(*names: str) -> Make:
-    def make(folder: Path) -> Path:
-        (folder / 'drive').mkdir()
-        for name in names:
-            (folder / 'drive' / name).write_bytes(b'what is this')
-        return folder / 'drive'
-
-    return make
-
-
 def bag(folder: Path) -> Path:
     return write_bag(folder / 'bag', nv12_entries(), msgtype=IMAGE)
 
@@ -312,13 +294,16 @@ def configured(path: Path | str, **values: Any) -> Finding:
     return found
 
 
+def random_bytes(folder: Path) -> Path:
+    (folder / 'drive.mp4').write_bytes(os.urandom(5000))
+    return folder / 'drive.mp4'
+
+
 BAD: dict[str, tuple[Make, dict[str, Any]]] = {
-    'random bytes': (holding('drive.mp4', os.urandom(5000)), {}),
+    'random bytes': (random_bytes, {}),
     'not there': (lambda folder: folder / 'nowhere.mp4', {}),
-    'a folder of something else': (folder_with('readme.txt', 'data.bin'), {}),
     'a damaged bag': (damaged_bag, {}),
     'a topic of something else': (picture, {'replay_topic': '/image_raw'}),
-    'a raw file': (holding('drive.nv12', b'\0' * 4608), {}),
 }
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from doctor.vehicle import IDS, Vehicle
 from npu.json_schema import conforms
-from processes import is_alive
+from processes import is_alive, ran
 import pytest
 from waiting import until
 
@@ -190,15 +190,10 @@ def examined(
     path: Path, folder: Path, *arguments: str
 ) -> tuple[dict[str, Any], dict[tuple[str, str], str]]:
     """Call it for real, in *folder*: its report, and the statuses in that by id and subject."""
-    result = subprocess.run(
-        [*COMMAND, '--json', '--params-file', str(path), *arguments],
-        env={**os.environ, 'ZC_RUNTIME_DIR': str(folder / 'sockets')},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    result = ran(
+        *COMMAND, '--json', '--params-file', str(path), *arguments,
+        env={**os.environ, 'ZC_RUNTIME_DIR': str(folder / 'sockets')}, cwd=folder,
+    )  # fmt: skip
     document = json.loads(result.stdout)
     assert result.returncode == document['summary']['exit_code'] and wrong(document) == [], (
         result.stderr
@@ -230,24 +225,9 @@ def test_ros_is_not_needed(tmp_path: Path) -> None:
     for package in ('rclpy', 'rcl_interfaces', 'vision_msgs'):
         (tmp_path / f'{package}.py').write_text('raise ImportError("no ROS here")')
     environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
-    result = subprocess.run(
-        [
-            *COMMAND,
-            '--json',
-            '--params-file',
-            str(CONFIG),
-            '--only',
-            'ros',
-            'parameters',
-            'kernel',
-            'link',
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    groups = ('ros', 'parameters', 'kernel', 'link')
+    command = [*COMMAND, '--json', '--params-file', CONFIG, '--only', *groups]
+    result = ran(*command, env=environment)
     status = {c['id']: c['status'] for c in json.loads(result.stdout)['checks']}
     assert result.returncode == 1
     assert (
@@ -318,20 +298,8 @@ def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(
     assert not [line for line in lines if line.startswith('ok    forged')]
     assert r'\x1b[2J\nok    forged' in lines[0]
     assert len([line for line in lines if r'\x1b[2J' in line]) > 2
-    assert (
-        zc_doctor.main(
-            [
-                '--params-file',
-                str(path),
-                '--only',
-                'kernel',
-                '--json',
-                str(vehicle.root / forged.strip('\x1b') / 'x'),
-            ],
-            vehicle.system(),
-        )
-        == 0
-    )
+    folder = str(vehicle.root / forged.strip('\x1b') / 'x')
+    assert doctor(vehicle, '--only', 'kernel', '--json', folder) == 0
     assert len(made := capsys.readouterr().err.splitlines()) == 1 and made[0].isprintable()
 
 
@@ -346,13 +314,9 @@ def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], erro
     with open('/dev/full', 'w', encoding='ascii') as full:
         command = [*COMMAND, '--only', 'kernel', *arguments]
         result = subprocess.run(
-            command,
-            stdout=full,
-            stderr=full if errors == 'full' else subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+            command, stdout=full, stderr=full if errors == 'full' else subprocess.PIPE, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
     assert result.returncode == 2, result.stderr
     if errors != 'full':
         assert result.stderr.splitlines() == [
@@ -364,9 +328,9 @@ def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], erro
 
 
 def test_a_reader_that_has_enough_is_no_traceback() -> None:
-    result = subprocess.run(
-        ['bash', '-c', (f'{shlex.join(COMMAND)} --verbose --only kernel limits time metis | '
-                        'head -n 1')],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    result = ran(
+        'bash',
+        '-c',
+        f'{shlex.join(COMMAND)} --verbose --only kernel limits time metis | head -n 1',
+    )
     assert result.stdout.startswith('zc_doctor ') and 'Traceback' not in result.stderr

@@ -21,13 +21,11 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes.rcl_parameters import rcl_reads
 import pytest
 
 from zc_perception.doctor.needs import needs_of, node_need, read_needs
 from zc_perception.errors import ConfigError
 from zc_perception.machine.checks import Need, Needs
-from zc_perception.nodes.params.yaml_file import section_matches
 
 CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
 
@@ -83,33 +81,6 @@ def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError, match='--params-file'):
         read_needs('', ['front'])
-
-
-SECTIONS = [
-    ('/**/capture', '/capture', True),
-    ('/**/capture', '/a/b/capture', True),
-    ('/*/capture', '/capture', False),
-    ('/*/capture', '/a/b/capture', False),
-    ('/capture', '/a/capture', False),
-    ('/**/capture', '/a/capture2', False),
-    ('/*', '/a/capture', False),
-    ('/**/*', '/capture', True),
-    ('/a/*/capture', '/a/capture', False),
-    ('/*/*/capture', '/a/b/capture', True),
-]
-
-
-@pytest.mark.parametrize(('section', 'node', 'expected'), SECTIONS)
-def test_which_section_meets_which_node(
-    section: str, node: str, expected: bool, tmp_path: Path, module_domain: int
-) -> None:
-    path = tmp_path / 'file.yaml'
-    path.write_text(f'{section}: {{ros__parameters: {{a: 1}}}}\n')
-    given = rcl_reads(path, module_domain, (node,))
-    assert (
-        given == {node: {'a': 1} if expected else {}}
-        and section_matches(section, node) is expected
-    )
 
 
 VALUES = st.recursive(

@@ -332,16 +332,11 @@ class Vehicle:
     def system(self) -> System:
         """Return the machine as the checks see it."""
         return System(
-            root=self.root,
-            environment=self.environment,
-            machine=self.machine,
-            user=self.user,
-            open_node=self._open_node,
-            open_heap=self._open_heap,
-            ask=self._ask,
+            root=self.root, environment=self.environment, machine=self.machine, user=self.user,
+            open_node=self._open_node, open_heap=self._open_heap, ask=self._ask,
             users_of=lambda path: self.users,
             doubles={DeviceFile: self._open_video, AxlDevice: self._open_card},
-        )
+        )  # fmt: skip
 
     def needs(self) -> Needs:
         """Return what the parameter file asks; nothing without one."""

@@ -26,11 +26,11 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution, PackageNotFoundError
 from pathlib import Path
 import re
-import subprocess
 import sys
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from processes import ran
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,9 +155,7 @@ def test_what_the_environment_installs_is_pinned_or_bounded(path: Path) -> None:
 
 
 def test_what_is_installed_agrees_with_itself() -> None:
-    done = subprocess.run(
-        [sys.executable, '-m', 'pip', 'check', '-q'], capture_output=True, text=True, check=False
-    )
+    done = ran(sys.executable, '-m', 'pip', 'check', '-q')
     ours = [line for line in done.stdout.splitlines() if 'No broken requirements' not in line]
     # Other tools of this environment may have their own quarrels; those of what the package needs
     # are ours.

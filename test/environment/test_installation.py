@@ -25,9 +25,9 @@ import os
 from pathlib import Path
 import re
 import shutil
-import subprocess
 import sys
 
+from processes import ran
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,20 +56,20 @@ def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     for name in FILES:
         shutil.copy2(ROOT / name, source)
-    done = subprocess.run(
-        [COLCON, 'build', *request.param],
-        cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = ran(COLCON, 'build', *request.param, cwd=folder, env=ENVIRONMENT)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 def in_shell(workspace: Path, command: str) -> str:
     """Return what the command says in a shell that has sourced the workspace."""
-    done = subprocess.run(
-        ['bash', '-c', f'source install/local_setup.bash && {command}'],
-        cwd=workspace, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = ran(
+        'bash',
+        '-c',
+        f'source install/local_setup.bash && {command}',
+        cwd=workspace,
+        env=ENVIRONMENT,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -132,10 +132,7 @@ def test_a_wheel_of_the_source_archive_has_programs_that_run(tmp_path: Path) -> 
         shutil.copy2(ROOT / name, source)
 
     def run(*command: str | Path, **variables: str) -> str:
-        done = subprocess.run(
-            command, cwd=source, env=ENVIRONMENT | variables, capture_output=True, text=True,
-            timeout=240, check=False,
-        )  # fmt: skip
+        done = ran(*command, cwd=source, env=ENVIRONMENT | variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -37,6 +37,7 @@ from waiting import until
 
 from zc_perception.machine import asking
 from zc_perception.machine.asking import ask, end_all, NoAnswerError
+from zc_perception.machine.system import programs_using
 
 
 def describe_anything() -> dict[str, object]:
@@ -187,3 +188,9 @@ def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
     finally:
         doctor.kill()
         doctor.wait()
+
+
+def test_who_has_a_node_open_is_named() -> None:
+    with open('/dev/full', 'rb'):
+        assert 'this process' in programs_using('/dev/full')
+    assert programs_using('/dev/no_such_node') == []

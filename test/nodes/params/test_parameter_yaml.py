@@ -87,7 +87,9 @@ TAKEN: dict[str, str | bytes] = {
     'order': GOOD + '/**: {ros__parameters: {a: 2}}\n"*": {ros__parameters: {b: 2}}\n' + P('a: 3'),
     'wildcards': '"**": {ros__parameters: {a: 1}}\n/**/*: {ros__parameters: {b: '
     '1}}\n/*/capture: {ros__parameters: {c: 1}}\n'
-    '/**/**: {rear: {"*": {ros__parameters: {d: 1}}}}\n',
+    '/**/**: {rear: {"*": {ros__parameters: {d: 1}}}}\n'
+    '/front/*/capture: {ros__parameters: {e: 1}}\n'
+    '/*: {ros__parameters: {f: 1}}\n/*/*/capture: {ros__parameters: {g: 1}}\n',
     'deep': P('{a: ' * 60 + '1' + '}' * 60).replace('{{', '{', 1).replace('}}', '}', 1),
 }
 REFUSED: dict[str, tuple[str | bytes, str]] = {
