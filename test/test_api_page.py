@@ -111,40 +111,29 @@ def test_the_programs_of_frame_and_type_adapter_run(
 NUMBER = re.compile(r'^\d+(?:\s|$)')
 
 
+CAPTURE = (BIN / 'capture_node', '--ros-args', '-p', 'width:=64', '-p', 'height:=64')
+
+
+def program(name: str) -> tuple[str, ...]:
+    return sys.executable, '-u', '-c', example(name)
+
+
 @pytest.mark.parametrize(
-    'name',
+    ('sender', 'reader'),
     [
-        'FrameSubscription',
-        'FrameReader',
-        'create_frame_subscription',
-        'create_camera_subscription',
+        (CAPTURE, 'FrameReader'),
+        (CAPTURE, 'create_frame_subscription'),
+        (CAPTURE, 'create_camera_subscription'),
+        (program('FramePublisher'), 'FrameSubscription'),
     ],
+    ids=['reader', 'subscription', 'camera', 'publisher'],
 )
-def test_the_programs_that_read_frames_get_them(free_domain: int, name: str) -> None:
-    with (
-        running(
-            BIN / 'capture_node',
-            '--ros-args',
-            '-p',
-            'width:=64',
-            '-p',
-            'height:=64',
-            domain=free_domain,
-        ),
-        running(sys.executable, '-u', '-c', example(name), domain=free_domain) as wait_for,
-    ):
-        numbers = [int(wait_for(NUMBER).split()[0]) for _ in range(5)]
-    assert numbers == sorted(set(numbers))
-
-
-def test_the_program_that_publishes_frames_is_seen_by_that_which_reads_them(
-    free_domain: int,
+def test_the_programs_that_read_frames_get_them(
+    free_domain: int, sender: tuple[str | Path, ...], reader: str
 ) -> None:
     with (
-        running(sys.executable, '-c', example('FramePublisher'), domain=free_domain),
-        running(
-            sys.executable, '-u', '-c', example('FrameSubscription'), domain=free_domain
-        ) as wait_for,
+        running(*sender, domain=free_domain),
+        running(*program(reader), domain=free_domain) as wait_for,
     ):
         numbers = [int(wait_for(NUMBER).split()[0]) for _ in range(5)]
     assert numbers == sorted(set(numbers))
@@ -152,9 +141,7 @@ def test_the_program_that_publishes_frames_is_seen_by_that_which_reads_them(
 
 def test_the_programs_of_publisher_and_subscription_meet(free_domain: int) -> None:
     with (
-        running(sys.executable, '-c', example('AdaptedPublisher'), domain=free_domain),
-        running(
-            sys.executable, '-c', example('AdaptedSubscription'), domain=free_domain
-        ) as wait_for,
+        running(*program('AdaptedPublisher'), domain=free_domain),
+        running(*program('AdaptedSubscription'), domain=free_domain) as wait_for,
     ):
         wait_for(re.compile('^hello$'))

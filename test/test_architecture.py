@@ -48,18 +48,7 @@ ROOM_OF_MODULE = {
     'local_path': 'errors', 'log': 'errors', 'forking': 'errors', 'c_structs': 'errors',
     'native': 'errors',
 }  # fmt: skip
-BELOW_ROS = (
-    'errors',
-    'pixel',
-    'memory',
-    'negotiation',
-    'jetson',
-    'machine',
-    'frame',
-    'detection',
-    'camera',
-    'npu',
-)
+BELOW_ROS = [room for rooms in FLOORS[: FLOORS.index(('link',))] for room in rooms]
 THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime'}
 USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/')
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')

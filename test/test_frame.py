@@ -72,14 +72,9 @@ def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(
     # A slot keeps its layout, whatever the pool makes by then.
     slot.layout = compute_layout(NV12, 32, 24)
     frame = Frame.publish_slot(
-        pool,
-        slot,
-        header=Header(123, 'lens'),
-        colorimetry=BT601_LIMITED,
-        sequence=7,
-        captured_ns=55,
-        capture_cost_ns=5,
-    )
+        pool, slot, header=Header(123, 'lens'), colorimetry=BT601_LIMITED, sequence=7,
+        captured_ns=55, capture_cost_ns=5,
+    )  # fmt: skip
     data = frame.data
     assert holders(pool) == {'camera': 1}
     assert (frame.header, data.sequence, data.captured_ns, data.capture_cost_ns) == (
@@ -146,25 +141,6 @@ def test_the_first_share_of_a_lent_frame_takes_it_over(
     again.release()
     kept.release()
     assert holders(pool) == {}
-
-
-@pytest.mark.parametrize(
-    'use',
-    [
-        lambda f: f.release(),
-        lambda f: f.keep(),
-        lambda f: f.deliver('npu'),
-        lambda f: f.map().__enter__(),
-    ],
-    ids=['release', 'share', 'deliver', 'map'],
-)
-def test_use_after_release_raises(make_frame: MakeFrame, use: Callable[[Frame], object]) -> None:
-    frame = make_frame(sequence=3)
-    frame.release()
-    with pytest.raises(FrameReleasedError, match=r'frame 3 was released: call frame\.keep\(\)'):
-        use(frame)
-    assert frame.released
-    assert frame.data.width == 64, 'what is known of it stays known'
 
 
 def test_a_block_releases_even_when_its_body_raises_or_has_released(
@@ -346,18 +322,12 @@ class CountingBuffer(DmaBuf):
     def __init__(self, size: int) -> None:
         super().__init__(SealedMemfd().allocate(size).dup(), BufferKind.DMABUF, 'counting')
         self.calls: list[tuple[str, CpuAccess]] = []
-        self.begin_error: OSError | None = None
-        self.end_error: OSError | None = None
 
     def begin_cpu_access(self, access: CpuAccess, timeout_s: float = 1.0) -> None:
-        if self.begin_error is not None:
-            raise self.begin_error
         self.calls.append(('begin', access))
 
     def end_cpu_access(self, access: CpuAccess) -> None:
         self.calls.append(('end', access))
-        if self.end_error is not None:
-            raise self.end_error
 
 
 @pytest.fixture
@@ -370,13 +340,9 @@ def frame_over() -> Iterator[FrameOver]:
         slot = pools[-1].acquire()
         assert slot is not None
         return Frame.publish_slot(
-            pools[-1],
-            slot,
-            header=Header(0, ''),
-            colorimetry=BT601_LIMITED,
-            sequence=0,
+            pools[-1], slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0,
             captured_ns=0,
-        )
+        )  # fmt: skip
 
     yield make
     for pool in pools:
@@ -408,16 +374,9 @@ def test_every_format_s_samples_are_those_in_memory(
     make_pool: MakePool, make_frame: MakeFrame, name: str, buffer_per_plane: bool
 ) -> None:
     """Against every sample's address as the kernel's description of the format gives it."""
-    width, height, odd = (
-        8,
-        4,
-        {
-            'stride_align': 11,
-            'offset_align': 7,
-            'height_align': 3,
-            'buffer_per_plane': buffer_per_plane,
-        },
-    )
+    width, height = 8, 4
+    odd = {'stride_align': 11, 'offset_align': 7, 'height_align': 3}
+    odd['buffer_per_plane'] = buffer_per_plane
     frame = make_frame(make_pool(width, height, slots=1, fourcc=fourcc_code(name), layout=odd))
     data, chance = frame.data, np.random.default_rng(1)
     for buffer in data.buffers:
@@ -712,14 +671,11 @@ def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(
     del planes, memory
     frame.release()
     assert holders_of(pool) == {}
+    assert frame.released and frame.data.width == 64, 'what is known of it stays known'
     for ask in (
-        Frame.planes,
-        lambda f: f.y,
-        lambda f: f.uv,
-        Frame.bgr,
-        Frame.copy,
-        lambda f: f.fds,
-        Frame.keep,
+        *(Frame.planes, Frame.bgr, Frame.copy, Frame.keep, Frame.release),
+        *(lambda f: f.y, lambda f: f.uv, lambda f: f.fds),
+        *(lambda f: f.deliver('npu'), lambda f: f.map().__enter__()),
     ):
         with pytest.raises(
             FrameReleasedError, match=r'frame 0 was released: call frame\.keep\(\)'

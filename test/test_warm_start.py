@@ -20,14 +20,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from processes import ran
 import pytest
 import warm_start
 
 
 def cold(words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=120, check=False, **options
-    )  # type: ignore[call-overload]
+    return ran(*words, **options)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ A C compiler lays out those of the NvBufSurface and NvBufSurfTransform doubles.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import ctypes
 from enum import IntEnum, IntFlag
 from pathlib import Path
@@ -71,53 +70,32 @@ RESTS = {
         ),
     },
 }
-ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], Callable[[str], str]]] = {
-    'NvBufSurfaceColorFormat': (
-        NvBufSurfaceFormat,
-        lambda name: name.removeprefix('NVBUF_COLOR_FORMAT_'),
-    ),
-    'NvBufSurfTransform_Compute': (
-        nvbufsurface.TransformCompute,
-        lambda name: name.removeprefix('NvBufSurfTransformCompute_').upper(),
-    ),
-    'NvBufSurfTransform_Inter': (
-        nvbufsurface.TransformFilter,
-        lambda name: name.removeprefix('NvBufSurfTransformInter_').upper(),
-    ),
-    'NvBufSurfTransform_Error': (
-        nvbufsurface.TransformError,
-        lambda name: name.removeprefix('NvBufSurfTransformError_').upper(),
-    ),
-    'NvBufSurfTransform_Transform_Flag': (
-        nvbufsurface.TransformFlag,
-        lambda name: name.removeprefix('NVBUFSURF_TRANSFORM_'),
-    ),
+#: With what C's names of their values begin.
+ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], str]] = {
+    'NvBufSurfaceColorFormat': (NvBufSurfaceFormat, 'NVBUF_COLOR_FORMAT_'),
+    'NvBufSurfTransform_Compute': (nvbufsurface.TransformCompute, 'NvBufSurfTransformCompute_'),
+    'NvBufSurfTransform_Inter': (nvbufsurface.TransformFilter, 'NvBufSurfTransformInter_'),
+    'NvBufSurfTransform_Error': (nvbufsurface.TransformError, 'NvBufSurfTransformError_'),
+    'NvBufSurfTransform_Transform_Flag': (nvbufsurface.TransformFlag, 'NVBUFSURF_TRANSFORM_'),
 }
 #: Enums of which the package uses a value or two: what the double has of the documented tables.
 TABLES = {
     'NvBufSurfaceMemType': {
-        f'NVBUF_MEM_{name}': value
-        for value, name in enumerate(
-            ('DEFAULT', 'CUDA_PINNED', 'CUDA_DEVICE', 'CUDA_UNIFIED', 'SURFACE_ARRAY')
-        )
+        'NVBUF_MEM_DEFAULT': 0, 'NVBUF_MEM_CUDA_PINNED': 1, 'NVBUF_MEM_CUDA_DEVICE': 2,
+        'NVBUF_MEM_CUDA_UNIFIED': 3, 'NVBUF_MEM_SURFACE_ARRAY': 4,
     },
     'NvBufSurfaceLayout': {'NVBUF_LAYOUT_PITCH': 0, 'NVBUF_LAYOUT_BLOCK_LINEAR': 1},
     'NvBufSurfaceDisplayScanFormat': {
-        'NVBUF_DISPLAYSCANFORMAT_PROGRESSIVE': 0,
-        'NVBUF_DISPLAYSCANFORMAT_INTERLACED': 1,
+        'NVBUF_DISPLAYSCANFORMAT_PROGRESSIVE': 0, 'NVBUF_DISPLAYSCANFORMAT_INTERLACED': 1,
     },
     'NvBufSurfaceTag': {
-        'NVBUF_TAG_NONE': 0,
-        'NVBUF_TAG_CAMERA': 0x200,
-        'NVBUF_TAG_VIDEO_CONVERT': 0xF01,
+        'NVBUF_TAG_NONE': 0, 'NVBUF_TAG_CAMERA': 0x200, 'NVBUF_TAG_VIDEO_CONVERT': 0xF01,
     },
     'NvBufSurfaceMemMapFlags': {
-        'NVBUF_MAP_READ': 0,
-        'NVBUF_MAP_WRITE': 1,
-        'NVBUF_MAP_READ_WRITE': 2,
+        'NVBUF_MAP_READ': 0, 'NVBUF_MAP_WRITE': 1, 'NVBUF_MAP_READ_WRITE': 2,
     },
     'NvBufSurfTransform_Flip': {'NvBufSurfTransform_None': 0, 'NvBufSurfTransform_Rotate90': 1},
-}
+}  # fmt: skip
 #: The colour formats that the double takes; the package knows more of them.
 DOUBLE_S_FORMATS = {'GRAY8', 'NV12', 'NV12_ER', 'RGBA', 'NV12_709', 'NV12_709_ER'}
 CONSTANTS = {
@@ -140,8 +118,9 @@ def compare(header: Path, folder: Path, release: str = 'R35') -> list[str]:
         for name, value in CONSTANTS.items()
         if constants.get(name) != value
     ]
-    for c_enum, (enum, name_of) in ENUMS.items():
-        there = {name_of(name): value for name, value in theirs['enums'].pop(c_enum).items()}
+    for c_enum, (enum, start) in ENUMS.items():
+        values = theirs['enums'].pop(c_enum)
+        there = {name.removeprefix(start).upper(): value for name, value in values.items()}
         here = {
             name: int(value)
             for name, value in enum.__members__.items()

@@ -16,7 +16,10 @@
 """
 Artificial frames for a frame log, and a second reader of its memory.
 
-The reader follows the documented layout alone.
+The reader follows the documented layout alone. As a program it is a process with frame logs:
+``flood`` writes records as fast as it can, whose every field follows from its number; ``still``
+writes three and waits. It says 'ready' and ends with its input, or after *seconds*, in which it
+has written more than 10 000.
 """
 
 from __future__ import annotations
@@ -24,8 +27,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 import struct
+import sys
+import time
 from types import SimpleNamespace as Made
 from typing import Any
+
+from zc_perception.observe.frame_log import FrameLog
 
 SIZE = 4096 + 28 * 1024 + 4096 * 192
 #: Name, offset in the record, struct letter.
@@ -84,6 +91,20 @@ def made_entry(
     )  # fmt: skip
 
 
+def note_frame(
+    capture: Any, inference: Any, number: int, inode: int = 77, device: int = 3, handle: int = 1
+) -> int:
+    """Note a frame of now in the logs of both nodes; return when that was."""
+    now = time.monotonic_ns()
+    frame = made_frame(
+        number, inodes=(inode,), device=device, captured_ns=now - 2000, published_ns=now - 1000
+    )
+    capture.published(frame, now - 1000, now)
+    job = made_entry(frame, now, now, now, handle, device_seqno=number)
+    inference.processed(job, now, now, now, 1)
+    return now
+
+
 def own_log_links() -> list[Path]:
     """Descriptors of this process that are frame logs."""
     found = []
@@ -115,3 +136,40 @@ def overwrite(offset: int, content: bytes) -> None:
         assert os.pwrite(fd, content, offset) == len(content)
     finally:
         os.close(fd)
+
+
+def flood_record(log: FrameLog, n: int) -> None:
+    """Return the n-th."""
+    frame = made_frame(
+        n, inodes=(n + 1, n + 2), generation=2 * n, buffer_uid=3 * n, stamp_ns=4 * n,
+        captured_ns=5 * n, published_ns=6 * n, cost_ns=7 * n,
+    )  # fmt: skip
+    log.processed(
+        made_entry(frame, 8 * n, 9 * n, 10 * n, n % 1000, device_seqno=11 * n),
+        12 * n,
+        13 * n,
+        14 * n,
+        n % 77,
+    )
+
+
+def main(what: str, seconds: float) -> None:
+    with FrameLog('inference', '/writer') as log:
+        if what == 'still':
+            for n in range(3):
+                flood_record(log, n)
+            log.describe({'n': 3})
+            print('ready', flush=True)
+            sys.stdin.read()
+            return
+        print('ready', flush=True)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or log.written <= 10_000:
+            for _ in range(50):
+                flood_record(log, log.written)
+        print(log.written, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == '__main__':
+    main(sys.argv[1], float(sys.argv[2]))

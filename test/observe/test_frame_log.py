@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 import errno
 import fcntl
 import os
@@ -45,6 +45,7 @@ from observe.frame_log_kit import (
     SIZE,
 )
 from observe.timeline_kit import check_rules, slices
+from processes import ran, ready
 import pytest
 from waiting import until
 
@@ -388,24 +389,14 @@ def test_what_nodes_write_while_frames_flow(free_domain: int, tmp_path: Path) ->
             0 < r.captured_ns - r.capture_cost_ns <= r.captured_ns <= r.published_ns <= r.sent_ns
         )
         assert (r.received_ns, r.submitted_ns, r.done_ns, r.device_handle, r.detections) == (
-            0,
-            0,
-            0,
-            0,
-            0,
-        )
+            0, 0, 0, 0, 0,
+        )  # fmt: skip
         assert {(r.st_dev, inode) for inode in r.inodes} <= pool
     for r in processed:
         times = [
-            r.captured_ns,
-            r.published_ns,
-            r.received_ns,
-            r.submitted_ns,
-            r.signalled_ns,
-            r.done_ns,
-            r.decoded_ns,
-            r.sent_ns,
-        ]
+            r.captured_ns, r.published_ns, r.received_ns, r.submitted_ns, r.signalled_ns,
+            r.done_ns, r.decoded_ns, r.sent_ns,
+        ]  # fmt: skip
         assert times == sorted(times) and times[0] > 0
         assert {(r.st_dev, inode) for inode in r.inodes} <= pool
     known = {(r.buffer_uid, r.generation, r.sequence): r for r in published}
@@ -476,22 +467,10 @@ def test_a_lost_frame_is_recorded(free_domain: int, monkeypatch: pytest.MonkeyPa
 
 TESTS = Path(__file__).parents[1]
 SEALS = 1 | 2 | 4
-Writer = subprocess.Popen[str]
 
 
-@contextmanager
-def writer(what: str, seconds: float = 0.0) -> Iterator[Writer]:
-    command = [sys.executable, '-m', 'observe.log_writer', what, str(seconds)]
-    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == 'ready\n'
-            yield process
-        finally:
-            process.kill()
+def writer(what: str, seconds: float = 0.0) -> AbstractContextManager[subprocess.Popen[str]]:
+    return ready(sys.executable, '-m', 'observe.frame_log_kit', what, seconds)
 
 
 def follows_from_its_number(record: FrameRecord) -> bool:
@@ -697,7 +676,5 @@ def test_reading_needs_neither_numpy_nor_ros() -> None:
         'import sys; import zc_perception.observe.frame_log, zc_perception.observe.timeline; '
         "print(sorted({'numpy', 'rclpy', 'cv2', 'yaml'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=TESTS.parent
-    )
+    done = ran(sys.executable, '-c', code, check=True, cwd=TESTS.parent)
     assert done.stdout == '[]\n'

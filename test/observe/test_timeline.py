@@ -17,6 +17,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from observe.timeline_kit import (
@@ -41,7 +43,17 @@ from observe.timeline_kit import (
 import pytest
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.observe.timeline import BUFFERS, build_timeline, IMPORTS, JOBS, NodeTrack, WAITS
+from zc_perception.observe.timeline import (
+    BUFFERS,
+    build_timeline,
+    FrameBudget,
+    IMPORTS,
+    JOBS,
+    Late,
+    NodeTrack,
+    STAGES,
+    WAITS,
+)  # fmt: skip
 
 
 def test_each_stage_is_where_and_when_it_was() -> None:
@@ -254,17 +266,10 @@ RECORDS = st.builds(
     st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple), st.integers(0, 2),
     st.integers(0, 3),
 )  # fmt: skip
-NAMES = st.sampled_from(
-    [
-        'axl_submit',
-        'axl_complete',
-        'axl_dmabuf_import',
-        'dma_fence_wait_start',
-        'dma_fence_wait_end',
-        'dma_fence_signaled',
-        'dma_buf_mmap',
-    ]
-)
+NAMES = st.sampled_from([
+    'axl_submit', 'axl_complete', 'axl_dmabuf_import', 'dma_fence_wait_start',
+    'dma_fence_wait_end', 'dma_fence_signaled', 'dma_buf_mmap',
+])  # fmt: skip
 EVENTS = st.builds(
     lambda time_ns, name, tid, numbers: event(time_ns, name, tid,
                                               **dict(zip(('handle', 'ctx', 'seqno', 'inode'),
@@ -291,3 +296,44 @@ def test_whatever_was_recorded_the_trace_keeps_the_rules(
     trace = build_timeline(tracks, events)  # type: ignore[arg-type]
     check_rules(trace)
     assert sum(trace['otherData']['events'].values()) == len(events)
+
+
+# The budget of a frame: which stage is named, and what is usual.
+
+
+STAGE_NAMES = [name for name, _ in STAGES]
+USUAL = dict(zip(STAGE_NAMES, (1, 2, 3, 30, 1, 2, 1), strict=True))
+
+
+def stage_times(**longer: int) -> tuple[int, ...]:
+    """Return of a frame whose stages take what is usual, in ms, and some longer."""
+    spans = [(USUAL[name] + longer.get(name, 0)) * MS for name in STAGE_NAMES]
+    return tuple(itertools.accumulate(spans, initial=1_000 * MS))
+
+
+@pytest.mark.parametrize('stage', STAGE_NAMES)
+def test_the_stage_is_named_that_took_more_than_usual_not_the_longest(stage: str) -> None:
+    budget = FrameBudget(0.050)
+    for _ in range(20):
+        budget.judge(*stage_times())
+    assert budget.late == 0 and budget.take_worst() is None
+    budget.judge(*stage_times(**{stage: 20}))
+    budget.judge(*stage_times(**{stage: 15}))
+    assert (budget.late, dict(budget.stages)) == (2, {stage: 2})
+    worst = budget.take_worst()
+    assert worst == Late(60.0, stage, USUAL[stage] + 20.0, float(USUAL[stage]))
+    assert f'60.0 ms: {stage} took' in str(worst)
+    assert budget.take_worst() is None, 'the worst since the last call'
+
+
+def test_what_is_usual_follows_the_frames_in_time() -> None:
+    budget = FrameBudget(0.100)
+    budget.judge(*stage_times())
+    for _ in range(100):
+        budget.judge(*stage_times(decode=10))
+    budget.judge(*stage_times(decode=10, queue=60))
+    worst = budget.take_worst()
+    assert worst is not None and worst.stage == 'queue'
+    budget.judge(*stage_times(decode=71))
+    worst = budget.take_worst()
+    assert worst is not None and worst.usual_ms == pytest.approx(12.0, abs=0.1)

@@ -39,15 +39,9 @@ def record(began_us: int = 1000, scale: int = 1) -> FrameRecord:
     """Stages of 1, 2, 4 … µs, times *scale*."""
     times = [began_us + scale * (2**number - 1) for number in range(len(STAGES) + 1)]
     names = (
-        'captured_ns',
-        'published_ns',
-        'received_ns',
-        'submitted_ns',
-        'signalled_ns',
-        'done_ns',
-        'decoded_ns',
-        'sent_ns',
-    )
+        'captured_ns', 'published_ns', 'received_ns', 'submitted_ns', 'signalled_ns', 'done_ns',
+        'decoded_ns', 'sent_ns',
+    )  # fmt: skip
     return BLANK._replace(**{name: 1000 * time for name, time in zip(names, times, strict=True)})
 
 
@@ -83,6 +77,7 @@ def test_frames_that_were_not_processed_here_are_no_result(records: list[FrameRe
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Yield two nodes of this process, which have three frames while the program looks."""
     with FrameLog('capture', '/camera'), FrameLog('inference', '/npu') as inference:
+        inference.describe({'deadline_s': 0.001})
 
         def look(seconds: float) -> None:
             for number in range(3):
@@ -100,11 +95,13 @@ def test_what_running_nodes_noted_is_told(
     assert main(arguments) == 0
     said = capsys.readouterr()
     assert 'looking at /camera, /npu for 2 s' in said.err and str(trace) in said.err
-    head, *lines = said.out.splitlines()
+    head, *lines, budget = said.out.splitlines()
+    assert budget == '/npu: deadline 1 ms, 0 of 3 frames late'
     assert 'median [ms]' in head and [line.split()[0] for line in lines] == [*NAMES, WHOLE]
     document = json.loads(rows.read_text(encoding='utf-8'))
     assert (document['seconds'], document['frames']) == (2, 3)
     assert [row['stage'] for row in document['stages']] == [*NAMES, WHOLE]
+    assert [found['deadline_ms'] for found in document['deadlines']] == [1.0]
     assert json.loads(trace.read_text(encoding='utf-8'))['otherData']['frames'] == 3
 
 

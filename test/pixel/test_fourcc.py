@@ -304,22 +304,14 @@ V4L2_MACROS = {
     'BG16': (None, None),
 }  # fmt: skip
 V4L2_TILED_MACROS = {
-    'VT12': 'NV12_4L4',
-    'VT15': 'NV15_4L4',
-    'ST12': 'NV12_32L32',
-    'TM12': 'NV12MT',
-    'MM21': 'MM21',
+    'VT12': 'NV12_4L4', 'VT15': 'NV15_4L4', 'ST12': 'NV12_32L32', 'TM12': 'NV12MT', 'MM21': 'MM21',
     'Q08C': 'QC08C',
-}
+}  # fmt: skip
 # In videodev2.h of Linux 6.12, and not yet in that of some distributions.
 YOUNG_IN_V4L2 = {
-    'P012': 'P012',
-    'P012M': 'PM12',
-    'NV15_4L4': 'VT15',
-    'NV12_8L128': 'AT12',
-    'MT2110T': 'MT2T',
+    'P012': 'P012', 'P012M': 'PM12', 'NV15_4L4': 'VT15', 'NV12_8L128': 'AT12', 'MT2110T': 'MT2T',
     'MT2110R': 'MT2R',
-}
+}  # fmt: skip
 # In GStreamer since 1.24, likewise.
 YOUNG_IN_GSTREAMER = {'NV12_10LE40_4L4'}
 LETTERS = {'Cr': 'V', 'Cb': 'U', 'x': 'X'}

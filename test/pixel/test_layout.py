@@ -365,14 +365,10 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     name = draw(st.sampled_from(sorted(PLANES)))
     layout = compute_layout(
-        fourcc_code(name),
-        4 * draw(st.integers(1, 5)),
-        2 * draw(st.integers(1, 6)),
-        stride_align=draw(st.integers(1, 64)),
-        offset_align=draw(st.integers(1, 64)),
-        height_align=draw(st.integers(1, 16)),
-        buffer_per_plane=draw(st.booleans()),
-    )
+        fourcc_code(name), 4 * draw(st.integers(1, 5)), 2 * draw(st.integers(1, 6)),
+        stride_align=draw(st.integers(1, 64)), offset_align=draw(st.integers(1, 64)),
+        height_align=draw(st.integers(1, 16)), buffer_per_plane=draw(st.booleans()),
+    )  # fmt: skip
     spare = draw(st.sampled_from([0, 1, 4096]))
     return Case(name, layout, [layout.buffer_size(i) + spare for i in range(layout.num_buffers)])
 

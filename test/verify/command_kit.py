@@ -18,16 +18,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 import json
-import os
 from pathlib import Path
+import re
 import signal
 import subprocess
 import sys
 from typing import Any
 
 from npu.json_schema import conforms
+from processes import environment, ran, ready, TEST
 
 from zc_perception.verify.verification import SCHEMA
 
@@ -38,12 +39,6 @@ ENDING = (
     signal.SIGTERM,
     *((signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()),
 )
-TEST = Path(__file__).resolve().parents[1]
-
-
-def environment() -> dict[str, str]:
-    """For programs that import the tests' kits."""
-    return {**os.environ, 'PYTHONPATH': f'{TEST}{os.pathsep}{TEST.parent}'}
 
 
 def nodes_command(*wishes: str) -> list[str]:
@@ -51,22 +46,9 @@ def nodes_command(*wishes: str) -> list[str]:
     return [sys.executable, str(TEST / 'verify' / 'made_nodes.py'), *wishes]
 
 
-@contextmanager
-def nodes(*wishes: str) -> Iterator[subprocess.Popen[str]]:
+def nodes(*wishes: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Nodes that run, with frames flowing."""
-    with subprocess.Popen(
-        nodes_command(*wishes),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == 'ready\n'
-            yield process
-        finally:
-            process.kill()
+    return ready(*nodes_command(*wishes))
 
 
 def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
@@ -78,9 +60,28 @@ def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
 def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     words = verify_command(*options, command=command)
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=240, env=environment(), check=False
-    )
+    return ran(*words, env=environment())
+
+
+@contextmanager
+def measuring(
+    folder: Path, *options: object, command: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """``zc_verify`` that has begun, and the process that it measures."""
+    words = verify_command(*options, '--output', folder, command=command)
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = None
+            while found is None:
+                line = process.stdout.readline()
+                assert line, 'it ended'
+                found = re.match(r'measuring inference /made/inference \(process (\d+)\)', line)
+            yield process, int(found[1])
+        finally:
+            process.terminate()
 
 
 def result_in(folder: Path) -> Any:

@@ -34,7 +34,7 @@ import signal
 import sys
 import time
 
-from observe.frame_log_kit import made_entry, made_frame
+from observe.frame_log_kit import note_frame
 
 from zc_perception.observe.frame_log import FrameLog
 
@@ -88,19 +88,8 @@ def main(wishes: Sequence[str]) -> None:
                         'imports': 3,
                     }
                 )
-            now = time.monotonic_ns()
             device, inode = identities[count % len(pool)]
-            frame = made_frame(
-                count,
-                inodes=(inode,),
-                device=device,
-                captured_ns=now - 2000,
-                published_ns=now - 1000,
-            )
-            capture.published(frame, now - 1000, now)
-            inference.processed(
-                made_entry(frame, now, now, now, handle=1, device_seqno=count), now, now, now, 1
-            )
+            note_frame(capture, inference, count, inode, device)
             count += 1
             if count == 10:
                 print('ready', flush=True)

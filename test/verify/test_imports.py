@@ -21,19 +21,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from verify.card_kit import (
+from verify.verify_kit import (
     cached,
+    cached_graph,
     Card,
+    DRIVER_THREAD,
+    event,
     had,
     image,
     judged,
+    look,
+    MS,
     node,
     observed,
+    POOL,
+    START,
     taken,
     TIMES,
     uncached,
 )
-from verify.verify_kit import cached_graph, DRIVER_THREAD, event, look, MS, POOL, START
 
 from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.frame_log import RecordKind
@@ -225,13 +231,9 @@ def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_
     for handle, inode in enumerate(POOL, 1):
         # On the driver's thread, behind the job that it completed last.
         done = event(
-            TIMES[4] + 20 * MS + handle,
-            'axl_complete',
-            DRIVER_THREAD,
-            ctx=2,
-            seqno=handle,
+            TIMES[4] + 20 * MS + handle, 'axl_complete', DRIVER_THREAD, ctx=2, seqno=handle,
             handle=handle,
-        )
+        )  # fmt: skip
         second.events.append(done)
         second.give_back(TIMES[4] + 20 * MS + handle, handle, inode)
     nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/rear')]

@@ -17,19 +17,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import fcntl
 import os
 from pathlib import Path
-import re
 import signal
 import subprocess
 from typing import Any
 
-from processes import is_alive
+from processes import environment, is_alive
 import pytest
-from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command
+from verify.command_kit import measuring, nodes, nodes_command, result_in, verify, verify_command
 from waiting import until
 
 from zc_perception.observe.frame_log import (
@@ -133,27 +132,6 @@ def test_a_node_that_begins_in_between_was_not_measured(
     assert_not_measured(document, 'it began while others were measured, and was not looked at')
 
 
-@contextlib.contextmanager
-def measuring(
-    folder: Path, *options: object, command: Sequence[str] = ()
-) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """``zc_verify`` that has begun, and the process that it measures."""
-    words = verify_command(*options, '--output', folder, command=command)
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-    ) as process:
-        try:
-            assert process.stdout is not None
-            found = None
-            while found is None:
-                line = process.stdout.readline()
-                assert line, 'it ended'
-                found = re.match(r'measuring inference /made/inference \(process (\d+)\)', line)
-            yield process, int(found[1])
-        finally:
-            process.terminate()
-
-
 def test_a_node_that_is_killed_meanwhile_is_told_and_nothing_is_true(tmp_path: Path) -> None:
     with (
         nodes() as made,
@@ -243,14 +221,9 @@ def test_who_reads_no_further_ends_no_measurement(tmp_path: Path) -> None:
                 '--seconds', 60, '--frames', 5, '--pid', made.pid, '--output', tmp_path
             )
             done = subprocess.run(
-                words,
-                stdout=writing,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=120,
-                env=environment(),
-                check=False,
-            )
+                words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120,
+                env=environment(), check=False,
+            )  # fmt: skip
         finally:
             os.close(writing)
     document = result_in(tmp_path)

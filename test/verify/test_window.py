@@ -26,7 +26,7 @@ import time
 from types import SimpleNamespace as Made
 from typing import Any
 
-from observe.frame_log_kit import made_entry, made_frame
+from observe.frame_log_kit import made_entry, made_frame, note_frame
 import pytest
 from verify.verify_kit import (
     cached_graph,
@@ -69,20 +69,16 @@ class Pipeline:
         self.frames = 0
         self.copies = 0
 
-    def frame(self) -> None:
-        """One."""
+    def wait(self, seconds: float) -> bool:
+        """Let a frame pass."""
         self.frames += 1
         self.copies += 1
-        now = time.monotonic_ns()
-        frame = made_frame(self.frames, captured_ns=now, published_ns=now)
-        self._capture.published(frame, now, now)
-        self._inference.processed(
-            made_entry(frame, now, now, now, handle=1, device_seqno=self.frames), now, now, now, 1
-        )
+        note_frame(self._capture, self._inference, self.frames)
         if self.frames % self._every == 0:
             self._describe(self._capture)
         if self.frames % self._every == self._later:
             self._describe(self._inference)
+        return False
 
     def _describe(self, log: FrameLog) -> None:
         log.describe(
@@ -147,12 +143,8 @@ def test_what_is_copied_behind_the_window_is_not_counted(
             def close(self) -> None:
                 pass
 
-        def wait(seconds: float) -> bool:
-            made.frame()
-            return False
-
         monkeypatch.setattr(measurement, 'open_sampler', lambda pids: Sampler())
-        ending, seen = watch(tmp_path, wait)
+        ending, seen = watch(tmp_path, made.wait)
     assert ending is Ending.FRAMES and made.copies > 1000
     assert [booked(node) < 1000 for node in seen.nodes] == [True, True]
 
@@ -160,12 +152,7 @@ def test_what_is_copied_behind_the_window_is_not_counted(
 @pytest.mark.parametrize('later', [0, 2])
 def test_counters_and_frames_are_of_the_same_time(tmp_path: Path, later: int) -> None:
     with pipeline(every=EVERY, later=later) as made:
-
-        def wait(seconds: float) -> bool:
-            made.frame()
-            return False
-
-        _, seen = watch(tmp_path, wait, sampling=False)
+        _, seen = watch(tmp_path, made.wait, sampling=False)
     frames = len(seen.all_submitted())
     assert frames >= 20
     # Nothing of the window is missing. What is counted besides lies between the renewals of
@@ -178,8 +165,7 @@ def test_a_signal_does_not_cut_off_what_the_nodes_count(tmp_path: Path) -> None:
     with pipeline(every=7) as made:
 
         def wait(seconds: float) -> bool:
-            made.frame()
-            return made.frames > 30
+            return made.wait(seconds) or made.frames > 30
 
         ending, seen = watch(tmp_path, wait, frames=0, sampling=False)
     frames = len(seen.all_submitted())
@@ -222,12 +208,7 @@ def test_all_maps_are_looked_at_before_the_window_and_it_is_known_since_when(
 
     monkeypatch.setattr(measurement, 'scan_maps', noted)
     with pipeline() as made:
-
-        def wait(seconds: float) -> bool:
-            made.frame()
-            return False
-
-        _, seen = watch(tmp_path, wait, sampling=False)
+        _, seen = watch(tmp_path, made.wait, sampling=False)
     assert 0 < seen.looked_ns < looks[0] < seen.start_ns
 
 

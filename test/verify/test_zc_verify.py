@@ -23,16 +23,16 @@ from pathlib import Path
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
-from observe.frame_log_kit import made_entry, made_frame
+from observe.frame_log_kit import note_frame
+from processes import environment, ran
 import pytest
-from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command
+from verify.command_kit import measuring, nodes, nodes_command, result_in, verify
 from verify.fake_tracefs import FakeTracefs
 
 from zc_perception.observe.frame_log import find_frame_logs, FrameLog
-from zc_perception.verify.evidence.kernel_events import own_name
+from zc_perception.verify.evidence.kernel_events import open_instance, own_name, TraceInstance
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.measurement import Measurement, Roots
 from zc_perception.verify.zc_verify import main
@@ -90,16 +90,10 @@ def test_a_command_is_started_measured_and_ended(tmp_path: Path) -> None:
 
 
 def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path) -> None:
-    words = verify_command('--seconds', 600, '--output', tmp_path, command=nodes_command())
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        while not line.startswith('measuring inference'):
-            assert line, 'it ended'
-            line = process.stdout.readline()
+    with measuring(tmp_path, '--seconds', 600, command=nodes_command()) as (process, _):
         process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-        assert process.wait(120) in (1, 3)
+        rest, _ = process.communicate(timeout=120)
+    assert process.returncode in (1, 3)
     document = result_in(tmp_path)
     assert document['window']['seconds'] < 100 and 'result.json' in rest
     (note,) = document['notes']
@@ -131,16 +125,7 @@ def test_it_starts_without_what_takes_long_to_import() -> None:
         'import sys, zc_perception.verify.verification as _; print([name for name in '
         f'{heavy} if name in sys.modules])'
     )
-    assert (
-        subprocess.run(
-            [sys.executable, '-c', code],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            check=True,
-        ).stdout
-        == '[]\n'
-    )
+    assert ran(sys.executable, '-c', code, env=environment(), check=True).stdout == '[]\n'
 
 
 # On a kernel of files, everything can be read.
@@ -174,23 +159,8 @@ class FakeKernel:
     def frame(self, capture: FrameLog, inference: FrameLog, *, job: bool = True) -> None:
         """One, in the logs and in the trace."""
         self._number += 1
-        now = time.monotonic_ns()
-        frame = made_frame(
-            self._number,
-            inodes=(71 + self._number % 2,),
-            captured_ns=now - 2000,
-            published_ns=now - 1000,
-        )
-        capture.published(frame, now - 1000, now)
-        inference.processed(
-            made_entry(
-                frame, now, now, now, handle=1 + self._number % 2, device_seqno=self._number
-            ),
-            now,
-            now,
-            now,
-            1,
-        )
+        second = self._number % 2
+        now = note_frame(capture, inference, self._number, 71 + second, handle=1 + second)
         facts = {'copies': {}, 'processed': self._number}
         capture.describe({**facts, 'camera': 'v4l2', 'pool': [[3, 71], [3, 72]]})
         inference.describe(
@@ -208,7 +178,7 @@ class FakeKernel:
                 seconds, rest = divmod(now - 1000, 10**9)
                 file.write(
                     f' python-{os.getpid()} [000] ..... {seconds}.{rest // 1000:06}: axl_submit: '
-                    f'handle={1 + self._number % 2} ctx=1 seqno={self._number} model=1\n'
+                    f'handle={1 + second} ctx=1 seqno={self._number} model=1\n'
                 )
 
 
@@ -288,20 +258,8 @@ def test_an_error_in_the_middle_leaves_nothing_behind(
 def test_what_a_killed_run_left_is_removed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = FakeKernel(tmp_path, monkeypatch)
-    left = Measurement(kernel.roots)
-    left.__enter__()  # and never ended
-    (kernel.tracefs.root / 'instances' / own_name()).rename(
-        kernel.tracefs.root / 'instances' / own_name(4194305)
-    )
-    text = (
-        (kernel.tracefs.root / 'dynamic_events').read_text().replace(own_name(), own_name(4194305))
-    )
-    (kernel.tracefs.root / 'dynamic_events').write_text(text)
-    for folder in (kernel.tracefs.root / 'instances' / own_name(4194305) / 'events').glob(
-        own_name()
-    ):
-        folder.rename(folder.with_name(own_name(4194305)))
+    kernel, left = FakeKernel(tmp_path, monkeypatch), own_name(4194305)
+    assert isinstance(open_instance(kernel.tracefs.root, name=left), TraceInstance)
     with Measurement(kernel.roots) as measurement:
-        assert measurement.leftovers == [own_name(4194305)]
+        assert measurement.leftovers == [left]
     assert kernel.tracefs.clean

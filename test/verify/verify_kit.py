@@ -21,7 +21,7 @@ Frames, events and looks are as the kernel would give them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.buffers import BufferObject, Snapshot
 from zc_perception.verify.evidence.copies import CopyShare
 from zc_perception.verify.evidence.kernel_events import Trace
-from zc_perception.verify.invariants import all_checks
+from zc_perception.verify.invariants import all_checks, check_imports
 from zc_perception.verify.observation import NodeView, Observation
 
 MS = 1_000_000
@@ -43,16 +43,11 @@ POOL = (11, 12, 13)
 DEVICE = 12  # st_dev of dma-bufs
 PERIOD = 50 * MS
 SOURCES = {
-    'axl_dmabuf_import': 'tracepoint',
-    'axl_dmabuf_release': 'tracepoint',
-    'axl_submit': 'tracepoint',
-    'axl_complete': 'tracepoint',
-    'dma_buf_dynamic_attach': 'probe',
-    'dma_buf_detach': 'probe',
-    'dma_buf_mmap_internal': 'probe',
-    'vb2_mmap': 'probe',
+    'axl_dmabuf_import': 'tracepoint', 'axl_dmabuf_release': 'tracepoint',
+    'axl_submit': 'tracepoint', 'axl_complete': 'tracepoint', 'dma_buf_dynamic_attach': 'probe',
+    'dma_buf_detach': 'probe', 'dma_buf_mmap_internal': 'probe', 'vb2_mmap': 'probe',
     'sched_process_fork': 'tracepoint',
-}
+}  # fmt: skip
 
 
 def event(time_ns: int, name: str, tid: int = THREAD, **fields: Any) -> KernelEvent:
@@ -73,35 +68,21 @@ def record(
     """Return a processed frame."""
     taken = published(number, inodes, submitted_ns - 3 * MS)
     made = taken._replace(
-        kind=RecordKind.PROCESSED,
-        received_ns=submitted_ns - 2 * MS,
-        submitted_ns=submitted_ns,
-        signalled_ns=submitted_ns + 5 * MS,
-        done_ns=submitted_ns + 6 * MS,
-        decoded_ns=submitted_ns + 7 * MS,
-        sent_ns=submitted_ns + 8 * MS,
-        device_handle=handle,
-        detections=2,
-        device_seqno=seqno,
-    )
+        kind=RecordKind.PROCESSED, received_ns=submitted_ns - 2 * MS, submitted_ns=submitted_ns,
+        signalled_ns=submitted_ns + 5 * MS, done_ns=submitted_ns + 6 * MS,
+        decoded_ns=submitted_ns + 7 * MS, sent_ns=submitted_ns + 8 * MS, device_handle=handle,
+        detections=2, device_seqno=seqno,
+    )  # fmt: skip
     return made._replace(**changes)
 
 
 def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameRecord:
     """Return what the capture node notes about the same frame."""
     return clockwork.published(number)._replace(
-        number=number,
-        generation=1,
-        buffer_uid=9,
-        stamp_ns=number * 1000,
-        captured_ns=published_ns - MS,
-        published_ns=published_ns,
-        sent_ns=published_ns + MS,
-        capture_cost_ns=MS,
-        inodes=inodes,
-        st_dev=DEVICE,
-        thread_id=THREAD,
-    )
+        number=number, generation=1, buffer_uid=9, stamp_ns=number * 1000,
+        captured_ns=published_ns - MS, published_ns=published_ns, sent_ns=published_ns + MS,
+        capture_cost_ns=MS, inodes=inodes, st_dev=DEVICE, thread_id=THREAD,
+    )  # fmt: skip
 
 
 def look(
@@ -115,49 +96,129 @@ def look(
     return Snapshot(time_ns, time_ns + 100_000, objects)
 
 
-def submits() -> list[tuple[int, int, int]]:
-    """Return ``(time, inode, number)`` of the frames: 3 before the window, 20 in it, 2 behind."""
-    times = [START + (index - 3) * PERIOD + 10 * MS for index in range(25)]
-    return [(time_ns, POOL[index % len(POOL)], index + 1) for index, time_ns in enumerate(times)]
+TIMES = [START + 5 * MS + index * PERIOD for index in range(20)]
+#: Of frames: 3 before the window, 20 in it, 2 behind.
+WHOLE = [START + (index - 3) * PERIOD + 10 * MS for index in range(25)]
+
+
+class Card:
+    """
+    One open file: handles and job numbers of its own.
+
+    :param thread: that imports and submits.
+    :param context: of its fences; 0: each job has its own.
+    """
+
+    def __init__(self, thread: int = THREAD, context: int = 1, pid: int = PID) -> None:
+        self.pid = pid
+        self.thread = thread
+        self.context = context
+        self.events: list[KernelEvent] = []
+        self.records: list[FrameRecord] = []
+        self._handle = self.seqno = 0
+
+    def had(self) -> int:
+        """Return the handle of an import from before the recording."""
+        self._handle += 1
+        return self._handle
+
+    def take(self, time_ns: int, *inodes: int, thread: int = 0) -> int:
+        """Import an image; the handle."""
+        handle = self.had()
+        for index, inode in enumerate(inodes):
+            at, tid = time_ns + index, thread or self.thread
+            self.events += [
+                event(at - 9, 'dma_buf_dynamic_attach', tid, dev_name=PCI, ino=inode),
+                event(at, 'axl_dmabuf_import', tid, handle=handle, inode=inode),
+            ]
+        return handle
+
+    def run(
+        self, time_ns: int, handle: int, *inodes: int, after_ns: int = 200_000, **changes: Any
+    ) -> None:
+        """Run a frame: the node notes its time, the kernel has the job a little later."""
+        self.seqno += 1
+        context = self.context or 1000 * self.thread + self.seqno
+        job = {'handle': handle, 'ctx': context, 'seqno': self.seqno}
+        fence = {'driver': 'axl', 'context': context, 'seqno': self.seqno}
+        self.events += [
+            event(time_ns + after_ns, 'dma_fence_init', self.thread, **fence),
+            event(time_ns + after_ns, 'axl_submit', self.thread, **job),
+            event(time_ns + 4 * MS, 'axl_complete', DRIVER_THREAD, **job),
+        ]
+        made = record(
+            len(self.records) + 1, time_ns, inodes, handle, self.seqno, thread_id=self.thread
+        )
+        self.records.append(made._replace(**changes))
+
+    def refused(self, time_ns: int, *inodes: int) -> None:
+        """Add a frame of which the card took no job: the node notes only that it failed."""
+        made = record(len(self.records) + 1, time_ns, inodes, 0, 0, thread_id=self.thread)
+        nothing = dict.fromkeys(
+            ('received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns', 'sent_ns'), 0
+        )
+        self.records.append(made._replace(kind=RecordKind.FAILED, done_ns=time_ns, **nothing))
+
+    def give_back(
+        self, time_ns: int, handle: int, *inodes: int, thread: int = DRIVER_THREAD
+    ) -> None:
+        """Release an image."""
+        for index, inode in enumerate(inodes):
+            at = time_ns + index
+            self.events += [
+                event(at, 'axl_dmabuf_release', thread, handle=handle, inode=inode),
+                event(at, 'dma_buf_detach', thread, dev_name=PCI, ino=inode),
+            ]
+
+    def reopened(self) -> None:
+        """From now on it is another open file."""
+        self.context += 100
+        self._handle = self.seqno = 0
+
+
+def image(index: int, pool: Sequence[int] = POOL) -> int:
+    """Return an image; the buffers take turns."""
+    return pool[index % len(pool)]
+
+
+def cached(card: Card, handles: Mapping[int, int], times: Sequence[int] = TIMES) -> None:
+    """Frames that are run by the imports that there are: by buffer, the handle."""
+    for index, time_ns in enumerate(times):
+        inode = image(index, tuple(handles))
+        card.run(time_ns, handles[inode], inode)
+
+
+def uncached(
+    card: Card,
+    times: Sequence[int] = TIMES,
+    pool: Sequence[int] = POOL,
+    *,
+    more: Callable[[int, int], None] = lambda time_ns, inode: None,
+) -> None:
+    """Each frame is imported, run, and given back; *more* happens before each."""
+    for index, time_ns in enumerate(times):
+        inode = image(index, pool)
+        more(time_ns - MS, inode)
+        handle = card.take(time_ns - MS // 2, inode)
+        card.run(time_ns, handle, inode)
+        card.give_back(time_ns + 5 * MS, handle, inode)
+
+
+def had(card: Card, pool: Sequence[int] = POOL) -> dict[int, int]:
+    """Return imports from before the recording."""
+    return {inode: card.had() for inode in pool}
+
+
+def taken(card: Card, time_ns: int) -> dict[int, int]:
+    """Import all buffers now."""
+    return {inode: card.take(time_ns + index * 100_000, inode) for index, inode in enumerate(POOL)}
 
 
 def cached_graph(**changes: Any) -> Observation:
     """Return a graph that imported its three buffers before the measurement."""
-    events = [
-        item
-        for time_ns, inode, number in submits()
-        for item in (
-            event(
-                time_ns - 300_000,
-                'dma_fence_init',
-                driver='axl',
-                timeline='metis-0',
-                context=1,
-                seqno=number,
-            ),
-            event(
-                time_ns - 200_000, 'axl_submit', handle=inode - 10, ctx=1, seqno=number, model=1
-            ),
-            event(
-                time_ns + 4 * MS,
-                'axl_complete',
-                DRIVER_THREAD,
-                handle=inode - 10,
-                ctx=1,
-                seqno=number,
-                status=0,
-            ),
-        )
-    ]
-    records = [
-        record(number, time_ns, (inode,), inode - 10, number)
-        for time_ns, inode, number in submits()
-    ]
-    looks = [
-        look(START - 20 * MS + index * 250 * MS, {inode: [PCI] for inode in POOL})
-        for index in range(5)
-    ]
-    return _graph(events, records, looks, True, **changes)
+    card = Card()
+    cached(card, had(card), WHOLE)
+    return _graph(card, PCI, True, **changes)
 
 
 def uncached_graph(second_device: str = '', **changes: Any) -> Observation:
@@ -166,77 +227,28 @@ def uncached_graph(second_device: str = '', **changes: Any) -> Observation:
 
     :param second_device: another device that is attached to all buffers, all the time.
     """
-    events = []
-    always = [second_device] if second_device else []
-    for time_ns, inode, number in submits():
-        handle = number % 4
-        events += [
-            event(
-                time_ns - 900_000,
-                'dma_buf_dynamic_attach',
-                ino=inode,
-                dev_name=PCI,
-                result='0xff41de9d0f8628a0',
-            ),
-            event(
-                time_ns - 800_000,
-                'axl_dmabuf_import',
-                handle=handle,
-                inode=inode,
-                exporter='system',
-                iova='0x100',
-                size=4096,
-            ),
-            event(time_ns - 200_000, 'axl_submit', handle=handle, ctx=1, seqno=number, model=1),
-            event(
-                time_ns + 4 * MS,
-                'axl_complete',
-                DRIVER_THREAD,
-                handle=handle,
-                ctx=1,
-                seqno=number,
-                status=0,
-            ),
-            event(
-                time_ns + 5 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=handle, inode=inode
-            ),
-            event(time_ns + 5 * MS, 'dma_buf_detach', DRIVER_THREAD, ino=inode, dev_name=PCI),
-        ]
-    records = [
-        record(number, time_ns, (inode,), number % 4, number)
-        for time_ns, inode, number in submits()
-    ]
-    looks = [
-        look(START - 20 * MS + index * 250 * MS, dict.fromkeys(POOL, always)) for index in range(5)
-    ]
-    return _graph(events, records, looks, False, **changes)
+    card = Card()
+    uncached(card, WHOLE)
+    return _graph(card, second_device, False, **changes)
 
 
-def _graph(
-    events: list[KernelEvent],
-    records: list[FrameRecord],
-    looks: list[Snapshot],
-    cached: bool,
-    **changes: Any,
-) -> Observation:
-    facts = {
-        'accelerator': 'axl',
-        'pci_address': PCI,
-        'import_cache': cached,
-        'copies': {},
-        'trial_imports': 3,
-    }
-    capture_facts = {'camera': 'v4l2', 'device': '/dev/video0 (vivid)', 'copies': {}}
-    shots = [published(number, (inode,), time_ns - 3 * MS) for time_ns, inode, number in submits()]
+def _graph(card: Card, attached: str, with_cache: bool, **changes: Any) -> Observation:
+    """:param attached: a device that is attached to all buffers, all the time."""
+    seen = {'camera': 'v4l2', 'device': '/dev/video0 (vivid)', 'copies': {}}
+    facts = {'accelerator': 'axl', 'pci_address': PCI, 'import_cache': with_cache}
+    facts |= {'copies': {}, 'trial_imports': 3}
+    shots = [published(one.number, one.inodes, one.submitted_ns - 3 * MS) for one in card.records]
+    attachments = dict.fromkeys(POOL, [attached] if attached else [])
+    looks = [look(START - 20 * MS + index * 250 * MS, attachments) for index in range(5)]
     made = Observation(
         START,
         END,
         (
-            NodeView(PID, '/capture', 'capture', capture_facts, capture_facts, tuple(shots)),
-            NodeView(PID, '/inference', 'inference', facts, facts, tuple(records)),
+            NodeView(PID, '/capture', 'capture', seen, seen, tuple(shots)),
+            NodeView(PID, '/inference', 'inference', facts, facts, tuple(card.records)),
         ),
         tuple(looks),
-        Trace(sorted(events, key=lambda item: item.time_ns)),
+        Trace(sorted(card.events, key=lambda item: item.time_ns)),
         SOURCES,
         {PID: PID, THREAD: PID},
         dict.fromkeys(POOL, 'system'),
@@ -251,32 +263,36 @@ def _graph(
     return replace(made, **changes)
 
 
+#: What is said of the checks of a pipeline that keeps them all.
+ALL_HOLD = dict.fromkeys(('I1', 'I2', 'I3', 'I4'), True)
+
+
 def verdicts(seen: Observation) -> dict[str, bool | None]:
     """By check, whether it holds."""
     return {check.name: check.holds for check in all_checks(seen)}
 
 
+def _with_nodes(
+    seen: Observation, role: str, change: Callable[[NodeView], NodeView]
+) -> Observation:
+    nodes = (change(node) if node.role == role else node for node in seen.nodes)
+    return replace(seen, nodes=tuple(nodes))
+
+
 def with_node(seen: Observation, role: str, **changes: Any) -> Observation:
     """Return the same with another view of the nodes of a role."""
-    return replace(
-        seen,
-        nodes=tuple(
-            replace(node, **changes) if node.role == role else node for node in seen.nodes
-        ),
-    )
+    return _with_nodes(seen, role, lambda node: replace(node, **changes))
 
 
 def with_facts(
     seen: Observation, role: str, before: Mapping[str, Any] | None = None, **after: Any
 ) -> Observation:
     """Return the same with other facts."""
-    return replace(
+    return _with_nodes(
         seen,
-        nodes=tuple(
-            replace(node, before={**node.before, **(before or {})}, after={**node.after, **after})
-            if node.role == role
-            else node
-            for node in seen.nodes
+        role,
+        lambda node: replace(
+            node, before={**node.before, **(before or {})}, after={**node.after, **after}
         ),
     )
 
@@ -290,6 +306,18 @@ def with_events(
     return replace(seen, trace=Trace(sorted([*kept, *more], key=lambda item: item.time_ns), lost))
 
 
+def changed(**changes: Any) -> Callable[[Observation], Observation]:
+    """Return what gives an observation other values."""
+    return lambda seen: replace(seen, **changes)
+
+
+def without_sources(start: str) -> Callable[[Observation], Observation]:
+    """Return what takes away the events whose names begin like this."""
+    return changed(
+        event_sources={name: how for name, how in SOURCES.items() if not name.startswith(start)}
+    )
+
+
 def with_records(seen: Observation, change: Any) -> Observation:
     """
     Return the same with each record of the inference node replaced by ``change(record)``.
@@ -298,3 +326,57 @@ def with_records(seen: Observation, change: Any) -> Observation:
     """
     records = [new for old in seen.nodes[1].records if (new := change(old)) is not None]
     return with_node(seen, 'inference', records=tuple(records))
+
+
+# Nodes whose cards a test has made.
+
+
+def node(
+    *cards: Card,
+    cached: bool,
+    was_cached: bool | None = None,
+    trials: int = 0,
+    name: str = '/inference',
+    pid: int = PID,
+    **changes: Any,
+) -> NodeView:
+    """
+    Return the node whose cards these are.
+
+    :param was_cached: when the window began, if not the same.
+    :param trials: imports on trial that it counted.
+    """
+    records = sorted((one for card in cards for one in card.records), key=lambda one: one.done_ns)
+    before = {
+        'accelerator': 'axl',
+        'pci_address': PCI,
+        'import_cache': cached if was_cached is None else was_cached,
+        'trial_imports': 3,
+    }
+    after = {**before, 'import_cache': cached, 'trial_imports': 3 + trials}
+    return replace(NodeView(pid, name, 'inference', before, after, tuple(records)), **changes)
+
+
+def observed(
+    nodes: Sequence[NodeView], cards: Sequence[Card], attached: Mapping[int, int] | None = None
+) -> Observation:
+    """
+    Return what is seen of them.
+
+    :param attached: by buffer, how often the card was attached before all events.
+    """
+    inodes = {inode for one in nodes for made in one.records for inode in made.inodes}
+    before = look(
+        START - 500 * MS, {inode: [PCI] * (attached or {}).get(inode, 0) for inode in inodes}
+    )
+    events = sorted((one for card in cards for one in card.events), key=lambda one: one.time_ns)
+    threads = {thread: card.pid for card in cards for thread in (card.pid, card.thread)}
+    return cached_graph(
+        nodes=tuple(nodes), trace=Trace(events), snapshots=(before,), process_of=threads
+    )
+
+
+def judged(seen: Observation) -> tuple[bool | None, str]:
+    """Of I3: whether it holds, and why not."""
+    check = check_imports(seen)
+    return check.holds, check.reason

@@ -28,9 +28,11 @@ import struct
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import ran
 import pytest
 
 from zc_perception.verify.evidence import copies, Unreadable
@@ -46,6 +48,7 @@ from zc_perception.verify.evidence.copies import (
     parse_kernel_copies,
     parse_records,
     read_kernel_copies,
+    Sampler,
     shares_of,
 )
 from zc_perception.verify.evidence.kernel_events import Trace
@@ -115,6 +118,9 @@ def test_processes_that_can_not_be_read_are_told(tmp_path: Path) -> None:
     (tmp_path / 'self').symlink_to('/proc/self')
     functions, (told,) = find_copy_functions([5], tmp_path)
     assert functions == [] and 'no C library' in told.reason
+    (tmp_path / '6' / 'maps').mkdir(parents=True)
+    functions, (told,) = find_copy_functions([6], tmp_path)
+    assert functions == [] and f'{tmp_path}/6/maps' in told.reason
 
 
 C_CODE = """
@@ -132,9 +138,7 @@ def test_the_unwind_table_ends_functions_where_their_symbols_do(tmp_path: Path) 
     source, path = tmp_path / 'lib.c', tmp_path / 'lib.so'
     source.write_text(C_CODE)
     subprocess.run(['gcc', '-O1', '-shared', '-fPIC', '-o', path, source], check=True)
-    listed = subprocess.run(
-        ['nm', '-S', '--defined-only', path], check=True, capture_output=True, text=True
-    ).stdout
+    listed = ran('nm', '-S', '--defined-only', path, check=True).stdout
     sizes = {
         line.split()[3]: int(line.split()[1], 16)
         for line in listed.splitlines()
@@ -176,6 +180,13 @@ def test_records_of_a_ring(things: list[tuple[int, int] | int], torn: int) -> No
     ]
 
 
+def test_each_sample_of_the_processes_counts_once() -> None:
+    ring = SimpleNamespace(take=lambda: 3 * _sample(5, 0x10) + _sample(6, 0x10))
+    sampler = Sampler([ring], [5])  # type: ignore[list-item]
+    sampler.drain()
+    assert sampler.kept(5) == 3
+
+
 COPIES = 'a = bytearray(4 << 20)\nb = bytearray(4 << 20)\nwhile True: b[:] = a'
 COMPUTES = 'x = 1\nwhile True: x = x * 3 % 1000003'
 
@@ -186,8 +197,12 @@ def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
         sampler = open_sampler([process.pid])
         if isinstance(sampler, Unreadable):
             assert 'CAP_PERFMON' in sampler.next_step or 'not known' in sampler.reason
+            assert 'Invalid argument' not in sampler.reason, 'what is asked of the kernel is wrong'
             return
         try:
+            time.sleep(0.1)
+            sampler.drain()
+            assert sampler.kept(process.pid) == 0, 'it has not been started'
             sampler.start()
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline and sampler.kept(process.pid) < 60:
@@ -227,12 +242,8 @@ def test_kernel_functions_that_copy() -> None:
     assert name_at(found, base + 0x50) == '__memmove'
     assert name_at(found, base + 0x10) in ('__memcpy', 'memcpy')
     assert [name_at(found, base + offset) for offset in (0x210, 0x310, 0x410, 0x510, 0x710)] == [
-        '',
-        'copy_user_generic_unrolled',
-        'rep_movs_alternative',
-        '_copy_from_user',
-        '',
-    ]
+        '', 'copy_user_generic_unrolled', 'rep_movs_alternative', '_copy_from_user', '',
+    ]  # fmt: skip
     assert name_at(found, 0xFFFFFFFFC0000110) == 'memcpy_toio'
 
 
@@ -246,15 +257,10 @@ def test_hidden_kernel_addresses_are_unreadable(tmp_path: Path) -> None:
 def test_hits_of_the_probe_are_sorted_by_process_and_size() -> None:
     frame = MemoryMapping(5, 0x1000, 0x2000, 'rw-s', 1, 2, '/dmabuf:')
     hits = [
-        (10, 51, 65536, 0x9000),
-        (11, 51, 65536, 0x9000),
-        (12, 51, 640, 0x1100),
-        (13, 61, 640, 0x1100),
-        (14, 99, 10**6, 0x1100),
-        (1, 51, 10**6, 0),
-        (31, 51, 10**6, 0),
+        (10, 51, 65536, 0x9000), (11, 51, 65536, 0x9000), (12, 51, 640, 0x1100),
+        (13, 61, 640, 0x1100), (14, 99, 10**6, 0x1100), (1, 51, 10**6, 0), (31, 51, 10**6, 0),
         (15, 61, 65535, 0),
-    ]
+    ]  # fmt: skip
     trace = Trace(
         [
             event(time_ns, f'libc_copy_{tid % 2}', tid, n=size, src=hex(source))
@@ -271,10 +277,7 @@ def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) ->
     pid = os.getpid()
     address = ctypes.cast(ctypes.CDLL(None).memmove, ctypes.c_void_p).value or 0
     kernel = 0xFFFFFFFF81E00050
-    monkeypatch.setattr(
-        'zc_perception.verify.evidence.copies.read_kernel_copies',
-        lambda proc: parse_kernel_copies(KALLSYMS),
-    )
+    monkeypatch.setattr(copies, 'read_kernel_copies', lambda proc: parse_kernel_copies(KALLSYMS))
     met = Counter({address: 3, address + 8: 4, address - 10**6: 90, kernel: 2, kernel + 0x4C0: 1})
     (shares, _) = shares_of({pid: met, 1: Counter({address: 5})}, [pid])
     assert shares is not None and len(shares) == 1
@@ -284,3 +287,6 @@ def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) ->
         {'__memmove': 2, '_copy_from_user': 1},
     )
     assert shares[0].percent == 7.0
+    hidden = Unreadable('kernel symbols', 'hidden', '')
+    monkeypatch.setattr(copies, 'read_kernel_copies', lambda proc: hidden)
+    assert shares_of({pid: Counter({address: 3})}, [pid])[1] == [], 'it was never in the kernel'
