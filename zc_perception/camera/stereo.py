@@ -438,7 +438,7 @@ class SideCamera(Camera):
         self.inner.allocate(request)
         pool = self.inner.pool
         if pool is not None:
-            # Nobody leases under this name. It reserves slots for waiting frames, so that these
+            # No lease has this name. The quota reserves slots for waiting frames, so that these
             # slots are not promised to consumers.
             pool.set_quota('stereo', self._sides.depth)
 

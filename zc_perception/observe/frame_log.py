@@ -330,7 +330,7 @@ class FrameLog:
                 text = json.dumps(whole, separators=(',', ':'), default=str).encode()
                 if len(text) > FACTS_ROOM:
                     raise ValueError(
-                        f'facts of {len(text)} bytes, of {FACTS_ROOM} that it has room for'
+                        f'the facts have {len(text)} bytes, and the log has room for {FACTS_ROOM}'
                     )
                 generation = words[FACTS_WORD] | 1
                 words[FACTS_WORD] = generation

@@ -180,7 +180,8 @@ def _run(options: argparse.Namespace) -> int:
     from zc_perception.observe.timeline import build_timeline
     from zc_perception.whole_file import output_file, write_output
 
-    # For a camera of 30 Hz, a frame log has the last 136 s.
+    # The longest time to look. A frame log keeps the last 136 s of a camera of 30 Hz, so nothing
+    # is lost in this time.
     longest_s = 120.0
     if not 0 < options.seconds <= longest_s:
         raise ConfigError(

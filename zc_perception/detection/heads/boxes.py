@@ -359,8 +359,8 @@ class Boxes(Head):
             ):
                 reason = (
                     f'classes from {labels.min():.4g} to {labels.max():.4g} of '
-                    f'{self._spec.num_classes}: the columns are others, or classes '
-                    'begin at 1 (background: 0)'
+                    f'{self._spec.num_classes}: the columns have another meaning, or class '
+                    'numbers begin at 1 (background: 0)'
                 )
         reason = reason or out_of_reach(tensor, score, self._spec.sigmoid)
         if reason:

@@ -140,8 +140,8 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
         releases = [str(answer.get('release', '')) for answer in answers]
         if releases and not any(map(needs_toolchain, releases)):
             yield skip(
-                f'runtime {", ".join(dict.fromkeys(releases))} needs none: the compiled model '
-                'has all'
+                f'runtime {", ".join(dict.fromkeys(releases))} needs no compiler: the compiled '
+                'model is complete'
             )
             return
     if need is not Need.REQUIRED and not _installed(system):
