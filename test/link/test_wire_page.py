@@ -69,6 +69,16 @@ def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(
     assert len(common) > 10 and common <= reader.pixels()
 
 
+def test_a_consumer_that_comes_late_gets_buffers_of_the_layout_that_it_needs(
+    free_domain: int, folder: Path
+) -> None:
+    needs = '--formats', 'NV12', '--offset-align', '65536'
+    with camera(free_domain), PageProcess('consumer', folder, free_domain, *needs) as late:
+        late.wait_for('noted')
+        late.wait_for('frame', 5)
+        assert late.told('buffers')[0]['offsets'][1] % 65536 == 0
+
+
 def test_the_consumer_finds_the_stock_camera_again(free_domain: int, folder: Path) -> None:
     with PageProcess('consumer', folder, free_domain, '--hold', '2') as reader:
         with camera(free_domain) as first:
