@@ -16,7 +16,7 @@
 """
 Draw the pictures of docs/more_than_boxes.md and docs/boxes_in_space.md with the real nodes.
 
-    .venv/bin/python test/nodes/more_pictures.py docs/pictures [masks keypoints oriented space]
+    .venv/bin/python tools/more_pictures.py docs/pictures [masks keypoints oriented space]
 
 The scenes are drawn here, and the models are graphs made by hand that yield what was drawn: the
 pictures show what the package makes of a model's numbers, not how good a model is.
@@ -32,8 +32,8 @@ import tempfile
 from typing import NamedTuple
 
 if __name__ == '__main__':
-    _TEST = Path(__file__).resolve().parents[1]
-    sys.path[:0] = [str(_TEST), str(_TEST.parent)]
+    _TREE = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(_TREE / 'test'), str(_TREE)]
 
 import cv2
 from nodes.managed import managed
