@@ -21,6 +21,7 @@ There are well-behaved ones as in rclpy's pull request 599, and every kind of ba
 
 from __future__ import annotations
 
+from functools import partialmethod
 from pathlib import Path
 import sys
 import threading
@@ -104,14 +105,6 @@ class Exits(RaisesBeforeNode):
     error = SystemExit('no camera, goodbye')
 
 
-class NeedsParameter(Node):
-    """Needs a parameter of a certain type."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__('needs_parameter', **kwargs)
-        self.declare_parameter('size', 1)
-
-
 class SpinsOnce(Ticking):
     """Waits for something in its constructor, which is allowed."""
 
@@ -163,22 +156,15 @@ class Managed(LifecycleNode):
         self.trigger_configure()
         self.trigger_activate()
 
-    def note(self, step: str) -> TransitionCallbackReturn:
+    def note(self, step: str, *_: LifecycleState) -> TransitionCallbackReturn:
         with self.file.open('a', encoding='ascii') as file:
             file.write(step + '\n')
         return TransitionCallbackReturn.SUCCESS
 
-    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self.note('configure')
-
-    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self.note('activate')
-
-    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self.note('deactivate')
-
-    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self.note('cleanup')
+    on_configure = partialmethod(note, 'configure')
+    on_activate = partialmethod(note, 'activate')
+    on_deactivate = partialmethod(note, 'deactivate')
+    on_cleanup = partialmethod(note, 'cleanup')
 
     def stop(self) -> None:
         self.note('stop')

@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 import os
 from pathlib import Path
@@ -27,11 +26,10 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 from link.shared_memory.memory_link import RawPeer
-from nodes.managed import status
+from nodes.managed import Managed, status
 from nodes.programs import parameters, Program
-from nodes.ros_kit import overrides, ros, spun
+from nodes.ros_kit import ros, spun
 import pytest
-import rclpy
 from waiting import until
 
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
@@ -322,46 +320,29 @@ def test_a_silent_camera_is_an_error_a_second_later_however_often_one_looks() ->
 SOON_S = 18.0
 
 
-@pytest.fixture
-def capture(context: rclpy.Context) -> Iterator[CaptureNode]:
-    node = CaptureNode(context=context, parameter_overrides=overrides({'framerate': 5.0}))
-    with spun(context, node):
-        yield node
-
-
-def link(node: CaptureNode) -> Status:
-    found: Status = status(node, 'link')
-    return found
-
-
-def start(domain: int, *arguments: str) -> Program:
-    return Program('capture_node', *arguments, domain=domain).start(': ready')
-
-
 def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
-    capture: CaptureNode, free_domain: int
+    run: Managed, free_domain: int
 ) -> None:
-    assert link(capture).level is Level.OK
-    with start(free_domain, *parameters(framerate='5.0'), '-r', '__node:=second') as other:
+    capture = run.make(CaptureNode, {'framerate': 5.0})
+    capture.start()
+    assert status(capture, 'link').level is Level.OK
+    words = *parameters(framerate='5.0'), '-r', '__node:=second'
+    with Program('capture_node', *words, domain=free_domain).start(': ready') as other:
+        rival = "'/image_raw' has another publisher "
         until(
-            lambda: "'/image_raw' has another publisher (/second)" in link(capture).message,
+            lambda: f'{rival}(/second)' in status(capture, 'link').message,
             'a warning of the second camera',
         )
-        warned = link(capture)
+        warned = status(capture, 'link')
         assert warned.level is Level.WARN and 'ROS_DOMAIN_ID' in warned.advice
-        until(
-            lambda: "'/image_raw' has another publisher (/capture)" in other.output,
-            'a line of the second camera',
-        )
-        assert other.output.count('has another publisher (/capture)') == 1, (
-            'once, not at each look'
-        )
+        until(lambda: f'{rival}(/capture)' in other.output, 'a line of the second camera')
+        assert other.output.count(f'{rival}(/capture)') == 1, 'once, not at each look'
         assert not [name for name in warned.values if name.startswith('protocol_error')], (
             'to be asked whether it listens is no fault'
         )
         other.process.send_signal(signal.SIGKILL)
         other.process.wait(60)
-        until(lambda: link(capture).level is Level.OK, 'the end of the warning', SOON_S)
+        until(lambda: status(capture, 'link').level is Level.OK, 'the end of it', SOON_S)
     assert capture.get_publishers_info_by_topic('/image_raw/_zc'), 'the graph was asked'
 
 

@@ -18,21 +18,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 import signal
 import time
 from typing import Any
 
 from long_form import LONG
-from nodes.container_kit import Client, client, Container, install, TIMEOUT_S
+from nodes.container_kit import Client, client, Container, install
 import pytest
 from waiting import until
 
-from zc_perception.observe.frame_log import find_frame_logs, RecordKind
-
-CYCLES = 300 if LONG else 50
+CYCLES = 300 if LONG else 15
 ENDS_S = 30.0
 Start = Callable[..., tuple[Container, Client]]
 
@@ -224,105 +220,3 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(
     )
     assert len(unloaded) >= 2 and all(name in late for name in names if name not in unloaded)
     assert 'Traceback' not in container.output
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'text'),
-    [
-        (['--isolated'], "argument '--isolated' is unknown; set parameters by --ros-args"),
-        (
-            ['--ros-args', '-p', 'thread_num:=0'],
-            "parameter 'thread_num' is 0; it must be an integer from 1 to 64",
-        ),
-    ],
-)
-def test_a_wrong_argument_ends_it_with_one_line(
-    arguments: list[str], text: str, free_domain: int, tmp_path: Path
-) -> None:
-    with Container(tmp_path, free_domain, *arguments, wait=False) as container:
-        assert container.process.wait(TIMEOUT_S) == 2
-        container._reader.join(60.0)
-    lines = container.output.splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith('component_container: error: ')
-    assert text in lines[0]
-
-
-# Frames of a loaded camera go to a loaded accelerator.
-
-
-SMALL = {'width': 160, 'height': 120, 'framerate': 60.0}
-CPU = {'accelerator': 'onnx'}
-
-
-@pytest.fixture
-def container(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    with Container(
-        install(tmp_path_factory.mktemp('packages')),
-        free_domain,
-        program='component_container_mt',
-        cold=True,
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def ours(container: Container, free_domain: int) -> Iterator[Client]:
-    with client(free_domain) as made:
-        yield made
-
-
-def processed(container: Container) -> int:
-    """Return how many frames the accelerator has processed, as its log says."""
-    with find_frame_logs(pids=[container.pid]) as logs:
-        records = [record for log in logs if log.role == 'inference' for record in log.read()]
-    return sum(record.kind == RecordKind.PROCESSED for record in records)
-
-
-def load_both(ours: Client) -> dict[str, int]:
-    parameters = {'InferenceNode': CPU, 'CaptureNode': SMALL}
-    return {name: ours.loaded(name, 'ours', parameters=parameters[name]) for name in parameters}
-
-
-def test_cycles_of_the_package_s_own_components_leave_nothing(
-    container: Container, ours: Client
-) -> None:
-    def no_more(descriptors: int, threads: int) -> bool:
-        return container.descriptors() <= descriptors and len(container.threads()) <= threads
-
-    def cycle() -> None:
-        ids = load_both(ours)
-        until(lambda: processed(container) >= 3, 'frames through both')
-        for name in ('CaptureNode', 'InferenceNode'):
-            assert ours.unload(ids[name]).success
-
-    for _ in range(3):
-        cycle()
-    descriptors, threads, resident = (
-        container.descriptors(),
-        len(container.threads()),
-        container.resident_bytes(),
-    )
-    for _ in range(10):
-        for _ in range(5 if LONG else 3):
-            cycle()
-        # A descriptor that ends with its last reference may wait for the garbage collector, which
-        # no idle process runs.
-        with suppress(AssertionError):
-            until(partial(no_more, descriptors, threads), 'no more than before', 3.0)
-            break
-        # What is made once for the whole process, when it is needed first, stays; what leaks is
-        # more after the next cycles.
-        descriptors, threads = container.descriptors(), len(container.threads())
-    else:
-        raise AssertionError(
-            f'{container.descriptors()} descriptors, {container.threads()}; before: '
-            f'{descriptors}, {threads}'
-        )
-    assert container.resident_bytes() - resident < 40 << 20
-    until(
-        lambda: 'memfd:' not in Path(f'/proc/{container.pid}/maps').read_text(),
-        'no frame and no log is mapped',
-    )
-    assert container.end() == 0
-    assert 'left behind' not in container.output

@@ -22,22 +22,17 @@ They leave the others running when they are unloaded.
 from __future__ import annotations
 
 from collections.abc import Callable
-import gc
 from pathlib import Path
-import threading
 from typing import Any
 
-from descriptors import open_descriptors
-from nodes.managed import ACTIVATE, CONFIGURE, Managed, status
+from nodes.managed import ACTIVATE, CONFIGURE, given_back, held, Managed, status
 import pytest
 import rclpy
+from rclpy.parameter import Parameter
 
-from zc_perception.errors import AcceleratorError, ConfigError, ZcError
-from zc_perception.link.bus import MEETING
+from zc_perception.errors import ConfigError, ZcError
 from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.memory.pool import SlotState
-from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.session import Consumer, Verdict
 from zc_perception.nodes import components
 from zc_perception.nodes.perception_node import process_ledger
 from zc_perception.nodes.process import ros_context
@@ -132,25 +127,16 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
         pool = nodes[1].camera.pool
         for node in nodes:
             run.drop(node)
-        assert (
-            pool.statistics().states.get(SlotState.LEASED, 0) == 0
-            and pool.statistics().holders == {}
-        )
-
-    def held() -> tuple[int, int]:
-        gc.collect()
-        return sum(open_descriptors().values()), threading.active_count()
+        assert not pool.statistics().states.get(SlotState.LEASED) and not pool.statistics().holders
 
     cycle()
-    descriptors, threads = held()
+    before = held()
     for _ in range(6):
         cycle()
     # What some cycle makes for the first time, and keeps, is no leak. What each leaves behind is
     # more than this.
-    run.eventually(
-        lambda: held()[0] < descriptors + 5 and held()[1] < threads + 5,
-        f'{held()}, before: {descriptors}, {threads}',
-    )
+    most = before[0] + 4, before[1] + 4, before[2]
+    run.eventually(lambda: given_back(most), f'{held()}, before: {before}')
 
 
 def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:
@@ -202,46 +188,10 @@ def test_a_start_that_fails_later_is_said_and_can_be_mended(
     )
     run.eventually(lambda: status(node, 'lifecycle').level is Level.ERROR)
     run.eventually(lambda: 'the node did not start' in logged())
-    from rclpy.parameter import Parameter
-
     run.eventually(
         lambda: node.set_parameters([Parameter('participants', value=[''])])[0].successful
     )
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
-
-
-def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(
-    run: Managed, logged: Callable[[], str]
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise AcceleratorError('EINVAL')
-
-    capture = load(run, 'capture')[0]
-    run.eventually(lambda: capture.state == 'active' and capture.session is not None)
-    late = [
-        Consumer(BufferConstraints('npu', slots=1), refuse),
-        Consumer(BufferConstraints('greedy', slots=65)),
-    ]
-    for consumer in late:
-        MEETING.add_consumer(capture._key, consumer)
-    outcomes = capture.session.outcomes()
-    assert outcomes['npu'].verdict is Verdict.FELL_BACK and 'EINVAL' in outcomes['npu'].reason
-    assert (
-        outcomes['greedy'].verdict is Verdict.REFUSED
-        and 'it needs 65 slots' in outcomes['greedy'].reason
-    )
-    run.eventually(lambda: 'npu fell back: ' in logged() and 'greedy refused: ' in logged())
-    found = status(capture, 'negotiation')
-    assert (
-        found.level is Level.WARN
-        and 'npu fell back' in found.message
-        and 'greedy refused' in found.message
-    )
-    for consumer in late:
-        MEETING.remove_consumer(capture._key, consumer)
-    assert status(capture, 'negotiation').level is Level.OK
-    count = capture.publisher.statistics().published
-    run.eventually(lambda: capture.publisher.statistics().published >= count + 5)
 
 
 def test_a_section_that_misses_a_component_of_another_name_ends_its_load(

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The shipped parameter files start the programs.
+The shipped files for viewers and for the aggregator of diagnostics.
 
-A synthetic camera and the CPU stand in for hardware that this machine lacks.
+The shipped parameter files are tested in ``params/test_parameter_schema.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from pathlib import Path
 import re
 from typing import Any
 
-from nodes.programs import Program
 from nodes.ros_kit import overrides
 import pytest
 import rclpy
@@ -38,37 +37,6 @@ from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.recorder import RecorderNode
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
-# What stands in for a camera, a card and a compiled model. A section of its own per file, behind
-# the file's.
-STAND_INS = """
-/**/capture: {ros__parameters: {camera: synthetic, heap: memfd, width: 320, height: 240,
-  pixel_format: auto, memory: auto, keep_all: false}}
-/**/inference: {ros__parameters: {accelerator: onnx, model: road, keep_all: false,
-  accelerator_device: "", copy_free: preferred}}
-"""
-OPTIONS = {'stereo.yaml': ['--stereo'], 'multi_camera.yaml': ['--cameras', 'front', 'rear']}
-NAMESPACES = {'stereo.yaml': ('left.', 'right.'), 'multi_camera.yaml': ('front.', 'rear.')}
-
-
-# What the others say is judged without a start: see params/test_parameter_schema.py.
-@pytest.mark.parametrize('name', ['perception.yaml', 'stereo.yaml', 'multi_camera.yaml'])
-def test_it_starts_the_nodes(name: str, tmp_path: Path, free_domain: int) -> None:
-    stand_ins = tmp_path / 'stand_ins.yaml'
-    stand_ins.write_text(STAND_INS, encoding='utf-8')
-    files = ['--ros-args', '--params-file', str(CONFIG / name), '--params-file', str(stand_ins)]
-    marks = [
-        f'[{namespace}{node}]: ready'
-        for namespace in NAMESPACES.get(name, ('',))
-        for node in ('capture', 'inference', 'overlay')
-    ]
-    with Program('perception', *OPTIONS.get(name, []), *files, domain=free_domain).start(
-        *marks
-    ) as program:
-        assert program.interrupt() == 0, program.output
-        assert 'NV12 LINEAR 320x240' in program.output
-        assert 'Traceback' not in program.output and 'is unknown' not in program.output
-
-
 PICTURES = {'sensor_msgs/Image', 'sensor_msgs/CompressedImage', 'foxglove_msgs/CompressedVideo'}
 KINDS = {
     'Image': PICTURES,

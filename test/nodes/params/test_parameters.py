@@ -359,61 +359,41 @@ def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_p
     assert "did you mean 'inference'?" in found.problems[0].text
 
 
-REFUSED: dict[str, tuple[str, str]] = {
-    'a type of every node': (
-        '/**: {ros__parameters: {use_sim_time: 5}}',
-        "overlay: parameter 'use_sim_time' is 5; it must be a boolean",
+IMAGES = 'qos_overrides./front/image_raw'
+REFUSED: list[tuple[str, str, str]] = [
+    ('/**', 'use_sim_time: 5', "overlay: parameter 'use_sim_time' is 5; it must be a boolean"),
+    (
+        '/**',
+        f'{IMAGES}.publisher.reliability: foo',
+        f"capture: parameter '{IMAGES}.publisher.reliability' is 'foo'; it must be reliable or ",
     ),
-    'a QoS that there is not': (
-        (
-            '/**: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {reliability: '
-            'foo}}}}}'
-        ),
-        (
-            "capture: parameter 'qos_overrides./front/image_raw.publisher.reliability' is 'foo'; "
-            'it must be reliable or best_effort'
-        ),
+    (
+        '/**',
+        f'{IMAGES}.subscription.depth: -1',
+        f"overlay: parameter '{IMAGES}.subscription.depth' is -1; it must be an integer from 0",
     ),
-    'a depth that is none': (
-        (
-            '/**: {ros__parameters: {qos_overrides: {/front/detections: {subscription: {depth: '
-            '-1}}}}}'
-        ),
-        (
-            "overlay: parameter 'qos_overrides./front/detections.subscription.depth' is -1; it "
-            'must be an integer from 0'
-        ),
+    (
+        '/front/inference',
+        f'{IMAGES}.publisher.depth: 2',
+        f"'{IMAGES}.publisher.depth' is unknown; did you mean '{IMAGES}.subscription.depth'?",
     ),
-    "another of our nodes' QoS": (
-        (
-            '/front/inference: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: '
-            '{depth: 2}}}}}'
-        ),
-        (
-            "'qos_overrides./front/image_raw.publisher.depth' is unknown; did you mean "
-            "'qos_overrides./front/image_raw.subscription.depth'?"
-        ),
-    ),
-    'more latched than there is': (
-        (
-            '/**: {ros__parameters: {slots: 5, qos_overrides: {/front/image_raw: {publisher: '
-            '{depth: 2, durability: transient_local}}}}}'
-        ),
+    (
+        '/**',
+        f'slots: 5, {IMAGES}.publisher: {{depth: 2, durability: transient_local}}',
         "capture: topic 'image_raw': transient_local with depth 2 would pin 2 of 5 slots",
     ),
-}
+]
 
 
-@pytest.mark.parametrize('case', REFUSED)
-def test_what_is_wrong_is_said_in_one_line_that_names_the_file(tmp_path: Path, case: str) -> None:
-    text, message = REFUSED[case]
-    file = read(tmp_path, text)
+@pytest.mark.parametrize(('section', 'values', 'message'), REFUSED)
+def test_what_is_wrong_is_said_in_one_line_that_names_the_file(
+    section: str, values: str, message: str, tmp_path: Path
+) -> None:
+    file = read(tmp_path, f'{section}: {{ros__parameters: {{{values}}}}}')
     with pytest.raises(ConfigError) as refusal:
         check_file(file, NODES)
-    assert message in str(refusal.value) and str(refusal.value).startswith(
-        f"params_file '{file.path}': "
-    )
-    assert '\n' not in str(refusal.value)
+    said = str(refusal.value)
+    assert message in said and said.startswith(f"params_file '{file.path}': ") and '\n' not in said
 
 
 def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path) -> None:
@@ -444,34 +424,26 @@ def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path)
     ), 'it is not in the file'
 
 
-OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
-    'of others, and mistyped': (
+OF_ANY_NODE: list[tuple[str, list[str]]] = [
+    (
         '/**: {ros__parameters: {wheelbase: 3, scal: 1}}',
         ["'/**': 'scal'; did you mean 'scale'?", "'/**': 'wheelbase'"],
     ),
-    'each once': (
+    (
         '/**: {ros__parameters: {widht: 3}}\n/front/*: {ros__parameters: {widht: 3}}',
         ["'/**', '/front/*': 'widht'; did you mean 'width'?"],
     ),
-    'of nodes of ours': (
-        '/**: {ros__parameters: {slots: 8, scale: 1.0, controls.gain: 1, max_frames: 8}}',
-        [],
-    ),
-    'of every node': (
-        (
-            '/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: '
-            '{publisher: {depth: 1}}}}}'
-        ),
-        [],
-    ),
-    'for nodes that are elsewhere': ('/rear/*: {ros__parameters: {widht: 3}}', []),
-    'of another package': ('/planner: {ros__parameters: {widht: 3}}', []),
-}
+    ('/**: {ros__parameters: {slots: 8, scale: 1.0, controls.gain: 1, max_frames: 8}}', []),
+    ('/**: {ros__parameters: {use_sim_time: true, qos_overrides./x.publisher.depth: 1}}', []),
+    ('/rear/*: {ros__parameters: {widht: 3}}', []),
+    ('/planner: {ros__parameters: {widht: 3}}', []),
+]
 
 
-@pytest.mark.parametrize('case', OF_ANY_NODE)
-def test_a_key_for_any_node_that_none_has_is_a_warning(tmp_path: Path, case: str) -> None:
-    text, warned = OF_ANY_NODE[case]
+@pytest.mark.parametrize(('text', 'warned'), OF_ANY_NODE)
+def test_a_key_for_any_node_that_none_has_is_a_warning(
+    text: str, warned: list[str], tmp_path: Path
+) -> None:
     file = read(tmp_path, text)
     expected = [each.replace(': ', ': no node here has a parameter ', 1) for each in warned]
     assert check_file(file, NODES) == [
