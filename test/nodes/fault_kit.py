@@ -179,24 +179,15 @@ class Reader(Onlooker):
             self.last[status.name] = status
 
     def level(self, name: str) -> int | None:
-        status = self.last.get(name)
-        return (
-            None
-            if status is None
-            else status.level
-            if isinstance(status.level, int)
-            else status.level[0]
-        )
+        level = self.last[name].level if name in self.last else None
+        return level[0] if isinstance(level, bytes) else level
 
     def text(self, name: str) -> str:
         return str(self.last[name].message) if name in self.last else ''
 
     def values(self, name: str) -> dict[str, str]:
-        return (
-            {value.key: value.value for value in self.last[name].values}
-            if name in self.last
-            else {}
-        )
+        values = self.last[name].values if name in self.last else ()
+        return {value.key: value.value for value in values}
 
     def messages(self) -> dict[str, str]:
         """All that it knows."""

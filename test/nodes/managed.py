@@ -64,6 +64,7 @@ class Managed:
         )
         self._onlooker = Onlooker(domain, 'manager')
         self.manager = self._onlooker.node
+        self.hear = self._onlooker.hear
         self._clients: dict[tuple[str, str], Any] = {}
         self._spinner.start()
 

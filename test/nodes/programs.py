@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import json
 import os
 from pathlib import Path
 import signal
@@ -31,7 +30,6 @@ from ros_domains import discovery_range
 from warm_start import Started
 
 BIN = Path(sys.executable).parent
-HERE = Path(__file__).parent
 TIMEOUT_S = 60.0
 
 
@@ -135,24 +133,3 @@ def parameters(**values: Any) -> list[str]:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         args += ['-p', f'{key.replace("__", ":")}:={text}']
     return args
-
-
-class PlainSubscriber:
-    """``plain_subscriber.py`` in a process of its own."""
-
-    def __init__(self, args: Sequence[str], *, domain: int) -> None:
-        self.process = Started(
-            [sys.executable, str(HERE / 'plain_subscriber.py'), *args],
-            env=environment(domain),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == 'listening'
-
-    def result(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Return what it received."""
-        out, _ = self.process.communicate(timeout=timeout_s)
-        assert self.process.returncode == 0
-        found: dict[str, Any] = json.loads(out)
-        return found

@@ -26,6 +26,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from waiting import until
 
 from zc_perception.nodes.process import NodeGroup
@@ -36,6 +37,13 @@ WAIT_S = 60.0
 def overrides(values: Mapping[str, Any]) -> list[Parameter]:
     """Start-up parameters of a node."""
     return [Parameter(name, value=value) for name, value in values.items()]
+
+
+def set_or_why_not(node: Node, name: str, value: Any) -> str:
+    """Set a parameter as the node's owner; return why not, empty if it is set."""
+    done = node.set_parameters([Parameter(name, value=value)])[0]
+    assert done.successful == (not done.reason)
+    return str(done.reason)
 
 
 @contextmanager
@@ -82,12 +90,20 @@ def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
 class Onlooker:
     """Another program: a node in a context of its own, which is spun while it waits."""
 
-    def __init__(self, domain: int, name: str = 'onlooker') -> None:
+    def __init__(self, domain: int, name: str = 'onlooker', *arguments: str) -> None:
         self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=domain)
+        rclpy.init(args=list(arguments), context=self.context, domain_id=domain)
         self.node = rclpy.create_node(name, context=self.context)
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
+
+    def hear(self, kind: Any, topic: str, depth: int = 10, *, latched: bool = False) -> list[Any]:
+        """Return a list that grows by each message on *topic*."""
+        heard: list[Any] = []
+        durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
+        qos = QoSProfile(depth=depth, durability=durability)
+        self.node.create_subscription(kind, topic, heard.append, qos)
+        return heard
 
     def until(
         self, condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S

@@ -26,6 +26,7 @@ import threading
 from typing import Any
 
 from nodes.plug_kit import CONTROLS, Plug, running
+from nodes.ros_kit import set_or_why_not
 import pytest
 from rcl_interfaces.srv import DescribeParameters
 from rclpy.parameter import Parameter
@@ -43,10 +44,8 @@ def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> N
     plug = Plug()
     with running(free_domain, plug, controls__brightness=200) as bench:
         node = bench.node
-        assert (
-            plug.controls['brightness'].value == 200
-            and node.get_parameter('controls.brightness').value == 200
-        )
+        assert plug.value('brightness') == 200
+        assert node.get_parameter('controls.brightness').value == 200
         assert node.get_parameter('controls.horizontal_flip').value is False
         described = bench.call(
             DescribeParameters,
@@ -55,17 +54,13 @@ def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> N
         ).descriptors
         (limits,) = described[0].integer_range
         assert (limits.from_value, limits.to_value) == (0, 255) and described[1].read_only
-        assert node.set_parameters([Parameter('controls.horizontal_flip', value=True)])[
-            0
-        ].successful
+        assert not set_or_why_not(node, 'controls.horizontal_flip', True)
         assert plug.controls['horizontal_flip'].value == 1
-        assert node.set_parameters([Parameter('controls.power_line_frequency', value=2)])[
-            0
-        ].successful
-        refused = node.set_parameters([Parameter('controls.power_line_frequency', value=9)])[0]
-        assert not refused.successful and '0 (Disabled), 1 (50 Hz), 2 (60 Hz)' in refused.reason
-        assert not node.set_parameters([Parameter('controls.brightness', value=256)])[0].successful
-        assert node.set_parameters([Parameter('controls.brightness', value=123)])[0].successful
+        assert not set_or_why_not(node, 'controls.power_line_frequency', 2)
+        reason = set_or_why_not(node, 'controls.power_line_frequency', 9)
+        assert '0 (Disabled), 1 (50 Hz), 2 (60 Hz)' in reason
+        assert set_or_why_not(node, 'controls.brightness', 256)
+        assert not set_or_why_not(node, 'controls.brightness', 123)
         bench.eventually(lambda: node.get_parameter('controls.brightness').value == 120)
         assert plug.controls['brightness'].value == 120, (
             'the driver rounds, and the parameter shows it'
@@ -156,8 +151,7 @@ def test_no_camera_is_closed_while_a_control_is_set(free_domain: int) -> None:
         assert bench.node.set_parameters(setting(brightness=50))[0].successful
         plug.before_setting = lambda: None
         assert was_closed == [False] and closed.wait(60.0)
-        refused = bench.node.set_parameters(setting(brightness=60))[0]
-        assert not refused.successful and 'the camera is not there' in refused.reason
+        assert 'the camera is not there' in set_or_why_not(bench.node, 'controls.brightness', 60)
 
 
 def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(
@@ -175,6 +169,4 @@ def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(
         )
         assert found.advice == 'name controls that this camera has, or leave them out'
         for name in ('brightnes', 'gain'):
-            assert not bench.node.set_parameters([Parameter(f'controls.{name}', value=5)])[
-                0
-            ].successful
+            assert set_or_why_not(bench.node, f'controls.{name}', 5)

@@ -27,11 +27,8 @@ from unittest.mock import create_autospec, Mock
 from camera.video_kit import halved, rewritten, scenes, write_video
 from nodes.managed import Managed, status
 from nodes.plug_kit import HOG, Plug, running
-from nodes.ros_kit import alone, WAIT_S
+from nodes.ros_kit import alone, Onlooker, set_or_why_not, WAIT_S
 import pytest
-import rclpy
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.parameter import Parameter
 from rclpy.time import Time
 from sensor_msgs.msg import CameraInfo, Image
 from sensor_msgs.srv import SetCameraInfo
@@ -183,27 +180,19 @@ def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
     page = (Path(__file__).parents[2] / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     command = page.split('```sh\n')[1].split('```')[0].replace('\\\n', ' ')
     arguments = command[slice(command.index('--ros-args'), None)].split()
-    with running(free_domain, Plug(), camera_name='front', image_encoding='mono8') as bench:
-        context = rclpy.Context()
-        rclpy.init(args=arguments, context=context, domain_id=free_domain)
-        node = rclpy.create_node('cameracalibrator', context=context)
-        executor = SingleThreadedExecutor(context=context)
-        executor.add_node(node)
-        try:
-            pictures: list[Image] = []
-            node.create_subscription(Image, 'image', pictures.append, 1)
-            client = node.create_client(SetCameraInfo, 'camera/set_camera_info')
-            assert client.wait_for_service(WAIT_S)
-            until(lambda: pictures, pause=lambda: executor.spin_once(timeout_sec=0.05))
-            assert pictures[0].encoding == 'mono8'
-            done = client.call_async(SetCameraInfo.Request(camera_info=calibrated(128, 96)))
-            until(done.done, pause=lambda: executor.spin_once(timeout_sec=0.05))
-            assert done.result().success
-            assert bench.status('calibration').message == 'calibrated'
-        finally:
-            executor.shutdown()
-            node.destroy_node()
-            context.try_shutdown()
+    with (
+        running(free_domain, Plug(), camera_name='front', image_encoding='mono8') as bench,
+        Onlooker(free_domain, 'cameracalibrator', *arguments) as calibrator,
+    ):
+        pictures = calibrator.hear(Image, 'image', 1)
+        client = calibrator.node.create_client(SetCameraInfo, 'camera/set_camera_info')
+        assert client.wait_for_service(WAIT_S)
+        calibrator.until(lambda: pictures, 'a picture')
+        assert pictures[0].encoding == 'mono8'
+        done = client.call_async(SetCameraInfo.Request(camera_info=calibrated(128, 96)))
+        calibrator.until(done.done, 'an answer')
+        assert done.result().success
+        assert bench.status('calibration').message == 'calibrated'
     assert (ros_home / 'camera_info' / 'front.yaml').is_file()
 
 
@@ -257,7 +246,7 @@ def node(free_domain: int) -> Iterator[CaptureNode]:
 
 
 def simulate(node: CaptureNode, on: bool) -> None:
-    assert node.set_parameters([Parameter('use_sim_time', value=on)])[0].successful
+    assert not set_or_why_not(node, 'use_sim_time', on)
 
 
 def tell(node: CaptureNode, time_ns: int) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes.fault_kit import FaultyAccelerator, fleet, Reader
-from nodes.ros_kit import overrides, spun
+from nodes.ros_kit import overrides, set_or_why_not, spun
 import pytest
 import rclpy
 from rclpy.parameter import Parameter
@@ -41,14 +41,15 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.npu import recovering_device
-from zc_perception.observe import metrics
+from zc_perception.observe import diagnostics, metrics
 
 OK, WARN, ERROR = 0, 1, 2
 
 
 @pytest.fixture(autouse=True)
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the past be forgotten, and the lost come back, sooner than on a vehicle."""
+    """Let things be said and forgotten, and the lost come back, sooner than on a vehicle."""
+    monkeypatch.setattr(diagnostics, 'PERIOD_S', 0.2)
     monkeypatch.setattr(metrics, 'RECENT_S', 0.5)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.2)
     monkeypatch.setattr(supervisor, 'LAST_RETRY_S', 0.5)
@@ -133,7 +134,7 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
             'inference: detections', WARN, 'the model is too slow: only', 'take a smaller model'
         )
         # Who asks for no more gets what was asked for, which is judged anew and soon.
-        assert run.inference.set_parameters([Parameter('max_rate', value=8.0)])[0].successful
+        assert not set_or_why_not(run.inference, 'max_rate', 8.0)
         run.reader.comes_to('inference: detections', OK, 'frames per second')
 
 
@@ -182,9 +183,7 @@ def test_a_disk_that_is_full(
             )
             for step in (recorder.trigger_deactivate, recorder.trigger_cleanup):
                 step()
-            assert recorder.set_parameters([Parameter('path', value=str(tmp_path / 'room'))])[
-                0
-            ].successful
+            assert not set_or_why_not(recorder, 'path', str(tmp_path / 'room'))
             recorder.start()
             run.well('recorder: recording')
             run.until(

@@ -29,15 +29,20 @@ from dataclasses import dataclass, field
 import itertools
 import os
 from typing import Any
+from unittest.mock import Mock
 
 from nodes.managed import Managed, managed, status
 import pytest
+from rcl_interfaces.msg import Parameter as ParameterMessage
+from rcl_interfaces.msg import ParameterValue
+from rcl_interfaces.srv import SetParameters, SetParametersAtomically
 from rclpy.parameter import Parameter
-from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
-from std_srvs.srv import Trigger
+from std_srvs.srv import SetBool, Trigger
 from test_architecture import node_specs
+from vision_msgs.msg import Detection2DArray, LabelInfo
 
+from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
@@ -77,16 +82,12 @@ class Bench:
         self.results: list[Result] = []
         self.published: list[int] = []
         self.tuned: list[dict[str, Any]] = []
-        self.messages: dict[str, list[Any]] = {}
         self._spy()
-        for topic, kind in (
-            ('image_raw', Image),
-            ('image_raw/compressed', CompressedImage),
-            ('detections/image', Image),
-            ('detections/image/compressed', CompressedImage),
-        ):
-            kept = self.messages.setdefault(topic, [])
-            run.manager.create_subscription(kind, topic, kept.append, QoSProfile(depth=5))
+        self.messages = {
+            f'{topic}{form}': run.hear(kind, f'{topic}{form}', 5)
+            for topic in ('image_raw', 'detections/image')
+            for form, kind in (('', Image), ('/compressed', CompressedImage))
+        }
         for node in (self.overlay, self.inference, self.capture):
             node.start()
         run.eventually(
@@ -427,25 +428,101 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Be
 
 
 def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
-    from rclpy.qos import DurabilityPolicy
-    from vision_msgs.msg import Detection2DArray, LabelInfo
-
-    seen: list[float] = []
-    qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    bench.run.manager.create_subscription(
-        LabelInfo, 'label_info', lambda message: seen.append(round(message.threshold, 3)), qos
-    )
-    bench.run.eventually(lambda: seen)
-    bench.set('inference', 'score_threshold', 0.25)
-    bench.run.eventually(lambda: seen[-1] == 0.25)
-    arrays: list[Detection2DArray] = []
-    bench.set('inference', 'score_threshold', 1.0)
-    bench.run.manager.create_subscription(
-        Detection2DArray, 'detections', arrays.append, QoSProfile(depth=5)
-    )
+    seen = bench.run.hear(LabelInfo, 'label_info', 1, latched=True)
+    for value in (0.25, 1.0):
+        bench.set('inference', 'score_threshold', value)
+        bench.run.eventually(lambda value=value: seen and seen[-1].threshold == value)
+    arrays = bench.run.hear(Detection2DArray, 'detections', 5)
     bench.run.eventually(
         lambda: len(arrays) > WITHIN and not arrays[-1].detections,
         'an empty array where nothing was found',
     )
     bench.set('inference', 'score_threshold', -1.0)
-    bench.run.eventually(lambda: seen[-1] == 0.6)
+    bench.run.eventually(lambda: round(seen[-1].threshold, 3) == 0.6)
+
+
+# What other programs may ask: everything wrong is refused with a reason, and nothing ends the
+# executor.
+
+
+def messages_of(*parameters: Any) -> list[ParameterMessage]:
+    return [
+        each.to_parameter_msg() if isinstance(each, Parameter) else each for each in parameters
+    ]
+
+
+def asked(bench: Bench, node: str, *parameters: Any) -> list[str]:
+    """Set each by itself; return the reasons, empty ones for those that are set."""
+    request = SetParameters.Request(parameters=messages_of(*parameters))
+    results = bench.run.call(SetParameters, f'/{node}/set_parameters', request).results
+    assert all(result.successful == (not result.reason) for result in results)
+    return [result.reason for result in results]
+
+
+def asked_together(bench: Bench, node: str, *parameters: Any) -> str:
+    """Set all or none; return the reason, empty if they are set."""
+    request = SetParametersAtomically.Request(parameters=messages_of(*parameters))
+    service = f'/{node}/set_parameters_atomically'
+    result = bench.run.call(SetParametersAtomically, service, request).result
+    assert result.successful == (not result.reason)
+    return str(result.reason)
+
+
+def value(bench: Bench, node: str, name: str) -> Any:
+    """As the node and ROS have it, which is the same."""
+    shown = bench.nodes[node].get_parameter(name).value
+    own = bench.nodes[node].parameters[name]
+    assert shown == own or (own, shown) == ([], [''])
+    return own
+
+
+def named(name: str, value: Any) -> Parameter:
+    return Parameter(name, value=value)
+
+
+def test_what_the_start_takes_is_taken_while_the_node_runs_too(bench: Bench) -> None:
+    assert asked(bench, 'inference', named('max_rate', 50)) == ['']
+    assert type(value(bench, 'inference', 'max_rate')) is float
+    both = named('max_rate', 0), named('classes', [1, 2])
+    assert asked_together(bench, 'inference', *both) == ''
+    assert value(bench, 'inference', 'max_rate') == 0.0
+    assert value(bench, 'inference', 'classes') == ['1', '2']
+    for kind in (Parameter.Type.BYTE_ARRAY, Parameter.Type.STRING_ARRAY):
+        nothing = Parameter('classes', kind, [])
+        assert asked(bench, 'inference', named('classes', ['', 'car']), nothing) == ['', '']
+        assert value(bench, 'inference', 'classes') == []
+    assert asked(bench, 'capture', named('cpu_affinity', [int(CPU)])) == ['']
+    assert value(bench, 'capture', 'cpu_affinity') == [CPU]
+    assert asked(bench, 'capture', named('cpu_affinity', [''])) == ['']
+
+
+def test_a_request_that_rclpy_can_not_read_is_refused(bench: Bench) -> None:
+    on, off = named('enabled', True), named('enabled', False)
+    no_type = ParameterMessage(name='enabled', value=ParameterValue(type=42))
+    first, second, third = asked(bench, 'inference', off, no_type, on)
+    assert first == '' and "it can't be read" in second and third == second
+    assert "it can't be read" in asked_together(bench, 'inference', on, no_type)
+    assert value(bench, 'inference', 'enabled') is False
+    assert asked(bench, 'inference', on) == ['']
+
+
+def test_a_mistake_of_ours_is_a_reason_that_asks_for_a_report(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.overlay.parameters, 'judged', Mock(side_effect=KeyError('x')))
+    (reason,) = asked(bench, 'overlay', named('scale', 0.5))
+    assert reason.startswith('nothing was set: ') and 'please report this line' in reason
+
+
+def test_the_enable_service_sets_the_parameter(bench: Bench) -> None:
+    for on in (False, True):
+        assert bench.run.call(SetBool, '/inference/enable', SetBool.Request(data=on)).success
+        assert value(bench, 'inference', 'enabled') is on
+
+
+def test_a_user_that_does_not_exist_is_refused_at_once(bench: Bench) -> None:
+    node = bench.run.make(OverlayNode, {'autostart': False}, namespace='/other')
+    done = node.set_parameters([named('shared_memory_users', ['²'])])[0]
+    assert not done.successful and "there is no user '²'; see /etc/passwd" in done.reason
+    with pytest.raises(ConfigError, match="there is no user '²'"):
+        bench.run.make(OverlayNode, {'shared_memory_users': ['²']}, namespace='/other')

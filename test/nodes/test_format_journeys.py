@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-from nodes.programs import parameters, PlainSubscriber, Program
 from nodes.ros_kit import ros, spun
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +112,8 @@ def check_same_boxes(found: Boxes, expected: Boxes) -> None:
 
 
 WIDTH, HEIGHT, FRAMES = 640, 360, 10
-# One of each kind of layout; the other formats of a kind are converted by the same functions.
-FORMATS = ('NV16', 'YV12', 'UYVY', 'P010', 'BG24', 'XR24')
+# Of 16 bits, packed and RGB; pixel's tests have all formats.
+FORMATS = ('P010', 'UYVY', 'BG24')
 
 
 def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
@@ -150,15 +149,6 @@ def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
     )
 
 
-def corners(boxes: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Of the boxes that a subscriber has printed."""
-    numbers = np.array([box[:4] for box in boxes], np.float64).reshape(-1, 4)
-    centres, halves = numbers[:, :2], numbers[:, 2:] / 2
-    return np.hstack([centres - halves, centres + halves]), np.array(
-        [int(box[4]) for box in boxes], np.intp
-    )
-
-
 @pytest.fixture(scope='module')
 def nv12(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Boxes:
     path = tmp_path_factory.mktemp('nv12') / 'nv12'
@@ -177,43 +167,3 @@ def test_in_one_process_every_format_has_nv12_s_boxes(
         'the frames came as they were recorded, and were read once'
     )
     check_same_boxes(found, nv12)
-
-
-def test_in_two_processes_and_as_messages_it_is_the_same_picture(
-    nv12: Boxes, free_domain: int, tmp_path: Path
-) -> None:
-    path = tmp_path / 'clip'
-    record_road(path, 'YUYV', FRAMES, WIDTH, HEIGHT)
-    subscriber = PlainSubscriber(
-        ['120', '--image', '--until-detections', str(FRAMES), '--until-silent', '20'],
-        domain=free_domain,
-    )
-    slowly = parameters(
-        camera='replay',
-        video=path,
-        stamps='recorded',
-        loop=False,
-        replay_rate=0.15,
-        start_delay=2.0,
-    )
-    with (
-        Program('inference_node', *parameters(threads=1, timeout=20.0), domain=free_domain).start(
-            '[inference]: ready'
-        ),
-        Program('capture_node', *slowly, domain=free_domain).start('[capture]: ready'),
-    ):
-        seen = subscriber.result()
-    expected = {START + number * PERIOD: boxes for number, boxes in enumerate(nv12)}
-    found = {message['stamp']: corners(message['boxes']) for message in seen['detections']}
-    assert len(found) >= FRAMES // 2 and set(found) <= set(expected)
-    check_same_boxes(list(found.values()), [expected[stamp] for stamp in found])
-    image = seen['image']
-    assert image is not None and (image['encoding'], image['size']) == ('rgb8', [WIDTH, HEIGHT])
-    luma, chroma = (
-        np.empty((HEIGHT, WIDTH), np.uint8),
-        np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8),
-    )
-    RoadScene(WIDTH, HEIGHT, 11).draw((image['stamp'] - START) // PERIOD, luma, chroma)
-    wanted = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
-    shown = np.frombuffer(bytes.fromhex(image['hex']), np.uint8).reshape(wanted.shape)
-    assert np.abs(shown.astype(np.int16) - wanted).max() <= 2

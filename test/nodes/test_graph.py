@@ -16,35 +16,27 @@
 """
 The three nodes in one process.
 
-What is handed over, that nothing leaks over many frames, and the detector's own boxes.
+What they agree on, that nothing leaks over many frames, and the detector's own boxes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-import gc
-import os
 from pathlib import Path
-import sys
-import threading
-import time
 
 from camera.video_kit import pictures_of
 import cv2
 from long_form import LONG
-from nodes.managed import status
-from nodes.programs import parameters, PERCEPTION_READY, PlainSubscriber, Program
+from nodes.managed import given_back, held, status
 from nodes.ros_kit import alone, ros, spun
 import numpy as np
 from sensor_msgs.msg import Image
 from waiting import until
 
-from zc_perception.detection.detections import box_iou
+from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.errors import AcceleratorError
-from zc_perception.frame import FrameData
 from zc_perception.link.bus import MEETING
-from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import SlotState
@@ -67,53 +59,6 @@ def running(domain: int, overrides: Overrides) -> Iterator[PerceptionGraph]:
             yield graph
 
 
-def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
-    seen: list[FrameData] = []
-    published: list[FrameData] = []
-    with running(
-        free_domain, {'capture': {'framerate': 30.0, 'width': 320, 'height': 240}}
-    ) as graph:
-        publish = graph.capture.publisher.publish
-
-        def spy(frame):
-            published.append(frame.data)
-            publish(frame)
-
-        graph.capture.publisher.publish = spy
-        graph.inference.observers.append(lambda entry, found: seen.append(entry.frame.data))
-        until(lambda: len(seen) >= 20, 'detections')
-        inodes = {slot.buffers[0].identity for slot in graph.capture.camera._pool.slots}
-        link = graph.inference.subscription.statistics()
-        entries = graph.ledger.entries()
-    own = {id(data) for data in published}
-    spied = [data for data in seen if published and data.sequence >= published[0].sequence]
-    assert len(spied) >= 10 and all(id(data) in own for data in spied)
-    assert {data.buffers[0].identity for data in seen} <= inodes
-    assert link.rung == IN_PROCESS and link.conversions == 0
-    assert set(entries) == {'draw', 'tensor'}, 'nobody else touched pixels'
-
-
-def _threads_and_descriptors(at_most: tuple[int, int] | None = None) -> tuple[int, int]:
-    """
-    Return the least of many looks.
-
-    A job in flight has a fence of its own, and with a busy model there mostly is one; but what
-    leaks never goes again.
-    """
-    gc.collect()
-    least = (sys.maxsize, sys.maxsize)
-    end = time.monotonic() + (2 if at_most is None else 60)
-    while time.monotonic() < end and (
-        at_most is None or least[0] > at_most[0] or least[1] > at_most[1]
-    ):
-        least = (
-            min(least[0], threading.active_count()),
-            min(least[1], len(os.listdir('/proc/self/fd'))),
-        )
-        time.sleep(0.001)
-    return least
-
-
 def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_domain: int) -> None:
     frames = 10_000 if LONG else 700
     overrides = {
@@ -130,19 +75,12 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
             )
 
         wait_for(300)
-        before = _threads_and_descriptors()
-        samples = []
+        before = held()
         for step in range(1, 11):
             wait_for(300 + frames // 10 * step)
+            until(lambda: given_back(before), lambda: f'{held()}, before: {before}')
             pool = graph.capture.camera.pool_statistics()
-            samples.append(
-                (
-                    _threads_and_descriptors(at_most=before),
-                    pool.slots,
-                    pool.abandoned,
-                    pool.retired,
-                )
-            )
+            assert (pool.slots, pool.abandoned, pool.retired) == (8, 0, 0)
         processed, failed = graph.inference.processed, graph.inference.failed
         graph.capture.camera.stop()
         until(
@@ -150,9 +88,6 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
             'all slots are free',
         )
         final = graph.capture.camera.pool_statistics()
-    assert max(threads for (threads, _), *_ in samples) <= before[0], (before, samples)
-    assert max(descriptors for (_, descriptors), *_ in samples) <= before[1], (before, samples)
-    assert {tuple(rest) for _, *rest in samples} == {(8, 0, 0)}
     assert processed > frames // 10 and failed == 0
     assert final.holders == {}
 
@@ -240,14 +175,10 @@ def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none
         assert len(seen) == len(slots), 'once each'
 
 
-def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
+def test_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     free_domain: int, tmp_path: Path
 ) -> None:
-    """
-    Real pixels: each frame of (the first seconds of) a real video of pedestrians.
-
-    They go through a separate plain subscriber.
-    """
+    """Real pixels: each frame of (the first seconds of) a real video of pedestrians."""
     assert VIDEO.is_file(), (
         f'{VIDEO} is missing: run make test, which fetches it from the Debian package opencv-doc'
     )
@@ -260,40 +191,27 @@ def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
         writer.write(picture)
     writer.release()
 
-    args = parameters(
-        capture__camera='replay',
-        capture__video=clip,
-        capture__keep_all=True,
-        capture__start_delay=4,
-        inference__model='hog',
-        inference__keep_all=True,
-        inference__timeout=30,
-    )
-    subscriber = PlainSubscriber(['240', '--until-detections', str(frames)], domain=free_domain)
-    with Program('perception', *args, domain=free_domain).start(*PERCEPTION_READY):
-        seen = subscriber.result(250)
-
+    values = {
+        'capture': {'camera': 'replay', 'video': str(clip), 'keep_all': True, 'start_delay': 0.0},
+        'inference': {'model': 'hog', 'keep_all': True, 'timeout': 30.0},
+    }
+    published: list[tuple[int, Detections]] = []
+    with ros(free_domain) as context:
+        graph = PerceptionGraph(context, values)
+        graph.inference.observers.append(
+            lambda entry, found: published.append((entry.frame.header.stamp_ns, found))
+        )
+        with spun(context, *graph.nodes):
+            until(lambda: len(published) >= frames, lambda: len(published), 200.0)
     hog = cv2.HOGDescriptor()
     hog.setSVMDetector(cv2.HOGDescriptor.getDefaultPeopleDetector())
-    lumas = pictures_of(clip, frames, 'gray')
-    assert len(seen['detections']) == frames
-    first, total = seen['detections'][0]['stamp'], 0
-    for number, published in enumerate(seen['detections']):
-        assert published['stamp'] - first == number * 100_000_000, 'every frame once, in order'
-        expected = [
-            [x, y, x + w, y + h]
-            for x, y, w, h in np.asarray(
-                hog.detectMultiScale(lumas[number], winStride=(8, 8), scale=1.05)[0]
-            ).tolist()
-        ]
-        boxes = [
-            [x - w / 2, y - h / 2, x + w / 2, y + h / 2] for x, y, w, h, *_ in published['boxes']
-        ]
-        assert len(boxes) == len(expected)
-        overlaps = box_iou(
-            np.array(expected, np.float64).reshape(-1, 4),
-            np.array(boxes, np.float64).reshape(-1, 4),
-        )
-        assert not expected or overlaps.max(axis=1).min() >= 0.95
-        total += len(boxes)
+    total = 0
+    for number, luma in enumerate(pictures_of(clip, frames, 'gray')):
+        stamp, found = published[number]
+        assert stamp - published[0][0] == number * 100_000_000, 'every frame once, in order'
+        boxes = np.asarray(hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)[0])
+        expected = np.array([[x, y, x + w, y + h] for x, y, w, h in boxes.tolist()]).reshape(-1, 4)
+        assert len(found) == len(expected)
+        assert not len(found) or box_iou(expected, found.boxes).max(axis=1).min() >= 0.95
+        total += len(found)
     assert total > frames, 'people were really found'

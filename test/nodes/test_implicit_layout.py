@@ -30,10 +30,8 @@ import subprocess
 import sys
 from typing import Any
 
-from camera.gstreamer_process import build_plugin, DOUBLES, gstreamer
-from environment.gstreamer_root import GStreamerRoot
 from nodes.managed import status
-from nodes.programs import environment, parameters, PlainSubscriber, Program
+from nodes.programs import environment
 from nodes.ros_kit import overrides, ros, spun, WAIT_S
 from nodes.tiled_camera import content, NVIDIA_BLOCK, TiledCamera
 import pytest
@@ -43,6 +41,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 from waiting import until
+from warm_start import Started
 
 from zc_perception import Frame, FrameSubscription
 from zc_perception.memory.dmabuf import CpuAccess
@@ -130,10 +129,8 @@ class Viewer:
             'text': True,
         }
         path = f'{HERE.parent}:{os.environ.get("PYTHONPATH", "")}'
-        command = [sys.executable, HERE / 'tiled_camera.py', str(modifier), str(count)]
-        self.process = subprocess.Popen(
-            command, env={**environment(domain), 'PYTHONPATH': path}, **pipes
-        )
+        command = [sys.executable, str(HERE / 'tiled_camera.py'), str(modifier), str(count)]
+        self.process = Started(command, env={**environment(domain), 'PYTHONPATH': path}, **pipes)
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == 'listening'
 
@@ -228,64 +225,3 @@ def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(
         bench.user.create_subscription(Image, 'image_raw', messages.append, 1)
         bench.until(lambda: messages)
         assert bench.status('link').level is Level.OK
-
-
-SENSOR = (
-    'nvarguscamerasrc double-layout=1 ! '
-    'video/x-raw(memory:NVMM),width=320,height=240,framerate=30/1'
-)
-
-
-def variables(root: GStreamerRoot, plugins: Path, *libraries: Path) -> dict[str, str]:
-    """Return what a program with GStreamer needs; the middleware's libraries are there, too."""
-    found = root.environment(plugins)
-    paths = *map(str, libraries), found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')
-    return {**found, 'LD_LIBRARY_PATH': ':'.join(filter(None, paths))}
-
-
-def test_with_a_vic_everybody_can_read_a_sensor_s_blocks(free_domain: int, tmp_path: Path) -> None:
-    root = gstreamer()
-    build_plugin(root, 'gst_argus.c', tmp_path)
-    for name in ('nvbufsurface', 'nvbufsurftransform'):
-        build = ['gcc', '-shared', '-fPIC', '-Wall', '-Werror', '-o', tmp_path / f'lib{name}.so']
-        subprocess.run([*build, DOUBLES / f'{name}.c'], check=True)
-    machine = variables(root, tmp_path, tmp_path)
-    machine['NVBUF_LIBRARY'] = str(tmp_path / 'libnvbufsurface.so')
-    options = parameters(capture__camera='argus', capture__pipeline=f'"{SENSOR}"')
-    with Program(
-        'capture_node', *options, domain=free_domain, cold=True, variables=machine
-    ) as camera:
-        camera.start('NV12 LINEAR 320x240', 'the VIC makes one of each frame')
-        viewer = PlainSubscriber(['120', '--image', '--until-images', '3'], domain=free_domain)
-        assert viewer.result()['images'] == 3
-        assert camera.interrupt() == 0
-
-
-PICTURE = 'video/x-raw,format={},width={},height=48,framerate=30/1'
-
-
-def test_frames_of_the_new_kind_follow_those_of_the_old(free_domain: int, tmp_path: Path) -> None:
-    root = gstreamer()
-    build_plugin(root, 'gst_frames.c', tmp_path)
-    pipeline = (
-        'zcframes live=1 rate=30 change-at=20 frame-size=4608 '
-        f'caps-text={PICTURE.format("NV12", 64)} '
-        f'caps-later={PICTURE.format("NV21", 32)} strides=64,64 offsets=0,3072'
-    )
-    options = parameters(capture__camera='gstreamer', capture__pipeline=f'"{pipeline}"')
-    with Program(
-        'capture_node',
-        *options,
-        domain=free_domain,
-        cold=True,
-        variables=variables(root, tmp_path),
-    ) as camera:
-        camera.start(
-            'NV12 LINEAR 64x48',
-            "now gives 'video/x-raw",
-            'NV21 LINEAR 32x48',
-            'the camera is back',
-        )
-        viewer = PlainSubscriber(['120', '--image', '--until-images', '3'], domain=free_domain)
-        assert viewer.result()['image']['size'] == [32, 48]
-        assert camera.output.count('now gives') == 1 and camera.interrupt() == 0

@@ -28,6 +28,7 @@ from pathlib import Path
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +52,6 @@ from zc_perception.nodes.inference import (
     select_accelerator,
 )
 from zc_perception.npu.axl import accelerator as axl_accelerator
-from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import choose_card
 from zc_perception.observe.diagnostics import Level
 
@@ -87,32 +87,6 @@ def test_wrong_parameters_are_one_sentence(
     with pytest.raises(ConfigError) as refused, alone(free_domain, InferenceNode, parameters):
         pass
     assert message in str(refused.value) and '\n' not in str(refused.value)
-
-
-def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(
-    free_domain: int, tmp_path: Any
-) -> None:
-    """/dev/null answers ENOTTY to everything, as the shipped driver does to our ioctls."""
-    (tmp_path / 'model.yaml').write_text(
-        'head: boxes\nclasses: [person]\ninput: {resize: none}\nvariants:\n  - {engine: axl, '
-        'outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - {engine: opencv_hog}\n',
-        encoding='utf-8',
-    )
-    with alone(
-        free_domain, InferenceNode, {'model': str(tmp_path), 'accelerator_device': '/dev/null'}
-    ) as node:
-        said: list[str] = []
-        node.get_logger = lambda: _Lines(said)
-        node.start()
-        assert (
-            node.accelerator.capabilities().name == 'onnx' and node.manifest.engine == 'opencv_hog'
-        )
-        lines = [line for line in said if 'ENOTTY' in line]
-        assert len(lines) == 1 and '\n' not in lines[0]
-        assert (
-            '/dev/null has no import and submit ioctls (ENOTTY)' in lines[0]
-            and 'accelerator: axruntime' in lines[0]
-        )
 
 
 @pytest.mark.parametrize(
@@ -208,27 +182,20 @@ def test_log_and_diagnostics_say_what_a_shipped_model_finds(
         assert words in status(node, 'accelerator').values['model_finds']
 
 
-def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(
-    free_domain: int,
+@pytest.mark.parametrize(
+    ('owner', 'method'), [(FaultyAccelerator, 'load'), (InferenceNode, '_subscribe')]
+)
+def test_a_start_that_fails_behind_the_accelerator_leaves_it_closed(
+    owner: Any, method: str, free_domain: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Refusing(FaultyAccelerator):
-        """Refuses each model."""
-
-        def load(self, manifest: ModelManifest) -> None:
-            raise ConfigError('not this model')
-
-    made: list[Refusing] = []
-
-    def make() -> Refusing:
-        made.append(Refusing(AcceleratorFaults()))
-        return made[-1]
-
+    monkeypatch.setattr(owner, method, Mock(side_effect=ConfigError('not so')))
+    made = FaultyAccelerator(AcceleratorFaults())
     with (
-        pytest.raises(ConfigError, match='not this model'),
-        alone(free_domain, InferenceNode, accelerator_factory=make),
+        pytest.raises(ConfigError, match='not so'),
+        alone(free_domain, InferenceNode, accelerator_factory=lambda: made),
     ):
         pass
-    assert made[0].closed
+    assert made.closed
 
 
 MS = 1_000_000

@@ -196,22 +196,6 @@ def test_the_executor_serves_others_during_a_transition(
     assert configured.result().success
 
 
-def test_what_can_be_mended_leaves_the_node_unconfigured_with_its_reason(run: Managed) -> None:
-    node = run.make(CaptureNode, {**WAITING, 'heap': 'dma_heap/nowhere'})
-    before = held()
-    assert not run.change(node, CONFIGURE) and run.state(node) == 'unconfigured'
-    lifecycle = status(node, 'lifecycle')
-    assert (
-        lifecycle.level is Level.ERROR
-        and "heap 'dma_heap/nowhere' can't be opened" in lifecycle.message
-    )
-    run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
-    assert node.set_parameters([Parameter('heap', value='memfd')])[0].successful
-    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
-    run.eventually(lambda: frames(node) >= 3)
-    assert status(node, 'lifecycle').level is Level.OK
-
-
 @pytest.mark.parametrize('where', ['_agree', '_deactivate'])
 def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
     where: str, run: Managed, monkeypatch: pytest.MonkeyPatch
@@ -241,8 +225,7 @@ def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(
 ) -> None:
     capture = run.make(CaptureNode, SMALL)
     capture.start()
-    seen: list[Detection2DArray] = []
-    run.manager.create_subscription(Detection2DArray, 'detections', seen.append, 10)
+    seen = run.hear(Detection2DArray, 'detections')
     required = parameters(copy_free='required', model='hog', timeout=20.0)
     with Program('inference_node', *required, domain=free_domain).start(
         'link is shared_memory'
@@ -317,30 +300,6 @@ def test_the_last_frame_has_gone_before_deactivate_answers(free_domain: int) -> 
                 assert run.change(node, ACTIVATE)
 
 
-class Load:
-    """Keeps the interpreter busy, as an overloaded vehicle computer would."""
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._burn, name='load', daemon=True) for _ in range(2)
-        ]
-
-    def _burn(self) -> None:
-        while not self._stop.is_set():
-            sum(number * number for number in range(2000))
-            time.sleep(0.001)
-
-    def __enter__(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60.0)
-
-
 def test_random_transitions_while_frames_flow_leak_nothing(
     free_domain: int, tmp_path: Path
 ) -> None:
@@ -368,32 +327,31 @@ def test_random_transitions_while_frames_flow_leak_nothing(
             settle(run, nodes)
             before = held()
             allowed = refused = 0
-            with Load():
-                for _ in range(TRANSITIONS):
-                    node = chance.choices(nodes, (4, 4, 1, 1))[0]
-                    state = run.state(node)
-                    # Mostly what the state has, and forwards: frames are to flow; now and then
-                    # nonsense.
-                    options = {
-                        'unconfigured': [CONFIGURE],
-                        'inactive': [ACTIVATE, ACTIVATE, CLEANUP],
-                        'active': [DEACTIVATE],
-                    }[state]
-                    wanted = (
-                        chance.choice(options)
-                        if chance.random() < 0.9
-                        else chance.choice([CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP])
-                    )
-                    done = run.change(node, wanted)
-                    assert done is (wanted in options), (
-                        node.get_name(),
-                        state,
-                        wanted,
-                        status(node, 'lifecycle'),
-                    )
-                    allowed, refused = allowed + done, refused + (not done)
-                    if chance.random() < 0.3:
-                        time.sleep(chance.uniform(0.0, 0.05))
+            for _ in range(TRANSITIONS):
+                node = chance.choices(nodes, (4, 4, 1, 1))[0]
+                state = run.state(node)
+                # Mostly what the state has, and forwards: frames are to flow; now and then
+                # nonsense.
+                options = {
+                    'unconfigured': [CONFIGURE],
+                    'inactive': [ACTIVATE, ACTIVATE, CLEANUP],
+                    'active': [DEACTIVATE],
+                }[state]
+                wanted = (
+                    chance.choice(options)
+                    if chance.random() < 0.9
+                    else chance.choice([CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP])
+                )
+                done = run.change(node, wanted)
+                assert done is (wanted in options), (
+                    node.get_name(),
+                    state,
+                    wanted,
+                    status(node, 'lifecycle'),
+                )
+                allowed, refused = allowed + done, refused + (not done)
+                if chance.random() < 0.3:
+                    time.sleep(chance.uniform(0.0, 0.05))
             assert allowed > TRANSITIONS // 2 and refused > 0
             # They still work together.
             settle(run, nodes)

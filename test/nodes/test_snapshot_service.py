@@ -25,11 +25,10 @@ from typing import Any
 
 import cv2
 from nodes.fault_kit import CameraFaults, SIZE
-from nodes.ros_kit import Onlooker, overrides, ros, spun, WAIT_S, wait_until_known
+from nodes.ros_kit import Onlooker, overrides, ros, set_or_why_not, spun, WAIT_S, wait_until_known
 import numpy as np
 import pytest
 from rcl_interfaces.srv import GetParameters
-from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 from zc_perception.camera.recording import Snapshot
@@ -119,21 +118,15 @@ def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
     monkeypatch.setenv('SHOTS', str(tmp_path))
     with capturing(free_domain) as run:
         assert f'{tmp_path}/ros/zc_perception/snapshots/capture_' in run.answer().message
-        assert run.capture.set_parameters([Parameter('snapshot_folder', value='$SHOTS/else')])[
-            0
-        ].successful
+        assert not set_or_why_not(run.capture, 'snapshot_folder', '$SHOTS/else')
         assert f'{tmp_path}/else/capture_' in run.answer().message
         monkeypatch.chdir(tmp_path)
-        assert run.capture.set_parameters([Parameter('snapshot_folder', value='below')])[
-            0
-        ].successful
+        assert not set_or_why_not(run.capture, 'snapshot_folder', 'below')
         assert f': {tmp_path}/below/capture_' in run.answer().message, (
             'who reads the answer is in another folder'
         )
-        blank = Parameter('snapshot_folder', value=' ')
-        assert not run.capture.set_parameters([blank])[0].successful
-        none = Parameter('snapshot_folder', value=str(tmp_path / 'file' / 'below'))
-        assert run.capture.set_parameters([none])[0].successful
+        assert set_or_why_not(run.capture, 'snapshot_folder', ' ')
+        assert not set_or_why_not(run.capture, 'snapshot_folder', str(tmp_path / 'file' / 'below'))
         answer = run.answer()
         assert not answer.success and '\n' not in answer.message
         written = f"no snapshot: nothing was written to '{tmp_path}/file"

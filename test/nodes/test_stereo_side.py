@@ -14,175 +14,93 @@
 # limitations under the License.
 
 """
-``perception --stereo`` as a user meets it.
+The nodes of ``perception --stereo`` as another program sees them.
 
-Pairs in two namespaces with one stamp, diagnostics of both sides, otherwise one clear line.
+Pairs in two namespaces with one stamp, and diagnostics of both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray
-from nodes.programs import BIN, environment, Program
-from nodes.ros_kit import Onlooker
+from nodes.fault_kit import Reader
+from nodes.ros_kit import ros, spun
 import pytest
 from sensor_msgs.msg import CameraInfo, Image
-import warm_start
 
 from zc_perception.camera.stereo import Side, StereoSides
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import StereoRig, StereoSide
+from zc_perception.nodes.perception import stereo_nodes
 
-WAIT_S = 120.0
-READY = tuple(
-    f'{side}.{node}]: ready'
-    for side in ('left', 'right')
-    for node in ('capture', 'inference', 'overlay')
-)
 BOTH = {'camera': 'synthetic', 'stamps': 'now', 'keep_all': False, 'stereo_tolerance': 0.005}
+SIDES = ('left', 'right')
 
 
-def _yaml(folder: Path, **sections: str) -> str:
+@contextmanager
+def pair(domain: int, folder: Path, sections: dict[str, str]) -> Iterator[Reader]:
+    """Run both sides in the namespace ``truck``, with these parameters; yield a reader."""
     file = folder / 'stereo.yaml'
-    names = {
-        'both': '/**/capture',
-        'left': '/**/left/capture',
-        'right': '/**/right/capture',
-        'inference': '/**/inference',
-    }
-    file.write_text(
-        ''.join(
-            f'{names[name]}:\n  ros__parameters: {{{values}}}\n'
-            for name, values in sections.items()
-        )
-    )
-    return str(file)
+    values = {**sections, 'inference': 'model: hog'}.items()
+    file.write_text(''.join(f'/**/{n}: {{ros__parameters: {{{these}}}}}\n' for n, these in values))
+    arguments = '--params-file', str(file), '-r', '__ns:=/truck'
+    with (
+        ros(domain, *arguments) as context,
+        spun(context, *stereo_nodes(context, lambda: None)),
+        Reader(domain) as reader,
+    ):
+        yield reader
 
 
-class Listener(Onlooker):
-    """
-    A plain node as another process has it.
-
-    It notes the stamps of pictures and camera_info by side, and diagnostics.
-    """
-
-    def __init__(self, domain: int, prefix: str = '') -> None:
-        super().__init__(domain)
-        self.stamps: dict[str, set[int]] = {}
-        self.frame_ids: dict[str, set[str]] = {}
-        self.status: dict[str, Any] = {}
-        for side in ('left', 'right'):
-            for topic, kind in (('image_raw', Image), ('camera_info', CameraInfo)):
-                self.node.create_subscription(
-                    kind, f'{prefix}/{side}/{topic}', self._keep(f'{side}/{topic}'), 50
-                )
-        self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 50)
-
-    def _keep(self, name: str) -> Callable[[Any], None]:
-        stamps, frame_ids = (
-            self.stamps.setdefault(name, set()),
-            self.frame_ids.setdefault(name, set()),
-        )
-
-        def keep(message: Any) -> None:
-            stamps.add(message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec)
-            frame_ids.add(message.header.frame_id)
-
-        return keep
-
-    def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        for status in message.status:
-            self.status[status.name] = (
-                status.message,
-                {value.key: value.value for value in status.values},
-            )
-
-    def heard(self) -> str:
-        return f'{self.status}, { ({name: len(stamps) for name, stamps in self.stamps.items()}) }'
+def stamps(messages: list[Any]) -> set[int]:
+    return {m.header.stamp.sec * 1_000_000_000 + m.header.stamp.nanosec for m in messages}
 
 
 def test_two_cameras_give_pairs_in_two_namespaces(tmp_path: Path, free_domain: int) -> None:
-    prefix = '/truck'
     # Nobody triggers synthetic cameras together: a tolerance of more than a frame's time makes
     # pairs of any two.
     both = 'width: 128, height: 128, framerate: 60.0, pattern: counter, stereo_tolerance: 0.02'
-    file = _yaml(
-        tmp_path,
-        both=both,
-        left='seed: 1, frame_id: l',
-        right='seed: 2, frame_id: r',
-        inference='model: hog',
-    )
-    words = '--stereo', '--ros-args', '--params-file', file, '-r', f'__ns:={prefix}'
-    with Program('perception', *words, domain=free_domain).start(*READY) as program:
-        with Listener(free_domain, prefix) as listener:
-            names = [f'truck/{side}/capture: stereo' for side in ('left', 'right')]
-            # Best-effort readers of big messages may miss some; camera_info is small.
-            listener.until(
-                lambda: (
-                    len(listener.stamps['left/camera_info'] & listener.stamps['right/camera_info'])
-                    >= 30
-                    and len(listener.stamps['left/image_raw'] & listener.stamps['right/image_raw'])
-                    >= 5
-                    and all(
-                        name in listener.status and int(listener.status[name][1]['pairs']) > 0
-                        for name in names
-                    )
-                ),
-                listener.heard,
-                WAIT_S,
-            )
-        left, right = listener.stamps['left/camera_info'], listener.stamps['right/camera_info']
-        first, last = max(min(left), min(right)), min(max(left), max(right))
-        both = {stamp for stamp in left | right if first <= stamp <= last}
-        assert len(left & right) >= 0.8 * len(both), (
-            'nothing but pairs; the middleware may lose some messages'
+    names = [f'truck/{side}/capture: stereo' for side in SIDES]
+    own = {f'{side}/capture': f'frame_id: {side[0]}' for side in SIDES}
+    with pair(free_domain, tmp_path, {'capture': both, **own}) as reader:
+        infos = [reader.hear(CameraInfo, f'/truck/{side}/camera_info', 50) for side in SIDES]
+        images = [reader.hear(Image, f'/truck/{side}/image_raw', 50) for side in SIDES]
+
+        def pairs(messages: list[list[Any]]) -> int:
+            return len(stamps(messages[0]) & stamps(messages[1]))
+
+        # Best-effort readers of big messages may miss some; camera_info is small.
+        reader.until(lambda: pairs(infos) >= 30 and pairs(images) >= 5, reader.messages)
+        reader.until(
+            lambda: all(int(reader.values(name).get('pairs', 0)) for name in names),
+            reader.messages,
         )
-        assert listener.frame_ids['left/image_raw'] == {'l'} and listener.frame_ids[
-            'right/image_raw'
-        ] == {'r'}
-        for name, side in zip(names, ('left', 'right'), strict=True):
-            values = listener.status[name][1]
-            assert {'pairs', 'unmatched_left', 'unmatched_right'} <= set(values)
-            assert values['side'] == side and values['tolerance'] == '20 ms'
-        assert program.interrupt() == 0, program.output
+        left, right = map(stamps, infos)
+        values = [reader.values(name) for name in names]
+    first, last = max(min(left), min(right)), min(max(left), max(right))
+    both_ran = {stamp for stamp in left | right if first <= stamp <= last}
+    assert len(left & right) >= 0.8 * len(both_ran), (
+        'nothing but pairs; the middleware may lose some messages'
+    )
+    assert [{image.header.frame_id for image in one} for one in images] == [{'l'}, {'r'}]
+    for found, side in zip(values, SIDES, strict=True):
+        assert {'unmatched_left', 'unmatched_right'} <= set(found)
+        assert (found['side'], found['tolerance']) == (side, '20 ms')
 
 
 def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: int) -> None:
-    file = _yaml(
-        tmp_path,
-        both='width: 128, height: 128',
-        right='camera: v4l2, device: /dev/video77',
-        inference='model: hog',
-    )
-    with Program(
-        'perception', '--stereo', '--ros-args', '--params-file', file, domain=free_domain
-    ).start('[left.capture]: ready') as program:
-        with Listener(free_domain) as listener:
-            name = 'left/capture: stereo'
-            listener.until(
-                lambda: (
-                    name in listener.status and int(listener.status[name][1]['unmatched_left']) > 5
-                ),
-                listener.heard,
-                WAIT_S,
-            )
-        message, values = listener.status[name]
-        assert 'the right camera is not open' in message and values['pairs'] == '0'
-        assert not listener.stamps['left/camera_info']
-        assert program.interrupt() == 0, program.output
-
-
-def test_what_can_not_be_a_pair_ends_with_one_clear_line(tmp_path: Path, free_domain: int) -> None:
-    file = _yaml(tmp_path, inference='model: hog', left='stereo_tolerance: 0.01')
-    command = [str(BIN / 'perception'), '--stereo', '--ros-args', '--params-file', file]
-    done = warm_start.run(command, env=environment(free_domain), timeout=120)
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if 'error' in line]
-    message = "'/right/capture': parameter 'stereo_tolerance' is 0.01 s on one side and 0.005 s"
-    assert done.returncode == 2 and len(lines) == 1 and message in lines[0], done
+    name, gone = 'truck/left/capture: stereo', 'camera: v4l2, device: /dev/video77'
+    sections = {'capture': 'width: 128, height: 128', 'right/capture': gone}
+    with pair(free_domain, tmp_path, sections) as reader:
+        infos = reader.hear(CameraInfo, '/truck/left/camera_info')
+        reader.until(
+            lambda: int(reader.values(name).get('unmatched_left', 0)) > 5, reader.messages
+        )
+        assert 'the right camera is not open' in reader.text(name) and not infos
+        assert reader.values(name)['pairs'] == '0'
 
 
 def test_the_rule_is_the_parameters() -> None:

@@ -13,29 +13,20 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG.
-
-Broken pictures end nothing.
-"""
+"""A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-import random
 from typing import Any
 
 from camera.jpeg_kit import need_decoder, without_tables
 from camera.live_webcam import exports_are_memfds, LiveWebcam, road_pictures
 from camera.video_kit import pictures_of
 import cv2
-from fuzz.mutation import mutated
-from nodes.ros_kit import Onlooker, overrides, ros, spun
+from nodes.managed import Managed, managed
 import numpy as np
 import pytest
-import rclpy
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 import yaml
@@ -45,7 +36,6 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 
 SIZE = (640, 360)
-ROAD = {'model': 'road', 'accelerator': 'onnx'}
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'config' / 'v4l2.yaml'
 VIDEO = ROOT / 'build' / 'fixtures' / 'vtest.avi'
@@ -67,49 +57,25 @@ def section(file: Path, node: str) -> dict[str, Any]:
     return values['ros__parameters']
 
 
-class Desk(Onlooker):
+class Desk:
     """Capture and inference with a webcam, and a plain program that reads what they publish."""
 
-    def __init__(
-        self, domain: int, context: rclpy.Context, webcam: LiveWebcam, detector: dict[str, Any]
-    ) -> None:
-        super().__init__(domain)
-        self.ledger = CopyLedger()
+    def __init__(self, run: Managed, webcam: LiveWebcam, detector: dict[str, Any]) -> None:
+        self.run, self.ledger = run, CopyLedger()
         values = section(CONFIG, 'capture')
         asked = {name: values[name] for name in ('pixel_format', 'memory')}
         del values['device']
-        self.capture = CaptureNode(
+        self.images = run.hear(Image, '/image_raw', 1)
+        self.boxes = run.hear(Detection2DArray, '/detections')
+        self.capture = run.make(
+            CaptureNode,
+            values,
             camera_factory=lambda identity: webcam.camera(self.ledger, heap='memfd', **asked),
             ledger=self.ledger,
-            context=context,
-            parameter_overrides=overrides(values),
         )
-        self.inference = InferenceNode(
-            ledger=self.ledger,
-            context=context,
-            parameter_overrides=overrides({**detector, 'timeout': 20.0}),
-        )
-        self.images: list[Image] = []
-        self.boxes: list[Detection2DArray] = []
-        self.node.create_subscription(Image, '/image_raw', self.images.append, 1)
-        self.node.create_subscription(Detection2DArray, '/detections', self.boxes.append, 10)
-
-    def comes(self, condition: Callable[[], bool], what: str) -> None:
-        self.until(
-            condition,
-            lambda: f'{what}: {self.capture.camera.statistics()}, {self.capture.camera.facts()}',
-            120.0,
-        )
-
-
-@contextmanager
-def desk(domain: int, webcam: LiveWebcam, detector: dict[str, Any] = ROAD) -> Iterator[Desk]:
-    with (
-        ros(domain) as context,
-        Desk(domain, context, webcam, detector) as made,
-        spun(context, made.capture, made.inference),
-    ):
-        yield made
+        inference = run.make(InferenceNode, {**detector, 'timeout': 20.0}, ledger=self.ledger)
+        self.capture.start()
+        inference.start()
 
 
 def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
@@ -120,13 +86,10 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
         'YUYV', 'MJPG', pictures=[*pictures[:6], *map(without_tables, pictures[6:])], size=SIZE
     )
     webcam.rates = {'YUYV': 5}
-    with desk(free_domain, webcam) as made:
-        made.comes(
-            lambda: (
-                sum(len(found.detections) for found in made.boxes) > 20 and len(made.images) > 2
-            ),
-            'boxes and pictures',
-        )
+    with managed(free_domain) as run:
+        made = Desk(run, webcam, {'model': 'road', 'accelerator': 'onnx'})
+        run.eventually(lambda: sum(len(found.detections) for found in made.boxes) > 20)
+        run.eventually(lambda: len(made.images) > 2)
         image = made.images[-1]
         assert (image.encoding, image.width, image.height) == ('rgb8', *SIZE)
         pixels = np.frombuffer(bytes(image.data), np.uint8).reshape(SIZE[1], SIZE[0], 3)
@@ -147,29 +110,7 @@ def test_the_file_for_a_webcam_finds_the_people_in_its_picture(free_domain: int)
     picture = cv2.resize(pictures_of(VIDEO, 1, 'bgr24')[0], size)
     yuyv = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2YUV_YUY2), np.uint8).tobytes()
     webcam = LiveWebcam('YUYV', 'MJPG', pictures=[yuyv], size=size)
-    with desk(free_domain, webcam, section(file, 'inference')) as made:
-        made.comes(lambda: any(found.detections for found in made.boxes), 'people')
+    with managed(free_domain) as run:
+        made = Desk(run, webcam, section(file, 'inference'))
+        run.eventually(lambda: any(found.detections for found in made.boxes), 'people')
         assert made.ledger.count('decode') == 0
-
-
-def test_a_thousand_mutated_pictures_do_not_end_the_node(free_domain: int) -> None:
-    rng, size = random.Random(3), (160, 96)
-    good = road_pictures(*size, 4)
-    bad = [mutated(rng, rng.choice(good), good) for _ in range(1000)]
-    mixed = [
-        picture
-        for index in range(250)
-        for picture in (*bad[slice(4 * index, 4 * index + 4)], good[index % 4])
-    ]
-    webcam = LiveWebcam('MJPG', pictures=mixed, size=size, hz=2000.0)
-    with desk(free_domain, webcam) as made:
-
-        def tried() -> int:
-            statistics = made.capture.camera.statistics()
-            return statistics.captured + statistics.bad
-
-        made.comes(lambda: tried() > len(mixed), 'as many pictures')
-        webcam.pictures, webcam.period = good, 1 / 30
-        before = len(made.boxes)
-        made.comes(lambda: len(made.boxes) > before + 5, 'detections after that')
-        assert made.capture.camera.statistics().bad > 200

@@ -44,12 +44,7 @@ class PlainSubscriber:
     """A process that knows standard messages only; it listens to all runs."""
 
     def __init__(self) -> None:
-        command = [
-            sys.executable,
-            str(TEST / 'nodes' / 'plain_subscriber.py'),
-            '900',
-            '--until-eof',
-        ]
+        command = [sys.executable, str(Path(__file__).with_name('plain_subscriber.py'))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -63,8 +58,7 @@ class PlainSubscriber:
 
     def stamps(self) -> set[int]:
         """End it; the stamps of all detections that it received."""
-        received = json.loads(self._process.communicate(timeout=60)[0])
-        return {array['stamp'] for array in received['detections']}
+        return set(json.loads(self._process.communicate(timeout=60)[0]))
 
 
 def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
