@@ -24,6 +24,7 @@ import os
 import select
 import sys
 import threading
+import time
 from typing import Any
 
 from frame_queues import FrameQueue
@@ -232,8 +233,24 @@ def test_nothing_overtakes_an_entry_that_the_gate_holds_back(socket: _Socket) ->
     queue.end()
 
 
+def test_nothing_comes_until_the_time_is_up(socket: _Socket) -> None:
+    queue: KeepLastQueue[int] = KeepLastQueue(1, release=lambda entry: None)
+    began = time.monotonic()
+    assert queue.get(0.05) is None and time.monotonic() - began >= 0.045
+    queue.put(1)
+    assert queue.get(0.05) == 1
+    os.eventfd_read(socket.fileno())  # the source has nothing to read
+    queue.attach(socket)
+    queue.get(0.01)
+    began = time.monotonic()
+    assert queue.get(0.05) is None and time.monotonic() - began >= 0.045
+    queue.end()
+    assert queue.get(0.05) is None
+
+
+@pytest.mark.parametrize('timeout_s', [0.0, 10.0])
 def test_what_is_queued_while_a_source_is_asked_comes_first(
-    socket: _Socket, monkeypatch: pytest.MonkeyPatch
+    socket: _Socket, monkeypatch: pytest.MonkeyPatch, timeout_s: float
 ) -> None:
     queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
     late = [1]
@@ -246,7 +263,7 @@ def test_what_is_queued_while_a_source_is_asked_comes_first(
 
     monkeypatch.setattr(socket, 'receive', receive)
     queue.attach(socket)
-    assert [queue.get(), queue.get(), queue.get()] == [1, 2, None]
+    assert [queue.get(timeout_s), queue.get(timeout_s), queue.get()] == [1, 2, None]
     queue.end()
 
 

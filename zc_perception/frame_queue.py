@@ -32,6 +32,7 @@ import time
 from typing import Generic, Protocol, TypeVar
 
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.native import compiled
 
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
@@ -78,6 +79,13 @@ class KeepLastQueue(Generic[T]):
         not, the entry stays first in the queue until :meth:`reopen`. An object of a source is
         checked only if it is queued.
     """
+
+    # Those that native/links.c reads and writes.
+    __slots__ = (
+        '__dict__', '__weakref__', '_depth', '_entries', '_epoll', '_event', '_fetching', '_gate',
+        '_lock', '_receivers', '_refusing', '_shut', '_signalled', '_tokens', '_turn', '_wait',
+        'closed',
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -421,3 +429,7 @@ class KeepLastQueue(Generic[T]):
             # The descriptor is closed when the last reference is dropped. A thread that polls it
             # holds a reference, so that its number can't become another file's meanwhile.
             self._epoll, self._polled_fd = None, self._event_fd
+
+
+if compiled is not None:
+    compiled.join(KeepLastQueue)

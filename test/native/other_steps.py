@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The pool's and the frames' tests with compiled steps that were built in another way.
+Tests of pools, frames, queues and the link, with compiled steps that were built in another way.
 
 ``other_steps.py COMPILED SEED CASES`` is for a sanitizer. No module of the package may be loaded
 before: their classes are taken over once.
@@ -40,5 +40,11 @@ if __name__ == '__main__':
     sys.modules[loader.name] = importlib.util.module_from_spec(spec)
     loader.exec_module(sys.modules[loader.name])
     room = TESTS / 'memory'
-    tests = [room / 'test_pool.py', room / 'test_pool_model.py', TESTS / 'test_frame.py']
+    tests = [
+        room / 'test_pool.py',
+        room / 'test_pool_model.py',
+        TESTS / 'test_frame.py',
+        TESTS / 'test_frame_queue.py',
+        TESTS / 'link/shared_memory/test_shared_memory_server.py',
+    ]
     sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *map(str, tests)]))

@@ -41,6 +41,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.memory.pool import BufferPool
+from zc_perception.native import compiled
 from zc_perception.negotiation.session import Consumer
 
 _KEEP_ALL_DEPTH = 64
@@ -370,6 +371,10 @@ class BusPublisher(Generic[T]):
         if self.release is not None:
             for item in items:
                 self.release(item)
+
+
+if compiled is not None:
+    compiled.join(BusPublisher)
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:

@@ -21,8 +21,9 @@ Python code defines the results, and the compiled code must agree with it in eve
 ``decode.h`` describes the functions for boxes, which ``detection/heads/score_filter.py`` and
 ``candidates.py`` use. ``masks.h`` is for masks, used by ``detection/extras.py``. ``receiver.h`` is
 for frames of other processes, used by ``link/shared_memory/remote_slots.py``; it shares the code
-of the wire protocol with ``client/``. ``frames.h`` is for frames within a process, used by
-``frame.py``.
+of the wire protocol with ``client/``. ``frames.h`` is for what frames, pools,
+queues, publishers and connections do for each frame; the modules of these classes hand the classes
+over to it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from types import ModuleType
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Set this variable to 1 in the environment to run in Python although the module is compiled."""
 # The same number as in module.c; raise both when older Python or C code no longer fits the other.
-_VERSION = 5
+_VERSION = 6
 
 
 def _load() -> tuple[ModuleType | None, str]:

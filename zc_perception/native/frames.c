@@ -14,73 +14,18 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-#include "frames.h"
+#include "steps.h"
 
-#include <limits.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <structmember.h>
 #include <time.h>
 
-/* Names of functions, attributes and keyword arguments, kept as Python strings. */
-#define ZC_WORDS(X) \
-    X(time) X(monotonic) X(_process) X(locked) X(empty) X(_call) X(on_free) X(released) X(header) X(layout) X(buffers) X(colorimetry) X(buffer_uid) \
-    X(generation) X(sequence) X(captured_ns) X(capture_cost_ns) X(acquire_fence)
-#define ZC_WORD(name) PyObject *name;
-/* What take_over() has looked up once for all steps. */
-struct known {
-    Py_ssize_t at[ZC_FIELD_COUNT]; /* offset of each field in its object */
-    struct objects {
-        PyObject *frames, *pools;                 /* the globals of frame.py and pool.py */
-        PyObject *Frame, *FrameData, *BufferPool, *Slot, *Lease, *clock;
-        PyObject *a_frame, *a_lease, *a_holder;   /* objects made by Python; new objects begin as copies of these */
-        PyObject *is_free, *is_filling, *is_leased; /* states of a slot */
-        PyObject *nothing;
-        ZC_WORDS(ZC_WORD)
-    } has;
-};
-struct step {
-    PyObject_HEAD
-    vectorcallfunc call;
-    /* the Python function that the step replaces, and the capsule that owns `known` */
-    PyObject *plain, *keeper;
-    const struct known *known;
-};
-#define AT(object, field) (*(PyObject **)((char *)(object) + k->at[field]))
-
-/* Call the Python function, because this isn't the usual case. The functions below return NULL without an exception in that case, and have changed
- * nothing then. If there is an exception, return NULL. */
-static PyObject *in_python(PyObject *step, PyObject *const *words, size_t count, PyObject *names) {
-    return PyErr_Occurred() ? NULL : PyObject_Vectorcall(((struct step *)step)->plain, words, count, names);
-}
 static PyObject *now(const struct known *k) {
     PyObject *clock = PyDict_GetItemWithError(k->has.pools, k->has.time);
     struct timespec t;
     if (clock != k->has.clock) return clock == NULL ? NULL : PyObject_CallMethodNoArgs(clock, k->has.monotonic);
     clock_gettime(CLOCK_MONOTONIC, &t);
     return PyFloat_FromDouble((double)(t.tv_sec * 1000000000LL + t.tv_nsec) / 1e9);
-}
-static void put(PyObject **place, PyObject *value) { Py_XSETREF(*place, value); }
-static bool is(PyObject *object, PyObject *type) { return object != NULL && Py_TYPE(object) == (PyTypeObject *)type; }
-static bool is_empty(PyObject *list) { return list != NULL && PyList_CheckExact(list) && PyList_GET_SIZE(list) == 0; }
-/* Return a Python number as a C number; one that is too large becomes LLONG_MAX. */
-static long long value(PyObject *number) {
-    int overflow;
-    const long long found = PyLong_AsLongLongAndOverflow(number, &overflow);
-    return overflow > 0 ? LLONG_MAX : found;
-}
-static bool are_equal(PyObject *a, PyObject *b) {
-    return a == b || (PyLong_CheckExact(a) && PyLong_CheckExact(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
-}
-/* Return whether a method of a C object, which runs no Python code, returns `wanted`. */
-static bool says(PyObject *object, PyObject *method, PyObject *wanted) {
-    PyObject *said = PyObject_CallMethodNoArgs(object, method);
-    Py_XDECREF(said);
-    return said == wanted;
-}
-/* Return whether this code may change the pool now: the process wasn't forked, and nobody holds the pool's lock. True until Python code runs. */
-static bool is_ours(const struct known *k, PyObject *pool) {
-    return AT(pool, BufferPool__forked) == Py_False && says(AT(pool, BufferPool__lock), k->has.locked, Py_False);
 }
 static PyObject *copy(const struct known *k, PyObject *model, enum zc_field first, enum zc_field last) {
     PyObject *made = Py_TYPE(model)->tp_alloc(Py_TYPE(model), 0);
@@ -92,20 +37,31 @@ static bool is_its_slot(const struct known *k, PyObject *pool, PyObject *slot) {
     return is_pool(k, pool) && is(slot, k->has.Slot) && value(AT(slot, Slot_buffer_uid)) >> 32 == value(AT(pool, BufferPool__uid));
 }
 
-/* Enter the new lease for `name` into the pool. Called after all objects are made whose creation may run the garbage collector, and so Python code.
- * NULL: not the usual case, or an exception. */
-static PyObject *add_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name, PyObject *lease, PyObject *holder) {
-    PyObject *holders = AT(pool, BufferPool__holders), *numbers = AT(pool, BufferPool__lease_numbers), *state = AT(slot, Slot_state);
+bool zc_make_lease(const struct known *k, PyObject *pool, PyObject *name, struct new_lease *made) {
+    PyObject *since;
+    *made = (struct new_lease){NULL, NULL};
+    if (!PyUnicode_CheckExact(name) || (since = now(k)) == NULL) return false;
+    const int known = PyDict_Contains(AT(pool, BufferPool__holders), name);
+    if ((made->lease = copy(k, k->has.a_lease, Lease_pool, Lease_ended)) != NULL) put(&AT(made->lease, Lease_since), since);
+    else Py_DECREF(since);
+    if (known == 0 && (made->holder = copy(k, k->has.a_holder, Holder_name, Holder_on_room)) != NULL) put(&AT(made->holder, Holder_name), Py_NewRef(name));
+    return made->lease != NULL && known >= 0 && !PyErr_Occurred();
+}
+PyObject *zc_account_for(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name, const struct new_lease *made) {
+    PyObject *state = AT(slot, Slot_state);
     if (!is_ours(k, pool) || !are_equal(AT(slot, Slot_generation), generation) || (state != k->has.is_filling && state != k->has.is_leased)) return NULL;
-    PyObject *account = PyDict_GetItemWithError(holders, name);
-    if (account != NULL && value(AT(account, Holder_frames)) >= value(AT(account, Holder_limit))) return NULL;
-    if (account == NULL && (account = holder) == NULL) return NULL;
+    PyObject *account = PyDict_GetItemWithError(AT(pool, BufferPool__holders), name);
+    if (account == NULL) return made->holder;
+    return value(AT(account, Holder_frames)) < value(AT(account, Holder_limit)) ? account : NULL;
+}
+bool zc_enter_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *name, const struct new_lease *made, PyObject *account) {
+    PyObject *numbers = AT(pool, BufferPool__lease_numbers), *lease = made->lease;
     PyObject *frames = PyLong_FromLongLong(value(AT(account, Holder_frames)) + 1), *number = Py_TYPE(numbers)->tp_iternext(numbers);
     if (frames == NULL || number == NULL || PyDict_SetItem(AT(slot, Slot_leases), number, lease) != 0 ||
-        (account == holder && PyDict_SetItem(holders, name, holder) != 0)) {
+        (account == made->holder && PyDict_SetItem(AT(pool, BufferPool__holders), name, account) != 0)) {
         Py_XDECREF(frames);
         Py_XDECREF(number);
-        return NULL;
+        return false;
     }
     put(&AT(account, Holder_frames), frames);
     put(&AT(slot, Slot_state), Py_NewRef(k->has.is_leased));
@@ -114,26 +70,17 @@ static PyObject *add_lease(const struct known *k, PyObject *pool, PyObject *slot
     put(&AT(lease, Lease_slot), Py_NewRef(slot));
     put(&AT(lease, Lease_generation), Py_NewRef(AT(slot, Slot_generation)));
     put(&AT(lease, Lease_account), Py_NewRef(account));
-    return lease;
+    return true;
 }
 /* BufferPool.lease() for a slot that belongs to the pool; NULL: not the usual case, or an exception. */
 static PyObject *new_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name) {
-    PyObject *lease = NULL, *holder = NULL, *since;
-    if (!PyUnicode_CheckExact(name) || (since = now(k)) == NULL) return NULL;
-    lease = copy(k, k->has.a_lease, Lease_pool, Lease_ended);
-    const int known = PyDict_Contains(AT(pool, BufferPool__holders), name);
-    if (known == 0 && (holder = copy(k, k->has.a_holder, Holder_name, Holder_on_room)) != NULL) put(&AT(holder, Holder_name), Py_NewRef(name));
-    if (lease != NULL && known >= 0 && !PyErr_Occurred()) {
-        put(&AT(lease, Lease_since), since);
-        if (add_lease(k, pool, slot, generation, name, lease, holder) == NULL) Py_CLEAR(lease);
-    } else {
-        Py_DECREF(since);
-        Py_CLEAR(lease);
-    }
-    Py_XDECREF(holder);
-    return lease;
+    struct new_lease made;
+    PyObject *account = zc_make_lease(k, pool, name, &made) ? zc_account_for(k, pool, slot, generation, name, &made) : NULL;
+    if (account == NULL || !zc_enter_lease(k, pool, slot, name, &made, account)) Py_CLEAR(made.lease);
+    Py_XDECREF(made.holder);
+    return made.lease;
 }
-static PyObject *new_frame(const struct known *k) {
+PyObject *zc_new_frame(const struct known *k) {
     PyObject *process = PyDict_GetItemWithError(k->has.frames, k->has._process);
     PyObject *frame = process == NULL ? NULL : copy(k, k->has.a_frame, Frame_data, Frame__process);
     if (frame == NULL) return NULL;
@@ -197,13 +144,7 @@ static PyObject *hand_over(const struct known *k, PyObject *lease) {
     return Py_NewRef(Py_True);
 }
 
-#define STEP(name) static PyObject *name(PyObject *step, PyObject *const *words, size_t count, PyObject *names)
-/* Declare k, and plain: whether exactly `number` positional arguments were given, and no keyword arguments. */
-#define KNOWN(number) \
-    const struct known *const k = ((struct step *)step)->known; \
-    const bool plain = PyVectorcall_NARGS(count) == (number) && names == NULL
-
-STEP(pool_acquire) {
+static STEP(pool_acquire) {
     KNOWN(1);
     PyObject *const pool = words[0];
     const bool at = PyVectorcall_NARGS(count) == 2 && names == NULL && PyLong_CheckExact(words[1]);
@@ -230,29 +171,29 @@ STEP(pool_acquire) {
     Py_XDECREF(bits);
     return found != NULL ? found : in_python(step, words, count, names);
 }
-STEP(pool_lease) {
+static STEP(pool_lease) {
     KNOWN(4);
     PyObject *found = plain && is_its_slot(k, words[0], words[1]) ? new_lease(k, words[0], words[1], words[2], words[3]) : NULL;
     return found != NULL ? found : in_python(step, words, count, names);
 }
-STEP(pool_release) {
+static STEP(pool_release) {
     KNOWN(2);
     PyObject *freed = NULL;
     if (plain && is_pool(k, words[0]) && is(words[1], k->has.Lease) && drop(k, words[0], words[1], &freed)) return tell(k, Py_NewRef(words[0]), freed);
     return in_python(step, words, count, names);
 }
-STEP(pool_hand_out) {
+static STEP(pool_hand_out) {
     KNOWN(2);
     PyObject *found = plain && is(words[1], k->has.Lease) ? hand_over(k, words[1]) : NULL;
     return found != NULL ? found : in_python(step, words, count, names);
 }
 
-STEP(frame_deliver) {
+static STEP(frame_deliver) {
     KNOWN(2);
     PyObject *const frame = words[0], *found = NULL;
     if (plain && is(frame, k->has.Frame) && is(AT(frame, Frame__lease), k->has.Lease)) {
         PyObject *lease = Py_NewRef(AT(frame, Frame__lease)); /* keep the lease, as another thread may release the frame meanwhile */
-        found = lease_to(k, new_frame(k), AT(lease, Lease_pool), AT(lease, Lease_slot), AT(lease, Lease_generation), words[1]);
+        found = lease_to(k, zc_new_frame(k), AT(lease, Lease_pool), AT(lease, Lease_slot), AT(lease, Lease_generation), words[1]);
         Py_DECREF(lease);
     }
     if (found == NULL) return in_python(step, words, count, names);
@@ -260,7 +201,7 @@ STEP(frame_deliver) {
     put(&AT(found, Frame_published_ns), Py_NewRef(AT(frame, Frame_published_ns)));
     return found;
 }
-STEP(frame_release) {
+static STEP(frame_release) {
     KNOWN(1);
     PyObject *const frame = words[0], *freed = NULL;
     if (!plain || !is(frame, k->has.Frame) || !is(AT(frame, Frame__lease), k->has.Lease) || !is_empty(AT(frame, Frame__mappings)) ||
@@ -274,12 +215,12 @@ STEP(frame_release) {
     Py_DECREF(pool);
     return in_python(step, words, count, names);
 }
-STEP(frame_hand_out) {
+static STEP(frame_hand_out) {
     KNOWN(1);
     PyObject *found = plain && is(words[0], k->has.Frame) && is(AT(words[0], Frame__lease), k->has.Lease) ? hand_over(k, AT(words[0], Frame__lease)) : NULL;
     return found != NULL ? found : in_python(step, words, count, names);
 }
-STEP(frame_end) {
+static STEP(frame_end) {
     KNOWN(1);
     if (plain && is(words[0], k->has.Frame) && AT(words[0], Frame__lease) == Py_None) return Py_NewRef(Py_None);
     return in_python(step, words, count, names);
@@ -304,13 +245,13 @@ static PyObject *new_data(const struct known *k, PyObject *slot, PyObject *const
     if (failed || missing > 0) Py_CLEAR(data);
     return data;
 }
-STEP(frame_publish_slot) {
+static STEP(frame_publish_slot) {
     const struct known *const k = ((struct step *)step)->known;
     PyObject *data = NULL, *found = NULL;
     if (PyVectorcall_NARGS(count) == 3 && names != NULL && words[0] == k->has.Frame && is_its_slot(k, words[1], words[2]) &&
         (data = new_data(k, words[2], words + 3, names)) != NULL) {
         PyObject *generation = Py_NewRef(AT(words[2], Slot_generation)), *sequence = PyObject_GetAttr(data, k->has.sequence);
-        found = sequence == NULL ? NULL : lease_to(k, new_frame(k), words[1], words[2], generation, AT(words[1], BufferPool_name));
+        found = sequence == NULL ? NULL : lease_to(k, zc_new_frame(k), words[1], words[2], generation, AT(words[1], BufferPool_name));
         if (found != NULL) {
             put(&AT(words[2], Slot_sequence), Py_NewRef(sequence));
             put(&AT(found, Frame_data), Py_NewRef(data));
@@ -365,6 +306,17 @@ static const struct {
     {"Frame", "hand_out", frame_hand_out},
     {"Frame", "publish_slot", frame_publish_slot},
     {"Frame", "__del__", frame_end},
+    {"Frame", "map", zc_frame_map},
+    {"FrameMapping", "__enter__", zc_mapping_enter},
+    {"FrameMapping", "__exit__", zc_mapping_exit},
+    {"FrameMapping", "__getitem__", zc_mapping_item},
+    {"KeepLastQueue", "put", zc_queue_put},
+    {"KeepLastQueue", "get", zc_queue_get},
+    {"Connection", "offer", zc_connection_offer},
+    {"SharedMemoryClient", "wait", zc_client_wait},
+    {"BusPublisher", "publish", zc_bus_publish},
+    {"AdaptedPublisher", "publish", zc_publisher_publish},
+    {"_Link", "receive", zc_link_receive},
 };
 static void forget(PyObject *keeper) {
     struct known *known = PyCapsule_GetPointer(keeper, NULL);
@@ -378,73 +330,122 @@ static PyObject *named(const struct objects *has, const char *name) {
     return Py_XNewRef(found != NULL ? found : PyDict_GetItemString(has->pools, name));
 }
 /* Return the offset of a field of __slots__; -1: an exception is set. */
-static Py_ssize_t place_of(const struct objects *has, const char *owner, const char *name) {
-    PyObject *class = named(has, owner), *member = class == NULL ? NULL : PyObject_GetAttrString(class, name);
+static Py_ssize_t place_of(PyObject *class, const char *owner, const char *name) {
+    PyObject *member = PyObject_GetAttrString(class, name);
     Py_ssize_t place = -1;
     if (member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type)) place = ((PyMemberDescrObject *)member)->d_member->offset;
     else if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "%s.%s has to be one of __slots__", owner, name);
     Py_XDECREF(member);
-    Py_XDECREF(class);
     return place;
 }
-static bool learn(struct known *known) {
-    struct objects *has = &known->has;
-    PyObject *states = named(has, "SlotState"), *holder = named(has, "Holder");
-    has->Frame = named(has, "Frame"), has->FrameData = named(has, "FrameData"), has->BufferPool = named(has, "BufferPool");
-    has->Slot = named(has, "Slot"), has->Lease = named(has, "Lease"), has->clock = named(has, "time"), has->nothing = PyTuple_New(0);
-    bool good = states != NULL && holder != NULL && has->Frame != NULL && has->FrameData != NULL && has->BufferPool != NULL && has->Slot != NULL &&
-                has->Lease != NULL && has->clock != NULL && has->nothing != NULL;
-    good = good && (has->is_free = PyObject_GetAttrString(states, "FREE")) != NULL && (has->is_filling = PyObject_GetAttrString(states, "FILLING")) != NULL &&
-           (has->is_leased = PyObject_GetAttrString(states, "LEASED")) != NULL && (has->a_holder = PyObject_CallFunction(holder, "s", "")) != NULL &&
-           (has->a_frame = PyObject_CallFunction(has->Frame, "OO", Py_None, Py_None)) != NULL &&
-           (has->a_lease = PyObject_CallFunction(has->Lease, "OOiiOi", Py_None, Py_None, 0, 0, Py_None, 0)) != NULL;
-#define ZC_INTERN(word) good = good && (has->word = PyUnicode_InternFromString(#word)) != NULL;
-    ZC_WORDS(ZC_INTERN)
-    for (int i = 0; good && i < ZC_FIELD_COUNT; i++) good = (known->at[i] = place_of(has, FIELDS[i].owner, FIELDS[i].name)) > 0;
-    Py_XDECREF(states);
-    Py_XDECREF(holder);
-    return good;
-}
-/* Put a step in the place of its Python function; false: an exception is set. */
-static bool replace(PyTypeObject *type, PyObject *keeper, int number) {
-    const struct known *known = PyCapsule_GetPointer(keeper, NULL);
-    PyObject *owner = named(&known->has, STEPS[number].owner), *plain = owner == NULL ? NULL : PyObject_GetAttrString(owner, STEPS[number].name);
+/* Put a step in the place of a function of the class; false: an exception is set. */
+static bool replace(PyTypeObject *type, PyObject *keeper, PyObject *class, size_t number) {
+    PyObject *plain = PyObject_GetAttrString(class, STEPS[number].name);
     const bool of_class = plain != NULL && PyMethod_Check(plain);
     struct step *step = plain == NULL ? NULL : (struct step *)type->tp_alloc(type, 0);
     PyObject *put_there = (PyObject *)step;
     if (step != NULL) {
         step->call = STEPS[number].call, step->plain = Py_NewRef(of_class ? PyMethod_GET_FUNCTION(plain) : plain);
-        step->keeper = Py_NewRef(keeper), step->known = known;
+        step->keeper = Py_NewRef(keeper), step->known = PyCapsule_GetPointer(keeper, NULL);
         if (of_class) Py_SETREF(put_there, PyClassMethod_New(put_there));
     }
-    const bool done = put_there != NULL && PyObject_SetAttrString(owner, STEPS[number].name, put_there) == 0;
+    const bool done = put_there != NULL && PyObject_SetAttrString(class, STEPS[number].name, put_there) == 0;
     Py_XDECREF(put_there);
     Py_XDECREF(plain);
-    Py_XDECREF(owner);
     return done;
+}
+/* Look up the fields of a class, and put the steps in the place of its functions; false: an exception is set. */
+static bool take_class(PyTypeObject *type, PyObject *keeper, const char *name, PyObject *class) {
+    struct known *known = PyCapsule_GetPointer(keeper, NULL);
+    for (int i = 0; i < ZC_FIELD_COUNT; i++)
+        if (strcmp(FIELDS[i].owner, name) == 0 && (known->at[i] = place_of(class, name, FIELDS[i].name)) <= 0) return false;
+    for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++)
+        if (strcmp(STEPS[i].owner, name) == 0 && !replace(type, keeper, class, i)) return false;
+    return true;
+}
+/* Return the capsule that owns the module's `known`, which is made at the first call. */
+static PyObject *keeper_of(PyObject *module) {
+    PyObject *keeper = PyObject_GetAttrString(module, "known");
+    if (keeper != NULL) return keeper;
+    PyErr_Clear();
+    struct known *known = PyMem_Calloc(1, sizeof *known);
+    if (known == NULL) return PyErr_NoMemory();
+    if ((keeper = PyCapsule_New(known, NULL, forget)) == NULL) {
+        PyMem_Free(known);
+        return NULL;
+    }
+    struct objects *has = &known->has;
+    PyObject *queues = PyImport_ImportModule("queue");
+    bool good = queues != NULL && (has->Empty = PyObject_GetAttrString(queues, "Empty")) != NULL && (has->nothing = PyTuple_New(0)) != NULL && (has->Receiver = PyObject_GetAttrString(module, "Receiver")) != NULL;
+#define ZC_INTERN(word) good = good && (has->word = PyUnicode_InternFromString(#word)) != NULL;
+    ZC_WORDS(ZC_INTERN)
+    good = good && (has->owing_only = PyTuple_Pack(1, has->owing)) != NULL && PyObject_SetAttrString(module, "known", keeper) == 0;
+    Py_XDECREF(queues);
+    if (!good) Py_CLEAR(keeper);
+    return keeper;
+}
+static bool learn(struct objects *has) {
+    PyObject *states = named(has, "SlotState"), *mapping = PyImport_ImportModule("zc_perception.mapping"), *numpy = named(has, "np");
+    has->FrameMapping = named(has, "FrameMapping"), has->read = named(has, "_READ");
+    has->Frame = named(has, "Frame"), has->FrameData = named(has, "FrameData"), has->BufferPool = named(has, "BufferPool");
+    has->Slot = named(has, "Slot"), has->Lease = named(has, "Lease"), has->Holder = named(has, "Holder"), has->clock = named(has, "time");
+    const bool good = states != NULL && mapping != NULL && numpy != NULL && has->FrameMapping != NULL && has->read != NULL && has->Holder != NULL && has->Frame != NULL && has->FrameData != NULL && has->BufferPool != NULL && has->Slot != NULL &&
+                      has->Lease != NULL && has->clock != NULL && (has->is_free = PyObject_GetAttrString(states, "FREE")) != NULL &&
+                      (has->is_filling = PyObject_GetAttrString(states, "FILLING")) != NULL &&
+                      (has->mappings = Py_XNewRef(PyModule_GetDict(mapping))) != NULL && (has->ndarray = PyObject_GetAttrString(numpy, "ndarray")) != NULL &&
+                      (has->frombuffer = PyObject_GetAttrString(numpy, "frombuffer")) != NULL &&
+                      (has->uint8 = PyObject_CallMethod(numpy, "dtype", "s", "uint8")) != NULL &&
+                      (has->is_leased = PyObject_GetAttrString(states, "LEASED")) != NULL && (has->a_holder = PyObject_CallFunction(has->Holder, "s", "")) != NULL &&
+                      (has->a_frame = PyObject_CallFunction(has->Frame, "OO", Py_None, Py_None)) != NULL &&
+                      (has->a_lease = PyObject_CallFunction(has->Lease, "OOiiOi", Py_None, Py_None, 0, 0, Py_None, 0)) != NULL;
+    Py_XDECREF(states);
+    Py_XDECREF(mapping);
+    Py_XDECREF(numpy);
+    return good;
 }
 
 PyDoc_STRVAR(take_over_doc, "take_over(globals of frame.py, globals of memory/pool.py): put the compiled steps in place of their functions.");
 static PyObject *take_over(PyObject *module, PyObject *words) {
     PyObject *frames, *pools;
     if (!PyArg_ParseTuple(words, "O!O!:take_over", &PyDict_Type, &frames, &PyDict_Type, &pools)) return NULL;
-    struct known *known = PyMem_Calloc(1, sizeof *known);
-    PyObject *keeper = known == NULL ? PyErr_NoMemory() : PyCapsule_New(known, NULL, forget), *type = PyObject_GetAttrString(module, "Step");
-    bool done = false;
-    if (keeper == NULL) PyMem_Free(known);
-    else if (type != NULL) {
-        known->has.frames = Py_NewRef(frames), known->has.pools = Py_NewRef(pools);
-        done = learn(known);
-        for (size_t i = 0; done && i < sizeof STEPS / sizeof *STEPS; i++) done = replace((PyTypeObject *)type, keeper, (int)i);
+    PyObject *keeper = keeper_of(module), *type = PyObject_GetAttrString(module, "Step");
+    bool done = keeper != NULL && type != NULL;
+    if (done) {
+        struct objects *has = &((struct known *)PyCapsule_GetPointer(keeper, NULL))->has;
+        Py_XSETREF(has->frames, Py_NewRef(frames));
+        Py_XSETREF(has->pools, Py_NewRef(pools));
+        done = learn(has);
+        const struct { const char *name; PyObject *class; } classes[] = {
+            {"Frame", has->Frame}, {"BufferPool", has->BufferPool}, {"Slot", has->Slot}, {"Lease", has->Lease}, {"Holder", has->Holder}, {"FrameMapping", has->FrameMapping}};
+        for (size_t i = 0; done && i < sizeof classes / sizeof *classes; i++) done = take_class((PyTypeObject *)type, keeper, classes[i].name, classes[i].class);
     }
     Py_XDECREF(type);
     Py_XDECREF(keeper);
     if (done) Py_RETURN_NONE;
     return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "frame.py and memory/pool.py don't have what the steps need");
 }
+PyDoc_STRVAR(join_doc, "join(class): put the compiled steps in place of the functions of this class of the link.");
+static PyObject *join(PyObject *module, PyObject *class) {
+    PyObject *keeper = keeper_of(module), *type = PyObject_GetAttrString(module, "Step");
+    bool done = false;
+    if (keeper != NULL && type != NULL && PyType_Check(class)) {
+        struct objects *has = &((struct known *)PyCapsule_GetPointer(keeper, NULL))->has;
+        const char *name = ((PyTypeObject *)class)->tp_name;
+        const struct { const char *name; PyObject **place; } classes[] = {
+#define ZC_CLASS(word) {#word, &has->word},
+            ZC_LINK_CLASSES(ZC_CLASS)
+        };
+        for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+            if (strcmp(classes[i].name, name) == 0 && (done = take_class((PyTypeObject *)type, keeper, name, class))) put(classes[i].place, Py_NewRef(class));
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(keeper);
+    if (done) Py_RETURN_NONE;
+    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no compiled step is for %R", class);
+}
 
 int zc_add_steps(PyObject *module) {
-    static PyMethodDef functions[] = {{"take_over", take_over, METH_VARARGS, take_over_doc}, {NULL, NULL, 0, NULL}};
+    static PyMethodDef functions[] = {{"take_over", take_over, METH_VARARGS, take_over_doc}, {"join", join, METH_O, join_doc}, {NULL, NULL, 0, NULL}};
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     const int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
     Py_XDECREF(type);

@@ -315,7 +315,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 /* The same number as in __init__.py. */
-enum { VERSION = 5 };
+enum { VERSION = 6 };
 static int begin(PyObject *module) {
     return zc_add_receiver(module) != 0 || zc_add_steps(module) != 0 ? -1 : PyModule_AddIntConstant(module, "VERSION", VERSION);
 }

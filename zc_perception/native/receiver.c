@@ -56,12 +56,11 @@ static bool take(struct receiver *self, struct packet *packet) {
 }
 
 PyDoc_STRVAR(wait_doc, "wait(epoll, timeout_s): wait until epoll is readable, and read the socket's next packet for receive().");
-static PyObject *wait_for(PyObject *object, PyObject *const *words, Py_ssize_t count) {
+PyObject *zc_wait(PyObject *object, PyObject *epoll_object, PyObject *timeout) {
     struct receiver *self = (struct receiver *)object;
-    if (count != 2) return PyErr_Format(PyExc_TypeError, "wait() takes 2 arguments");
-    const int epoll = PyObject_AsFileDescriptor(words[0]);
+    const int epoll = PyObject_AsFileDescriptor(epoll_object);
     if (epoll < 0) return NULL;
-    const double timeout_s = PyFloat_AsDouble(words[1]);
+    const double timeout_s = PyFloat_AsDouble(timeout);
     if (timeout_s == -1.0 && PyErr_Occurred()) return NULL;
     const double least = timeout_s > 0 ? timeout_s < 1e6 ? timeout_s : 1e6 : 0;
     const struct timespec patience = {(time_t)least, (long)((least - (double)(time_t)least) * 1e9)};
@@ -81,6 +80,9 @@ static PyObject *wait_for(PyObject *object, PyObject *const *words, Py_ssize_t c
     Py_END_ALLOW_THREADS
     if (PyErr_CheckSignals() != 0) return NULL;
     Py_RETURN_NONE;
+}
+static PyObject *wait_for(PyObject *object, PyObject *const *words, Py_ssize_t count) {
+    return count == 2 ? zc_wait(object, words[0], words[1]) : PyErr_Format(PyExc_TypeError, "wait() takes 2 arguments");
 }
 
 /* Return whether an attribute is true, 1 or 0; -1: an exception is set. */
@@ -122,11 +124,11 @@ static int may_come(const struct zc_names *n, PyObject *slots, PyObject *slot, P
     if (!number(slots, n->admitted, admitted) || !number(slots, n->released, &released) || !number(slots, n->window, &window)) return -1;
     return *admitted - released < window;
 }
-/* Fill the slot's prepared Frame with the fields of FRAME, as RemoteSlots.admit does; return (frame, dropped). */
+/* Fill the slot's prepared Frame with the fields of FRAME, as RemoteSlots.admit does; return the Frame. */
 static PyObject *fill(struct receiver *self, PyObject *slots, PyObject *slot, const struct wire_frame *told, PyObject *generation, long long admitted) {
     const struct zc_names *n = self->names;
     PyObject *frame = PyObject_GetAttr(slot, n->spare), *data = NULL, *header = NULL, *lease = NULL, *found = NULL;
-    if (frame == Py_None) Py_SETREF(frame, PyObject_CallMethodOneArg(slot, n->prepare, slots));
+    if (frame == Py_None) return Py_DECREF(frame), NULL; /* Python prepares one */
     if (frame != NULL && (data = PyObject_GetAttr(frame, n->data)) != NULL && (header = PyObject_GetAttr(data, n->header)) != NULL &&
         (lease = PyObject_GetAttr(frame, n->_lease)) != NULL && set(slots, n->admitted, PyLong_FromLongLong(admitted + 1)) &&
         set(slot, n->generation, Py_NewRef(generation)) && set(slot, n->sequence, PyLong_FromUnsignedLongLong(told->sequence)) &&
@@ -138,15 +140,15 @@ static PyObject *fill(struct receiver *self, PyObject *slots, PyObject *slot, co
         set(data, n->capture_cost_ns, PyLong_FromUnsignedLongLong(told->capture_cost_ns)) && set(data, n->acquire_fence, Py_NewRef(Py_None)) &&
         set(lease, n->generation, Py_NewRef(generation)) && set(lease, n->ended, Py_NewRef(Py_False)) &&
         set(frame, n->published_ns, PyLong_FromLongLong(told->published_ns)))
-        found = Py_BuildValue("OI", frame, told->dropped);
+        found = Py_NewRef(frame);
     Py_XDECREF(frame);
     Py_XDECREF(data);
     Py_XDECREF(header);
     Py_XDECREF(lease);
     return found;
 }
-/* Return (frame, dropped) for a FRAME without a fence that breaks no rule. NULL without an exception: Python must handle the packet. */
-static PyObject *admit(struct receiver *self, PyObject *slots, const struct packet *packet) {
+/* Return the Frame for a FRAME without a fence that breaks no rule. NULL without an exception: Python must handle the packet. */
+static PyObject *admit(struct receiver *self, PyObject *slots, const struct packet *packet, unsigned *dropped) {
     struct wire_fault fault;
     struct wire_frame told;
     enum wire_type type;
@@ -163,6 +165,7 @@ static PyObject *admit(struct receiver *self, PyObject *slots, const struct pack
     Py_XDECREF(table);
     Py_XDECREF(uid);
     Py_XDECREF(generation);
+    *dropped = found == NULL ? 0 : told.dropped;
     return found;
 }
 /* Call unread(packet, descriptors, truncated, errno), which takes over the descriptors; return its result. */
@@ -189,12 +192,31 @@ PyDoc_STRVAR(receive_doc, "receive(slots) -> (frame, dropped) for a plain FRAME;
 static PyObject *receive(PyObject *object, PyObject *slots) {
     struct receiver *self = (struct receiver *)object;
     struct packet packet;
+    unsigned dropped;
     if (!take(self, &packet)) Py_RETURN_NONE;
-    PyObject *found = admit(self, slots, &packet);
-    if (found != NULL) return found;
+    PyObject *frame = admit(self, slots, &packet, &dropped);
+    if (frame != NULL) return Py_BuildValue("NI", frame, dropped);
     if (!PyErr_Occurred()) return as_it_came(self, &packet);
     transport_close_fds(&packet);
     return NULL;
+}
+
+PyObject *zc_receive(PyObject *object, PyObject *slots, unsigned *dropped) {
+    struct receiver *self = (struct receiver *)object;
+    pthread_mutex_lock(&self->lock);
+    if (!self->waits) {
+        transport_fetch(self->sock, &self->came);
+        self->waits = self->came.error != EAGAIN && self->came.error != EWOULDBLOCK;
+    }
+    const bool waits = self->waits; /* if it does, only this thread changes `came`, which has the lock of the interpreter */
+    pthread_mutex_unlock(&self->lock);
+    if (!waits) Py_RETURN_NONE;
+    PyObject *frame = admit(self, slots, &self->came, dropped);
+    if (frame == NULL) return NULL;
+    pthread_mutex_lock(&self->lock);
+    self->waits = false;
+    pthread_mutex_unlock(&self->lock);
+    return frame;
 }
 
 PyDoc_STRVAR(close_doc, "close(): stop receiving. The caller closes the socket after this. A second call does nothing.");

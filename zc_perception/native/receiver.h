@@ -24,11 +24,16 @@
 
 /* The Python attributes that the receiver reads and sets, kept as interned strings. */
 #define ZC_NAMES(X) \
-    X(_slots) X(admitted) X(released) X(window) X(spare) X(prepare) X(retired) X(generation) X(leases) X(fences) X(sequence) X(since_ns) \
+    X(_slots) X(admitted) X(released) X(window) X(spare) X(retired) X(generation) X(leases) X(fences) X(sequence) X(since_ns) \
     X(data) X(header) X(_lease) X(ended) X(published_ns) X(stamp_ns) X(frame_id) X(captured_ns) X(capture_cost_ns) X(acquire_fence)
 #define ZC_MEMBER(name) PyObject *name;
 struct zc_names { ZC_NAMES(ZC_MEMBER) };
 
+/* Receiver.wait(). */
+PyObject *zc_wait(PyObject *receiver, PyObject *epoll, PyObject *timeout_s);
+/* Receive a plain FRAME: return its Frame, and set *dropped. None: no packet waits. NULL without an exception: Python must handle the packet, which
+ * Receiver.receive() then returns. Runs no Python code. */
+PyObject *zc_receive(PyObject *receiver, PyObject *slots, unsigned *dropped);
 /* Add the type to the module, whose state is a struct zc_names. Returns 0; -1: an exception is set. */
 int zc_add_receiver(PyObject *module);
 /* Release the names. */

@@ -30,7 +30,7 @@ from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.qos import link_qos
-from zc_perception.link.rclpy_compat import publish, subscription_count
+from zc_perception.link.rclpy_compat import InvalidHandle, publish, subscription_count
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
@@ -158,6 +158,7 @@ class MessageWriter(Generic[T]):
                 self._extras[extra.suffix] = publisher
                 outputs.append((publisher, extra.convert))
             self._outputs = outputs
+            self._counts = [publisher.handle.get_subscription_count for publisher, _ in outputs]
             own = [
                 (self._publisher, self._profile),
                 *((self._extras[extra.suffix], extra.qos) for extra in extras),
@@ -194,10 +195,13 @@ class MessageWriter(Generic[T]):
             return False
         if self._latched:
             return True
-        # A loop and not any(): this runs for every frame, and a generator would take most of it.
-        for publisher, _ in self._outputs:  # noqa: SIM110
-            if subscription_count(publisher):
-                return True
+        # This runs for every frame: so a loop and not any(), and the handles' own methods.
+        try:
+            for count in self._counts:
+                if count():
+                    return True
+        except (InvalidHandle, RuntimeError):
+            return any(subscription_count(publisher) for publisher, _ in self._outputs)
         return False
 
     def write(self, item: T) -> None:

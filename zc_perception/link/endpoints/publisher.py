@@ -47,6 +47,7 @@ from zc_perception.link.shared_memory.unix_socket import announcement_path
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.lookout import LOOKOUT, Watch
 from zc_perception.memory.pool import BufferPool
+from zc_perception.native import compiled
 from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
@@ -256,6 +257,12 @@ class AdaptedPublisher(Generic[T]):
     :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a
         type with leases; or the topic's name is too long for its announcements.
     """
+
+    # Those that native/links.c reads and writes.
+    __slots__ = (
+        '__dict__', '__weakref__', '_adapter', '_bus_publisher', '_closed', '_published',
+        '_shared_memory', 'messages',
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -473,3 +480,7 @@ class AdaptedPublisher(Generic[T]):
         self.messages.close()
         self.announcer.close()
         self._at_end()
+
+
+if compiled is not None:
+    compiled.join(AdaptedPublisher)

@@ -46,6 +46,7 @@ from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemo
 from zc_perception.link.shared_memory.protocol import ANYTHING, Requirements
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.native import compiled
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
 
@@ -179,6 +180,9 @@ class _Link:
     :param parted: called when the connection has ended.
     """
 
+    # Those that native/links.c reads.
+    __slots__ = ('__dict__', '__weakref__', '_accept', '_seen', 'client')
+
     def __init__(
         self,
         announcement: Announcement,
@@ -283,6 +287,10 @@ class _Link:
         if there:
             return os.strerror(errno.ECONNREFUSED) in reason
         return self.was_there or shared
+
+
+if compiled is not None:
+    compiled.join(_Link)
 
 
 class SharedMemoryLinks:

@@ -69,6 +69,7 @@ from zc_perception.link.shared_memory.unix_socket import (
 )
 from zc_perception.link.shared_memory.wire import Hello, Welcome
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.native import compiled
 from zc_perception.negotiation.settings import TrialImport
 
 _FIRST_RETRY_S = 0.02
@@ -277,6 +278,9 @@ class SharedMemoryClient:
     ``dropped`` counts the frames that the producer dropped because this consumer was too slow; it
     is as new as the last frame that came.
     """
+
+    # Those that native/links.c reads and writes.
+    __slots__ = ('__dict__', '__weakref__', '_lock', '_received', '_slots', 'dropped')
 
     def __init__(
         self,
@@ -657,6 +661,10 @@ class SharedMemoryClient:
             slots.close_in_child()
         self._give_up()
         self._epoll.close()
+
+
+if compiled is not None:
+    compiled.join(SharedMemoryClient)
 
 
 def _ringer(bell: OwnedFd | None) -> Callable[[], None]:

@@ -46,6 +46,7 @@ from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.pool import BufferPool, quarantine_fence
+from zc_perception.native import compiled
 
 _MAX_U32 = 0xFFFFFFFF
 _FRAME_TYPE = int(MessageType.FRAME)
@@ -102,6 +103,13 @@ class Connection:
     :param watch: makes the server call :meth:`flush` when a fence has signalled. It is called with
         the lock held.
     """
+
+    # Those that native/links.c reads and writes.
+    __slots__ = (
+        '__dict__', '__weakref__', '_dropped_untold', '_ended', '_frame_id', '_introduced',
+        '_length', '_lock', '_out', '_packet', '_pending', '_send', '_sent', '_window', 'failure',
+        'holder', 'socket',
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -549,3 +557,7 @@ def _release(frames: list[Frame]) -> None:
     for frame in frames:
         with contextlib.suppress(StaleFrameError):
             frame.release()
+
+
+if compiled is not None:
+    compiled.join(Connection)

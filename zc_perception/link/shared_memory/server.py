@@ -75,6 +75,7 @@ from zc_perception.link.shared_memory.wire import Hello, Refused, Welcome
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, QUARANTINE_S, Slot
+from zc_perception.native import compiled
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import HeapOffer
 
@@ -948,3 +949,7 @@ class SharedMemoryServer:
         self._listener.close()
         self._epoll.close()
         self._wake.close()
+
+
+if compiled is not None:
+    compiled.join(SharedMemoryServer)
