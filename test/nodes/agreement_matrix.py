@@ -16,13 +16,13 @@
 """
 One agreement on buffers, case by case: what a consumer needs, and which process is first.
 
-``agreement_matrix.py VALUES [CASE ...] [-- VALUES ...]``: VALUES are the capture node's parameters
+``agreement_matrix.py VALUES [CASE ...]``: VALUES are the capture node's parameters
 as JSON, a case is ``ROW/COLUMN``; by default all. It writes a line of JSON for each case. In the
 column ``one process`` camera and consumer are in one: where frames flow there, they must flow in
 all others.
 
 Camera and consumers are processes of their own, forked from this one. It has all modules and has
-not begun ROS, so that they need not import anything, which takes 20 s in the rig.
+not begun ROS, so that they need not import anything.
 """
 
 from __future__ import annotations
@@ -340,9 +340,6 @@ def complaint(found: dict[str, Any], alone: dict[str, Any], within_s: float) -> 
 
 
 def main(arguments: list[str]) -> int:
-    if '--' in arguments:
-        index = arguments.index('--')
-        return main(arguments[:index]) or main(arguments[slice(index + 1, None)])
     values = json.loads(arguments[0])
     for row, column in cases(arguments[1:]):
         began = time.monotonic()

@@ -129,11 +129,9 @@ class Arm64Rig(Rig):
     It never installs anything.
     """
 
-    def __init__(self, cache_folder: Path | None = None) -> None:
+    def __init__(self) -> None:
         """Choose the cache; nothing is looked at or fetched before `prepare`."""
-        super().__init__(
-            cache_folder=(cache_folder or cache.rig_folder()) / ARCHITECTURE, install=False
-        )
+        super().__init__(cache_folder=cache.rig_folder() / ARCHITECTURE, install=False)
         self.tools: Tools | None = None
         self._root: Path | None = None
 

@@ -21,7 +21,6 @@ What tests that run many checks in one boot share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import compileall
 from dataclasses import dataclass
 import json
@@ -114,14 +113,7 @@ def checks_of(suites: str) -> list[Any]:
     ]
 
 
-def boot_suites(
-    rig: Rig,
-    out: Path,
-    suites: str,
-    *arguments: str,
-    python: Sequence[str] = (sys.executable,),
-    **options: Any,
-) -> Boot:
+def boot_suites(rig: Rig, out: Path, suites: str, *arguments: str, **options: Any) -> Boot:
     """
     Run the checks of some suites, with a comma between their names, in one boot.
 
@@ -129,7 +121,7 @@ def boot_suites(
     """
     compile_for_guest()
     result = rig.run(
-        [*python, str(GUEST / 'run_checks.py'), suites, *arguments],
+        [sys.executable, str(GUEST / 'run_checks.py'), suites, *arguments],
         timeout=TIMEOUT_S,
         out_dir=out,
         **{'vivid': VIVID, 'memory_mib': MEMORY_MIB, **options},

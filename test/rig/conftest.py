@@ -41,9 +41,8 @@ MEMORY_SUITES, CAMERA_SUITES = 'contract,memory,accelerator,gstreamer', 'camera'
 WANTED = {
     name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()
 }
-#  What only the long form and ``make rig`` run. ``padded_both_ways`` pads rows and heights at
-#  once.
-LONG_RUNS = ('uncached', 'document', 'two_padded_buffers', 'padded_rows', 'padded_height')
+#: What only the long form and ``make rig`` run.
+LONG_RUNS = ('uncached', 'document')
 _BOOTS = pytest.StashKey[list[tuple[str, RigResult]]]()
 
 

@@ -156,14 +156,14 @@ def dependencies(module: Path) -> list[str]:
     return match[1].decode().replace('-', '_').split(',') if match else []
 
 
-def current(cache: Path, flavour: str = ORDINARY, *, now: float | None = None) -> Kernel:
+def current(cache: Path, flavour: str = ORDINARY) -> Kernel:
     """
     Return the kernel to use: the newest that the archive has, asked for at most once a day.
 
     Without a network the cached one is used; with neither, `RigUnavailable` says what is missing.
     The caller holds the cache's lock.
     """
-    now = time.time() if now is None else now
+    now = time.time()
     state_file = cache / 'kernel.json'
     state = _read_state(state_file)
     cached = (

@@ -102,11 +102,9 @@ class Rig:
         *,
         timeout: float,
         out_dir: Path,
-        vivid: str | Mapping[str, object] | bool | None = None,
+        vivid: str | bool = False,
         usb: bool = False,
-        module_params: str | Mapping[str, object] = '',
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
         append: str = '',
         qemu_args: Sequence[str] = (),
         memory_mib: int = 4096,
@@ -116,11 +114,11 @@ class Rig:
         Run `command` as root in a fresh guest.
 
         Its artifacts go to ``$RIG_OUT``, which is `out_dir`. The guest sees this machine's files,
-        read-only under a writable layer that is thrown away. ``vivid`` is None for no camera, True
-        for one, or the parameters of the vivid module; ``usb`` is for webcams that the command
-        plugs in. The virtual Metis is always there, with `module_params`. `append` goes to the
-        kernel's command line. One processor costs this machine a third less than two for the same
-        work; checks that look for races need `cpus=2`.
+        read-only under a writable layer that is thrown away. ``vivid`` is True for a camera, or
+        the parameters of the vivid module; ``usb`` is for webcams that the command plugs in. The
+        virtual Metis is always there. `append` goes to the kernel's command line. One processor
+        costs this machine a third less than two for the same work; checks that look for races need
+        `cpus=2`.
         """
         kernel, module, archive = self._prepared()
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -135,22 +133,19 @@ class Rig:
             'RIG_BUSYBOX': str(kernel.busybox),
             **(env or {}),
         }
-        wanted = (
-            *(() if vivid in (None, False) else ('vivid',)),
-            *(packages.USB_MODULES if usb else ()),
-        )
-        given = {'vivid': VIVID_DEFAULT if vivid is True else _parameters(vivid)}
+        wanted = [*(['vivid'] if vivid else []), *(packages.USB_MODULES if usb else ())]
+        given = {'vivid': VIVID_DEFAULT if vivid is True else vivid or ''}
         loads = (
             [(path, given.get(path.stem, '')) for path in kernel.load_order(wanted)]
             if wanted
             else []
         )
-        loads.append((module, _parameters(module_params)))
+        loads.append((module, ''))
         boot = machine.Boot(
             image=kernel.image,
             initramfs=archive,
             setup=''.join(_load_line(path, parameters) for path, parameters in loads),
-            command=_script(command, variables, cwd or Path.cwd(), timeout),
+            command=_script(command, variables, timeout),
             out_dir=out_dir.resolve(),
             timeout=timeout,
             append=append,
@@ -165,28 +160,17 @@ class Rig:
         return result
 
 
-def _parameters(given: str | Mapping[str, object] | bool | None) -> str:
-    if isinstance(given, Mapping):
-        return ' '.join(
-            f'{name}={int(value) if isinstance(value, bool) else value}'
-            for name, value in given.items()
-        )
-    return str(given or '')
-
-
 def _load_line(module: Path, parameters: str) -> str:
     quoted = shlex.quote(str(module))
     words = ' '.join(shlex.quote(word) for word in shlex.split(parameters))
     return f'insmod "$root"{quoted} {words} || fail "the module {module.name} does not load"\n'
 
 
-def _script(
-    command: Sequence[str], variables: Mapping[str, str], cwd: Path, timeout: float
-) -> str:
+def _script(command: Sequence[str], variables: Mapping[str, str], timeout: float) -> str:
     exports = ''.join(f'export {name}={shlex.quote(value)}\n' for name, value in variables.items())
     # The guest ends the command itself, so that a hang leaves a kernel log that shows it.
     return (
-        f'{exports}cd {shlex.quote(str(cwd))} || exit 1\nexec timeout -k 5 {timeout:g} '
+        f'{exports}cd {shlex.quote(os.getcwd())} || exit 1\nexec timeout -k 5 {timeout:g} '
         f'{shlex.join(command)}\n'
     )
 

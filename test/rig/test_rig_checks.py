@@ -39,7 +39,7 @@ def test_the_kernel_is_content(memory_boot: GraphBoot) -> None:
 @pytest.fixture(scope='module')
 def usb_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     need_decoder()
-    return boot_suites(rig, tmp_path_factory.mktemp('usb'), 'usb', usb=True, vivid=None)
+    return boot_suites(rig, tmp_path_factory.mktemp('usb'), 'usb', usb=True, vivid=False)
 
 
 # In the short form vivid has the same faults, and a double of the driver has JPEGs.

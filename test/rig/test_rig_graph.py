@@ -25,7 +25,7 @@ import pytest
 
 from .conftest import GraphBoot, LONG_RUNS, WANTED
 from .graph import check_names, checks_of
-from .guest.graph_variants import RUNS, VARIANTS
+from .guest.graph_variants import VARIANTS
 
 pytestmark = pytest.mark.rig
 
@@ -69,12 +69,3 @@ def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(
     assert trace.count('dma_fence_signaled: ') >= WANTED[variant]
     frames = json.loads((folder / 'frames.json').read_text(encoding='utf-8'))
     assert all(frame['fence_ns'] > frame['captured_ns'] > 0 for frame in frames)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('variant', RUNS)
-def test_the_verdict_has_a_timeline(variant: str, memory_boot: GraphBoot) -> None:
-    events = json.loads(
-        (memory_boot.result.artifacts / variant / 'timeline.json').read_text(encoding='utf-8')
-    )['traceEvents']
-    assert len(events) > 10 * VARIANTS[variant].verified

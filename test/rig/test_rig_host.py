@@ -154,15 +154,12 @@ def test_each_check_can_fail(name: str, fault: dict[str, Any]) -> None:
     'fault',
     [
         {'exit': 1},
-        {'exit': 3},
         {'pass': None},
         {'frames': 59},
-        {'frames': None},
         {'checks': {}},
         {'detail': {**_good_verdict()['detail'], 'fence_waits_by_poll': 39}},
         {'detail': {**_good_verdict()['detail'], 'exporters': []}},
         {'files': {}},
-        {'checks': {**_good_verdict()['checks'], 'I1': {'holds': True, 'measured': False}}},
         {'checks': {**_good_verdict()['checks'], 'I4': {'holds': None, 'measured': True}}},
     ],
     ids=str,
@@ -179,22 +176,25 @@ def test_the_document_s_own_keys_count_in_the_document_s_run_alone(key: str, var
     assert checks_of(run, WANTED)['verify']['holds'] == (variant != 'document')
 
 
-def _result(runs: dict[str, dict[str, Any]], rc: int = 0) -> dict[str, Any]:
+@pytest.mark.parametrize(
+    ('broken', 'rc', 'holds'),
+    [
+        ({}, 0, True),
+        ({'crc_equal': 59}, 0, False),
+        ({'verify': {}}, 0, False),
+        (None, 0, False),
+        ({}, 126, False),
+    ],
+)
+def test_a_run_that_is_missing_or_false_and_a_boot_that_failed_fail_the_whole(
+    broken: dict[str, Any] | None, rc: int, holds: bool
+) -> None:
+    runs = {name: _good_run(name) for name in RUNS if broken is not None or name != 'cached'}
+    if broken:
+        runs['cached'] |= broken
     boot = RigResult(rc, '', '', '', '', Path('nowhere'), 12.34, 3.2)
-    return result_of(GraphRuns(boot, runs), '6.12.0', dict.fromkeys(RUNS, WANTED))
-
-
-def test_a_run_that_is_missing_or_false_fails_the_whole() -> None:
-    name = 'cached'
-    runs = {name: _good_run(name) for name in RUNS}
-    assert not _result({other: run for other, run in runs.items() if other != name})['pass']
-    assert not _result({**runs, name: {**runs[name], 'crc_equal': 59}})['pass']
-    assert not _result({**runs, name: {**runs[name], 'verify': {}}})['pass']
-
-
-def test_a_boot_that_failed_fails_the_whole() -> None:
-    assert _result({name: _good_run(name) for name in RUNS})['pass']
-    assert not _result({name: _good_run(name) for name in RUNS}, rc=126)['pass']
+    found = result_of(GraphRuns(boot, runs), '6.12.0', dict.fromkeys(RUNS, WANTED))
+    assert found['pass'] is holds
 
 
 # --- make rig-arm64
@@ -232,11 +232,6 @@ def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
     return {name: RigResult(0, '', '', '', '', out, 1.0) for name in SHARES}
 
 
-def test_all_well_is_a_pass(tmp_path: Path) -> None:
-    found = arm64_result_of(_leave(tmp_path), tmp_path)
-    assert found['pass'] and not found['failed'] and found['checks'] > len(VERIFIED)
-
-
 @pytest.mark.parametrize(
     ('part', 'outcome'),
     [
@@ -244,16 +239,7 @@ def test_all_well_is_a_pass(tmp_path: Path) -> None:
         ('verify', {'maps': _verdict('nothing')}),
         ('verify', {'nothing': _verdict('nothing', I2={'holds': True, 'measured': False})}),
         ('verify', {'nothing': {**_verdict('nothing'), 'error': 'it did not run'}}),
-        (
-            'verify',
-            {
-                'afterwards': {
-                    'left_on_device': {'jobs': 0},
-                    'buffers': {'5': 'udmabuf'},
-                    'instances': [],
-                }
-            },
-        ),
+        ('verify', {'afterwards': {'left_on_device': {}, 'buffers': {'5': ''}, 'instances': []}}),
     ],
 )
 def test_one_failure_is_a_failure(part: str, outcome: dict[str, Any], tmp_path: Path) -> None:
@@ -261,13 +247,11 @@ def test_one_failure_is_a_failure(part: str, outcome: dict[str, Any], tmp_path: 
     assert not found['pass'] and len(found['failed']) == 1
 
 
-def test_what_is_not_there_is_listed_and_neither_passed_nor_failed(tmp_path: Path) -> None:
-    found = arm64_result_of(_leave(tmp_path, memory={'of a heap': f'{NOT_HERE}no heap'}), tmp_path)
+def test_what_is_not_there_neither_passes_nor_fails_and_a_dead_guest_fails(tmp_path: Path) -> None:
+    results = _leave(tmp_path, memory={'of a heap': f'{NOT_HERE}no heap'})
+    found = arm64_result_of(results, tmp_path)
     assert found['pass'] and found['not_here'] == {'memory: of a heap': 'no heap'}
-
-
-def test_a_guest_that_did_not_get_there_is_a_failure(tmp_path: Path) -> None:
-    results = _leave(tmp_path)
+    assert not found['failed'] and found['checks'] > len(VERIFIED)
     (tmp_path / 'memory/memory.json').unlink()
     assert list(arm64_result_of(results, tmp_path)['failed']) == ['memory: memory']
     results['memory'] = RigResult(125, '', '', '', '', tmp_path, 1.0)

@@ -182,19 +182,6 @@ def a_driver_that_exports_nothing_is_given_our_memory() -> None:
 
 
 @check
-def a_silent_camera_is_started_anew_once_and_then_given_up() -> None:
-    with streaming(SINGLE, silent=0.6) as camera:
-        next_frame(camera).release()
-        before = camera.restarts
-        camera.set_control('percentage_of_dropped_buffers', 100)
-        try:
-            until_raises(camera, CameraLostError, 'is silent', '0.6 s')
-        finally:
-            camera.set_control('percentage_of_dropped_buffers', 0)
-        equal(camera.restarts - before, 1, 'restarts')
-
-
-@check
 def sequence_numbers_go_on_over_their_32_bits() -> None:
     with streaming(SINGLE, size=(320, 180), rate=60.0) as camera:
         camera.set_control('wrap_sequence_number', True)
@@ -303,48 +290,22 @@ def another_program_that_streams_is_named() -> None:
 
 
 @check
-def controls_have_the_drivers_ranges_and_refuse_what_is_outside() -> None:
+def controls_of_a_real_driver_are_found_and_set() -> None:
     camera = opened(MULTI)
     try:
         infos = camera.controls()
-        brightness = infos['brightness']
-        equal(
-            (brightness.kind, brightness.minimum, brightness.maximum, brightness.step),
-            ('integer', 0, 255, 1),
-            'brightness',
-        )
-        equal(infos['horizontal_flip'].kind, 'boolean', 'kind')
-        equal(infos['disconnect'].kind, 'button', 'kind')
-        assert infos['test_pattern'].menu[0].startswith('75% Colorbar'), infos['test_pattern']
-        integer64 = infos['integer_64_bits']
-        assert integer64.minimum < -(1 << 40) and integer64.maximum > 1 << 40, integer64
-        value = integer64.maximum - 12345
+        value = infos['integer_64_bits'].maximum - 12345
         equal(camera.set_control('integer_64_bits', value), value, '64 bits')
         mask = infos['bitmask']
         assert mask.kind == 'bitmask' and mask.maximum > 1 << 30, mask
         equal(camera.set_control('bitmask', mask.maximum), mask.maximum, 'all bits')
-        numbers = infos['integer_menu']
-        index, text = next(iter(numbers.menu.items()))
-        assert text.lstrip('-').isdigit(), numbers
+        index, text = next(iter(infos['integer_menu'].menu.items()))
         equal(camera.set_control('integer_menu', text), index, 'integer menu by its number')
-        assert infos['read_only_integer_32_bits'].read_only
         menu = infos['menu']
         hole = next(n for n in range(menu.minimum, menu.maximum + 1) if n not in menu.menu)
-        for name, bad, words in (
-            ('brightness', 256, ('256', '0 .. 255')),
-            ('brightness', -1, ('-1', '0 .. 255')),
-            ('brightness', True, ('True', '0 .. 255')),
-            ('brightnes', 1, ("did you mean 'brightness'?",)),
-            ('menu', hole, (str(hole), menu.menu[menu.maximum])),
-            ('test_pattern', '75% Colourbar', ('did you mean',)),
-            ('read_only_integer_32_bits', 1, ('read-only',)),
-            ('string', 'text', ('v4l2-ctl',)),
-        ):
-            with refused(ConfigError, name, *words):
-                camera.set_control(name, bad)
-        compound = [
-            name for name in infos if 'array' in name or 'area' in name or 'rectangle' in name
-        ]
+        with refused(ConfigError, 'menu', str(hole), menu.menu[menu.maximum]):
+            camera.set_control('menu', hole)
+        compound = [name for name in infos if any(k in name for k in ('array', 'area', 'rect'))]
         equal(compound, [], 'compound controls')
     finally:
         camera.set_control('integer_64_bits', 0)

@@ -43,7 +43,7 @@ from .kernel_api import (
     udmabuf_buffer,
     wait_fence,
 )
-from .npu_client import make_image, Npu, read_result, RESULT_SIZE, scene
+from .npu_client import make_image, Npu, read_result, RESULT_SIZE, scene, two_files
 
 
 @check
@@ -113,16 +113,7 @@ def jobs_end_in_the_order_of_their_seqno() -> None:
 
 @check
 def more_jobs_than_max_in_flight_are_busy() -> None:
-    with (
-        Npu() as npu,
-        Npu() as other,
-        make_image('NV12', 64, 48) as image,
-        heap_buffer(RESULT_SIZE) as result,
-    ):
-        handle, other_handle = (
-            npu.import_planes(image.argument()).handle,
-            other.import_planes(image.argument()).handle,
-        )
+    with two_files() as (npu, handle, other, other_handle, _, result):
         with parameters(max_in_flight=2):
             with parameters(hang_every=1):
                 fences = [npu.submit(handle, result.fd).fence for _ in range(2)]
@@ -186,16 +177,7 @@ def a_fence_tells_when_its_job_ended() -> None:
 
 @check
 def an_acquire_fence_is_waited_for() -> None:
-    with (
-        Npu() as npu,
-        Npu() as other,
-        make_image('NV12', 160, 96) as image,
-        heap_buffer(RESULT_SIZE) as result,
-    ):
-        handle, other_handle = (
-            npu.import_planes(image.argument()).handle,
-            other.import_planes(image.argument()).handle,
-        )
+    with two_files(160, 96) as (npu, handle, other, other_handle, image, result):
         with parameters(latency_us=2000000):
             producer = other.submit2(other_handle, result.fd)
         with parameters(latency_us=0, reservation_fences=0):
@@ -217,16 +199,7 @@ def an_acquire_fence_is_waited_for() -> None:
 
 @check
 def an_error_of_the_acquire_fence_is_passed_on() -> None:
-    with (
-        Npu() as npu,
-        Npu() as other,
-        make_image('NV12', 64, 48) as image,
-        heap_buffer(RESULT_SIZE) as result,
-    ):
-        handle, other_handle = (
-            npu.import_planes(image.argument()).handle,
-            other.import_planes(image.argument()).handle,
-        )
+    with two_files() as (npu, handle, other, other_handle, _, result):
         with parameters(fail_every=1):
             failed = other.submit2(other_handle, result.fd)
             wait_fence(failed.fence)
@@ -242,16 +215,7 @@ def an_error_of_the_acquire_fence_is_passed_on() -> None:
 
 @check
 def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
-    with (
-        Npu() as npu,
-        Npu() as other,
-        make_image('NV12', 64, 48) as image,
-        heap_buffer(RESULT_SIZE) as result,
-    ):
-        handle, other_handle = (
-            npu.import_planes(image.argument()).handle,
-            other.import_planes(image.argument()).handle,
-        )
+    with two_files() as (npu, handle, other, other_handle, _, result):
         with parameters(hang_every=1):
             stuck = other.submit2(other_handle, result.fd, timeout_us=20000000)
             time.sleep(0.02)

@@ -106,7 +106,7 @@ class Watch:
 
 
 @contextmanager
-def recording(buffer_kb: int = 16384) -> Iterator[None]:
+def recording() -> Iterator[None]:
     """
     Record the axl events and the signals of fences, from an empty buffer.
 
@@ -117,7 +117,7 @@ def recording(buffer_kb: int = 16384) -> Iterator[None]:
     (TRACING / 'trace').write_text('')
     if (TRACING / 'trace_clock').read_text().find('[mono]') < 0:
         write_control(TRACING / 'trace_clock', 'mono')
-        write_control(TRACING / 'buffer_size_kb', str(buffer_kb))
+        write_control(TRACING / 'buffer_size_kb', '16384')
         write_control(TRACING / 'options/record-cmd', '0')  # see kernel_api.tracing()
     for event in _EVENTS:
         if (TRACING / 'events' / event / 'enable').read_text().strip() != '1':

@@ -26,11 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 import gc
-import os
 from pathlib import Path
-import signal
-import subprocess
-import sys
 from types import MappingProxyType
 
 from waiting import until
@@ -39,7 +35,7 @@ from zc_perception.errors import ZcError
 from zc_perception.npu.scheduler import InFlight
 
 from .graph_variants import SINGLE
-from .harness import check, equal, long_check, settles
+from .harness import check, equal, settles
 from .kernel_api import bufinfo, live, parameters, pulled, unbound
 
 PATIENCE_S = 60.0
@@ -237,66 +233,6 @@ def the_graph_survives_one_fault_after_the_other() -> None:
             running.expect_no_more_than_before()
 
 
-def _consumer(name: str, **values: object) -> subprocess.Popen[bytes]:
-    """
-    Start an inference node in another process, over rung 2.
-
-    It has an accelerator and imports of its own; its log is ``$RIG_OUT/NAME.log``.
-
-    It imports Python modules at once, which takes long here beside a graph that streams, and
-    begins with the first line on its stdin.
-    """
-    words = [
-        word for key, value in (INFERENCE | values).items() for word in ('-p', f'{key}:={value}')
-    ]
-    code = (
-        'import sys; from zc_perception.nodes import inference, main; '
-        'sys.stdin.readline(); sys.exit(main.inference_node())'
-    )
-    command = [sys.executable, '-c', code, '--ros-args', '-r', f'__node:={name}', *words]
-    with _log(name).open('wb') as log:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
-
-
-def _log(name: str) -> Path:
-    return Path(os.environ['RIG_OUT']) / f'{name}.log'
-
-
-def _begin(consumer: subprocess.Popen[bytes]) -> None:
-    assert consumer.stdin is not None
-    consumer.stdin.write(b'\n')
-    consumer.stdin.flush()
-
-
-def _consumers(running: Running) -> int:
-    server = running.capture._server.server
-    return len(server.statistics().consumers)
-
-
-@long_check
-def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
-    with _consumer('killed', copy_free='required') as consumer, streaming_graph() as running:
-        attachments = live()['attachments']
-        with parameters(latency_us=20000):
-            try:
-                _begin(consumer)
-                until(
-                    lambda: _consumers(running) == 1 and live()['attachments'] > attachments + 3,
-                    'it imports frames',
-                    300,
-                )
-                until(lambda: live()['jobs'] > 0, 'it has jobs in flight', PATIENCE_S)
-            finally:
-                consumer.send_signal(signal.SIGKILL)
-                consumer.wait()
-            settles(lambda: _consumers(running), 0, 'consumers')
-            running.expect_frames()
-        running.expect_no_more_than_before()
-        pool = running.capture.camera.pool
-        ours = {'inference', 'overlay'}
-        until(lambda: set(pool.statistics().holders) <= ours, 'no slot is kept for it', PATIENCE_S)
-
-
 @check
 def a_graph_that_never_got_its_card_leaves_nothing() -> None:
     baseline = set(bufinfo())
@@ -308,27 +244,3 @@ def a_graph_that_never_got_its_card_leaves_nothing() -> None:
             assert 'metis' in str(error).lower(), error
     gc.collect()
     settles(lambda: set(bufinfo()) - baseline, set(), 'dma-bufs')
-
-
-@long_check
-def sigkill_of_the_whole_graph_leaves_nothing_behind() -> None:
-    values = {
-        'capture:camera': 'v4l2',
-        'capture:width': 640,
-        'capture:height': 360,
-        'inference:accelerator': 'axl',
-        'inference:model': MODEL,
-        'inference:in_flight': 4,
-    }
-    words = [word for name, value in values.items() for word in ('-p', f'{name}:={value}')]
-    before = set(bufinfo())
-    with parameters(latency_us=200000):
-        command = [str(Path(sys.executable).with_name('perception')), '--ros-args', *words]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            until(lambda: live()['jobs'] > 0 and live()['imports'] > 2, 'jobs are in flight', 90)
-        finally:
-            process.kill()
-            process.wait()
-    until(lambda: not any(live().values()), f'the device lets go: {live()}')
-    until(lambda: set(bufinfo()) <= before, 'no dma-buf is left')

@@ -138,30 +138,6 @@ LAYOUTS: dict[str, Variant] = {
     'two_buffers': Variant(
         30, True, {**_V4L2, 'device': MULTI, 'pixel_format': 'NM12'}, buffers=2
     ),
-    'padded_rows': Variant(
-        30,
-        True,
-        {**_V4L2, 'participants': ['wide: NV12; stride_align=1024']},
-        strides=(1024, 1024),
-    ),
-    'two_padded_buffers': Variant(
-        30,
-        True,
-        {
-            **_V4L2,
-            'device': MULTI,
-            'participants': [('wide: NV12; stride_align=256; buffer_per_plane')],
-        },
-        strides=(768, 768),
-        buffers=2,
-    ),
-    'padded_height': Variant(
-        30,
-        True,
-        {**_SYNTHETIC, 'height': 270, 'participants': ['tall: NV12; height_align=16']},
-        rows=(272, 136),
-        drawn=True,
-    ),
     'padded_both_ways': Variant(
         30,
         False,

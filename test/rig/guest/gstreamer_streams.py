@@ -181,44 +181,6 @@ def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
         equal(ledger.entries(), {}, 'copies')
 
 
-@check_each('multi ! identity drop-allocation=true', long=('single io-mode=mmap ! videoconvert',))
-@_but_for_pools
-def a_copying_pipeline_is_reported_as_such(variant: str) -> None:
-    name, _, rest = variant.partition(' ')
-    source, _, element = rest.partition('!')
-    # The last one keeps from the source what the sink says of strides and buffers, which other
-    # sinks don't say at all.
-    caps = {
-        'identity drop-allocation=true': NV12,
-        'videoconvert': 'video/x-raw,format=I420,width=640,height=360',
-    }
-    pipeline = f'v4l2src device={DEVICES[name]} {source} ! {NV12}'
-    if element:
-        pipeline += f' ! {element.strip()} ! {caps[element.strip()]}'
-    with refused(
-        CameraError, 'would be copied: its frames are in system memory', 'io-mode=dmabuf'
-    ):
-        _open(pipeline, CopyLedger(), require_dmabuf=True)
-    with _streaming(pipeline) as (camera, ledger):
-        assert (
-            'system memory' in camera.copy_reason and 'is copied by the CPU' in camera.notices()[0]
-        ), camera.notices()
-        equal(
-            camera.heap_name,
-            'system' if camera.heap_name == 'system' else 'dma_heap/system',
-            'heap',
-        )
-        for _ in range(4):
-            with next_frame(camera) as frame, frame.map() as planes:
-                assert planes[0].std() > 10, 'a picture'
-        entry = ledger.entries()['gstreamer_copy']
-        equal(
-            (entry.count, entry.bytes),
-            (4, 4 * camera.width * camera.height * 3 // 2),
-            'what was booked',
-        )
-
-
 @check_each('single')
 @_but_for_pools
 def an_unplugged_camera_is_lost(name: str) -> None:

@@ -58,16 +58,6 @@ def check(function: Check) -> Check:
     return function
 
 
-def long_check(function: Check) -> Check:
-    """
-    Register a check that only the long form runs.
-
-    The short one has the same at another level.
-    """
-    LONG_CHECKS.add(_name(function))
-    return check(function)
-
-
 def check_each(
     *variants: str, long: Sequence[str] = ()
 ) -> Callable[[CheckOfVariant], CheckOfVariant]:

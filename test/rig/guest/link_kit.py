@@ -281,13 +281,6 @@ class Consumer:
         assert isinstance(fence, SyncFile), fence
         return [fence.wait(timeout_s), fence.status()]
 
-    def mappings(self, sequence: int) -> list[list[tuple[int, str]]]:
-        """Size and permissions of every mapping of each buffer."""
-        return [
-            [line[1:] for line in maps_lines(buffer.identity.inode)]
-            for buffer in self._held[sequence].data.buffers
-        ]
-
     def map_for_writing(self, sequence: int) -> int:
         """Return what the kernel says to a mapping past the package: 0 or an errno."""
         buffer = self._held[sequence].data.buffers[0]

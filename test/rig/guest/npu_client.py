@@ -110,13 +110,9 @@ class Npu(Closing):
         """Release an import."""
         fcntl.ioctl(self.fd, abi.REQUESTS.release_import, ctypes.c_uint32(handle))
 
-    def submit(
-        self, handle: int, result: int, timeout_us: int = LONG_US, model_id: int = 0
-    ) -> Job:
+    def submit(self, handle: int, result: int, timeout_us: int = LONG_US) -> Job:
         """Submit with the first generation."""
-        argument = abi.AxlSubmit(
-            input_handle=handle, result_fd=result, timeout_us=timeout_us, model_id=model_id
-        )
+        argument = abi.AxlSubmit(input_handle=handle, result_fd=result, timeout_us=timeout_us)
         self.call(abi.REQUESTS.submit, argument)
         return Job(argument.fence_fd, argument.submit_us, argument.completion_us)
 
@@ -176,11 +172,11 @@ class Image(Closing):
     height: int
     planes: list[Plane]
 
-    def argument(self, flags: int = abi.ImportFlags.TO_DEVICE) -> abi.AxlImportPlanes:
+    def argument(self) -> abi.AxlImportPlanes:
         """Return the argument of IMPORT_PLANES."""
         argument = abi.AxlImportPlanes(
             struct_size=ctypes.sizeof(abi.AxlImportPlanes),
-            flags=flags,
+            flags=abi.ImportFlags.TO_DEVICE,
             width=self.width,
             height=self.height,
             fourcc=fourcc(self.format_name),
@@ -206,9 +202,9 @@ class Image(Closing):
         """Return the distinct buffers."""
         return list({plane.buffer.inode: plane.buffer for plane in self.planes}.values())
 
-    def fill(self, seed: int) -> None:
+    def fill(self) -> None:
         """Fill with noise, padding as well."""
-        chance = random.Random(seed)
+        chance = random.Random(1)
         for buffer in self.buffers():
             buffer.write(chance.randbytes(buffer.size))
 
@@ -226,7 +222,6 @@ def make_image(
     gaps: Sequence[int] = (0, 0, 0, 0),
     separate: bool = False,
     allocate: Callable[[int], Buffer] = heap_buffer,
-    seed: int = 1,
 ) -> Image:
     """
     Make an image in one buffer or one per plane.
@@ -244,7 +239,7 @@ def make_image(
     buffers = [allocate(size) for size in sizes] if separate else [allocate(end)] * len(places)
     planes = [Plane(buffer, *place) for buffer, place in zip(buffers, places, strict=True)]
     image = Image(format_name, width, height, planes)
-    image.fill(seed)
+    image.fill()
     return image
 
 
@@ -259,3 +254,12 @@ def scene(
         heap_buffer(RESULT_SIZE) as result,
     ):
         yield npu, image, npu.import_planes(image.argument()).handle, result
+
+
+@contextmanager
+def two_files(
+    width: int = 64, height: int = 48
+) -> Iterator[tuple[Npu, int, Npu, int, Image, Buffer]]:
+    """Yield two open files of the device with their handles of one image; and :func:`scene`'s."""
+    with scene(width=width, height=height) as (npu, image, handle, result), Npu() as other:
+        yield npu, handle, other, other.import_planes(image.argument()).handle, image, result

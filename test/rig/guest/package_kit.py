@@ -301,10 +301,10 @@ def recorded() -> Iterator[Callable[[], Recording]]:
         end.append(read())
 
 
-def maps_lines(inode: int, pid: int | str = 'self') -> list[tuple[int, int, str]]:
+def maps_lines(inode: int) -> list[tuple[int, int, str]]:
     """Return ``(first address, size, permissions)`` of each mapping of a dma-buf or memfd."""
     found = []
-    for line in Path(f'/proc/{pid}/maps').read_text(errors='replace').splitlines():
+    for line in Path('/proc/self/maps').read_text(errors='replace').splitlines():
         span, permissions, _, _, number, *name = line.split(maxsplit=5)
         if int(number) == inode and name and name[0].startswith(('/dmabuf:', '/memfd:')):
             first, last = (int(end, 16) for end in span.split('-'))
@@ -473,9 +473,9 @@ class Child:
         theirs.close()
         self.socket.settimeout(30.0)
 
-    def send(self, buffer: DmaBuf, note: bytes = b'.') -> None:
+    def send(self, buffer: DmaBuf) -> None:
         """Pass a buffer's descriptor."""
-        socket.send_fds(self.socket, [note], [buffer.fileno()])
+        socket.send_fds(self.socket, [b'.'], [buffer.fileno()])
 
     def answer(self) -> bytes:
         """Return what the child says next."""

@@ -134,11 +134,10 @@ def heap_camera(heap: str, *stand_ins: BufferConstraints, **camera: Any) -> Iter
         made.pool.close()
 
 
-def importer(npu: AxlAccelerator, constraints: BufferConstraints | None = None) -> Consumer:
+def importer(npu: AxlAccelerator) -> Consumer:
     """Return a consumer with that card."""
     return Consumer(
-        constraints or npu.constraints(),
-        lambda settings, buffers: npu.trial_import(settings.layout, buffers),
+        npu.constraints(), lambda settings, buffers: npu.trial_import(settings.layout, buffers)
     )
 
 

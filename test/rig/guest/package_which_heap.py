@@ -45,7 +45,7 @@ from zc_perception.pixel.layout import compute_layout
 
 from .camera_kit import agreed, next_frame, opened
 from .graph_variants import SINGLE
-from .harness import check, check_each, equal
+from .harness import check, equal
 from .kernel_api import bufinfo, identity, NotHere, NPU, parameters
 from .package_kit import accelerator, crcs, device_crcs
 from .package_negotiation import importer
@@ -122,38 +122,6 @@ def _doctors(participants: Sequence[str], heap: str) -> str:
         [('/capture', capture), ('/inference', {'accelerator': 'axl'})], 'vehicle.yaml'
     )
     return pool_need(System(), needs, needs.cameras[0]).memory
-
-
-_CHOICES = {
-    'nobody minds': (
-        [],
-        SYSTEM,
-        f'it comes first of {SYSTEM}, {CMA}, {UDMABUF}, memfd and suits everybody',
-    ),
-    'contiguous': (
-        ['isp: NV12; contiguous'],
-        CMA,
-        f"isp needs contiguous memory, which heap '{SYSTEM}' is not",
-    ),
-    'another name': (
-        ['isp: NV12; heap=udmabuf'],
-        UDMABUF,
-        f"isp can't use buffers of heaps '{SYSTEM}', '{CMA}', only of udmabuf",
-    ),
-}
-
-
-@check_each(*_CHOICES)
-def behind_an_iommu_the_heap_is_what_the_participants_need(name: str) -> None:
-    _contiguous_heap()
-    participants, heap, because = _CHOICES[name]
-    _agree(participants, heap, because)
-
-
-@check
-def a_heap_that_is_named_is_the_only_one_whatever_others_there_are() -> None:
-    _contiguous_heap()
-    _agree([], CMA, f"no other is on offer (camera: parameter 'heap' is '{CMA}')", heap=CMA)
 
 
 @check

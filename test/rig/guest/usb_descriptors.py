@@ -33,7 +33,7 @@ SERIAL = 'ZC-0001'
 #: String descriptors by their number; 0 lists the languages (US English).
 STRINGS = {1: 'ZC tests', 2: 'ZC webcam', 3: SERIAL}
 CONTROL_INTERFACE, STREAMING_INTERFACE = 0, 1
-PROCESSING_UNIT = 2
+_CAMERA_TERMINAL = 1
 ENDPOINT = 0x81
 #: Of each payload: length, flags, time of the picture, source clock, number of the USB frame.
 PAYLOAD_HEADER = 12
@@ -105,11 +105,9 @@ def _association() -> bytes:
 
 
 def _control_interface() -> bytes:
-    camera = struct.pack('<BBBBHBBHHHB3x', 18, 0x24, 2, 1, 0x0201, 0, 0, 0, 0, 0, 3)
-    # Its first control is the brightness.
-    processing = struct.pack('<BBBBBHBHBB', 12, 0x24, 5, PROCESSING_UNIT, 1, 0, 2, 1, 0, 0)
-    output = struct.pack('<BBBBHBBB', 9, 0x24, 3, 3, 0x0101, 0, PROCESSING_UNIT, 0)
-    units = camera + processing + output
+    camera = struct.pack('<BBBBHBBHHHB3x', 18, 0x24, 2, _CAMERA_TERMINAL, 0x0201, 0, 0, 0, 0, 0, 3)
+    output = struct.pack('<BBBBHBBB', 9, 0x24, 3, 3, 0x0101, 0, _CAMERA_TERMINAL, 0)
+    units = camera + output
     header = struct.pack(
         '<BBBHHIBB', 13, 0x24, 1, _UVC_1_1, 13 + len(units), CLOCK_HZ, 1, STREAMING_INTERFACE
     )

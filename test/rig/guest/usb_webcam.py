@@ -16,8 +16,6 @@
 """
 Be a USB webcam, in the guest, that stays plugged in until stdin ends.
 
-``python -S usb_webcam.py PICTURES [short=N] [marked=N]``.
-
 ``python -S usb_webcam.py PICTURES [short=N] [marked=N]``. The kernel's ``dummy_hcd`` is a USB port
 and what is plugged into it. GadgetFS leaves the device's part to a program, this one, which
 describes itself as a webcam with a bulk endpoint, answers the requests of ``uvcvideo``, and sends
@@ -50,12 +48,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rig.guest.usb_descriptors import (  # noqa: E402
     configuration,
-    CONTROL_INTERFACE,
     device,
     endpoint,
     PAYLOAD_HEADER,
     PROBE_BYTES,
-    PROCESSING_UNIT,
     Settings,
     STREAMING_INTERFACE,
     string,
@@ -65,19 +61,8 @@ HOME = Path('/dev/gadget')
 FULL_SPEED, HIGH_SPEED = 64, 512
 _EVENT = 12
 _SETUP = 3
-_SET_CUR, _GET_CUR, _GET_MIN, _GET_MAX, _GET_RES, _GET_LEN, _GET_INFO, _GET_DEF = (
-    0x01,
-    0x81,
-    0x82,
-    0x83,
-    0x84,
-    0x85,
-    0x86,
-    0x87,
-)
+_SET_CUR, _GET_LEN, _GET_INFO = 0x01, 0x85, 0x86
 _PROBE, _COMMIT = 1, 2
-_BRIGHTNESS = 2
-_BRIGHTNESSES = {_GET_MIN: -64, _GET_MAX: 64, _GET_RES: 1, _GET_DEF: 0}
 _END_OF_HEADER, _ERROR, _HAS_CLOCK, _HAS_TIME, _END_OF_FRAME = 0x80, 0x40, 0x08, 0x04, 0x02
 
 
@@ -121,7 +106,6 @@ class Webcam:
         self._short, self._marked = short, marked
         self._control = -1
         self._frames = -1
-        self._brightness = 0
         self._probed = self._committed = Settings()
         self._begun, self._ended = threading.Event(), threading.Event()
         self._gone = False
@@ -184,7 +168,7 @@ class Webcam:
                 self._configure(value)
             data = os.read(self._control, length)  # also what accepts a request without data
             if (kind, request) == (0x21, _SET_CUR):
-                self._set(index >> 8, index & 0xFF, value >> 8, data)
+                self._set(index & 0xFF, value >> 8, data)
 
     def _asked(self, kind: int, request: int, value: int, index: int) -> bytes | None:
         if (kind, request, value >> 8) == (0x80, 0x06, 3):
@@ -198,20 +182,14 @@ class Webcam:
             if request in (_GET_LEN, _GET_INFO):
                 return struct.pack('<H', PROBE_BYTES) if request == _GET_LEN else b'\3'
             return (self._committed if control == _COMMIT else self._probed).packed()
-        if (unit, interface, control) == (PROCESSING_UNIT, CONTROL_INTERFACE, _BRIGHTNESS):
-            if request in (_GET_LEN, _GET_INFO):
-                return struct.pack('<H', 2) if request == _GET_LEN else b'\3'
-            return struct.pack('<h', _BRIGHTNESSES.get(request, self._brightness))
         return None
 
-    def _set(self, unit: int, interface: int, control: int, data: bytes) -> None:
+    def _set(self, interface: int, control: int, data: bytes) -> None:
         if interface == STREAMING_INTERFACE:
             self._probed = Settings.wanted(data)
             if control == _COMMIT:
                 self._committed = self._probed
                 self._begin()
-        elif (unit, control) == (PROCESSING_UNIT, _BRIGHTNESS):
-            (self._brightness,) = struct.unpack('<h', data)
 
     def _configure(self, value: int) -> None:
         if value and self._frames < 0:
