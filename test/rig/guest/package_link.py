@@ -16,24 +16,29 @@
 """
 Rung 2 with real dma-bufs: another process gets the very memory.
 
-Every consumer gets what it takes.
+Fences of a driver keep two processes and a device apart, whoever dies.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, ExitStack
+from dataclasses import dataclass
 import errno
 from pathlib import Path
 import queue
 import tempfile
+import time
 
 from waiting import until
 
-from zc_perception.memory.pool import Slot
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.pool import BufferPool, Slot
 
 from .camera_kit import next_frame
-from .harness import check, check_each, check_with_a_heap, equal
-from .kernel_api import any_heap, METIS_PARAMETERS, parameters
+from .harness import check, check_each, check_with_a_heap, equal, settles
+from .kernel_api import any_heap, live, METIS_PARAMETERS, parameters
 from .link_kit import (
     c_program,
     camera_of,
@@ -42,8 +47,10 @@ from .link_kit import (
     FRAMES_READ,
     free_slot,
     open_fds,
+    overwrite,
     PATIENCE_S,
     Remote,
+    RemoteError,
     served,
 )
 from .package_kit import (
@@ -53,10 +60,14 @@ from .package_kit import (
     jobs_held,
     kernel_crcs,
     LAYOUT,
+    level_crcs,
     maps_lines,
     pool_of,
     publish,
     recorded,
+    refused,
+    result_crcs,
+    RESULT_SIZE,
     start,
 )
 
@@ -298,3 +309,261 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
             if sync.thread == consumer.process.pid
         ]
         equal(brackets, [READ, READ | END] * 11, 'SYNCs of the consumer')
+
+
+# With fences of a driver.
+
+
+@check
+def a_frame_is_not_read_before_the_device_has_written_it() -> None:
+    """
+    Check that the fence of FRAME is waited for.
+
+    The driver puts no fences into the reservation object, so that one is all that the other
+    process has.
+    """
+    heap = any_heap()
+    with (
+        Remote(Consumer) as consumer,
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0)) as (image,),
+        pool_of(heap, LAYOUT, slots=3, reserve=1) as pool,
+        served(pool) as server,
+        ExitStack() as gate,
+        recorded() as recording,
+    ):
+        consumer.call('connect', str(server.path))
+        slot = free_slot(pool)
+        inode = slot.buffers[0].identity.inode
+        let_go = gate.enter_context(jobs_held())
+        with parameters(reservation_fences=0):
+            job = start(device, [image], slot.buffers[0])
+        with publish(pool, slot, sequence=7, acquire_fence=job.dup()) as frame:
+            blank = kernel_crcs(frame)
+            server.publish(frame)
+            equal(consumer.call('receive')['fence'], 'SyncFile', 'what came with FRAME')
+            equal(consumer.call('fence', 7, 0.0), [False, 0], 'signalled, status')
+            with refused(RemoteError, 'did not signal'):
+                consumer.call('pixels', 7)
+            equal(
+                (recording().mappings(inode), recording().syncs(inode)),
+                (0, []),
+                'calls of mmap, SYNCs',
+            )
+            consumer.ask('fence', 7, PATIENCE_S)
+            let_go()
+            equal(consumer.answer(), [True, 1], 'signalled, status')
+            right = kernel_crcs(frame)
+            equal(consumer.call('pixels', 7), right, 'CRCs')
+            assert right != blank, 'the device wrote nothing'
+        job.close()
+
+
+@check
+def a_frame_whose_device_failed_is_an_error_in_the_other_process() -> None:
+    with (
+        Remote(Consumer) as consumer,
+        card() as device,
+        buffers(any_heap(), LAYOUT.buffer_size(0)) as (image,),
+        pool_of(any_heap(), LAYOUT, slots=3, reserve=1) as pool,
+        served(pool) as server,
+        ExitStack() as gate,
+        recorded() as recording,
+    ):
+        consumer.call('connect', str(server.path))
+        slot = free_slot(pool)
+        let_go = gate.enter_context(jobs_held())
+        with parameters(fail_every=1):
+            job = start(device, [image], slot.buffers[0])
+        with publish(pool, slot, sequence=7, acquire_fence=job.dup()) as frame:
+            server.publish(frame)
+            equal(consumer.call('receive')['fence'], 'SyncFile', 'what came with FRAME')
+            let_go()
+            equal(consumer.call('fence', 7, PATIENCE_S), [True, -errno.EIO], 'signalled, status')
+            with refused(RemoteError, 'AcceleratorError', 'Input/output error'):
+                consumer.call('pixels', 7)
+            inode = slot.buffers[0].identity.inode
+            equal(
+                (recording().mappings(inode), recording().syncs(inode)),
+                (0, []),
+                'calls of mmap, SYNCs',
+            )
+            consumer.call('release', 7)
+        job.close()
+
+
+@check
+def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it() -> None:
+    """Only the fence in RELEASE says so: the driver puts none into the reservation object."""
+    heap = any_heap()
+    with (
+        buffers(heap, RESULT_SIZE) as (result,),
+        Remote(lambda: Consumer(result=result)) as consumer,
+        pool_of(heap, LAYOUT, slots=5, reserve=1, release_timeout_s=PATIENCE_S) as pool,
+        served(pool) as server,
+        ExitStack() as gate,
+    ):
+        consumer.call('connect', str(server.path))
+        with publish(pool, sequence=7, level=61) as frame:
+            server.publish(frame)
+            uid = frame.data.buffer_uid
+        consumer.call('receive')
+        let_go = gate.enter_context(jobs_held())
+        with parameters(reservation_fences=0):
+            consumer.call('submit', 7)
+        consumer.call('release', 7, True)
+        until(lambda: server.statistics().consumers[0].held == 0, 'RELEASE comes')
+        used = set().union(*(overwrite(server, pool) for _ in range(30)))
+        assert uid not in used and len(used) == 4, (
+            f'slot {uid} was filled again while the device read it; filled were {used}'
+        )
+        let_go()
+        equal(consumer.call('finish_job'), 1, 'status of the job')
+        until(lambda: uid in overwrite(server, pool), 'the slot comes back', PATIENCE_S)
+        equal(result_crcs(result), level_crcs(61), 'what the device saw')
+        equal(pool.statistics().retired, 0, 'retired slots')
+
+
+@check_each('videobuf2_dma_contig')
+def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> None:
+    with (
+        buffers(any_heap(), RESULT_SIZE) as (result,),
+        Remote(lambda: Consumer(result=result)) as consumer,
+        camera_of(exporter) as (camera, pool),
+        served(pool) as server,
+        ExitStack() as gate,
+    ):
+        consumer.call('connect', str(server.path))
+        with next_frame(camera) as frame:
+            server.publish(frame)
+            uid, sequence, right = frame.data.buffer_uid, frame.data.sequence, kernel_crcs(frame)
+        consumer.call('receive')
+        let_go = gate.enter_context(jobs_held())
+        with parameters(reservation_fences=0):
+            consumer.call('submit', sequence)
+        consumer.call('release', sequence, True)
+        until(lambda: server.statistics().consumers[0].held == 0, 'RELEASE comes')
+        used = set()
+        for _ in range(20):
+            with next_frame(camera) as frame:
+                used.add(frame.data.buffer_uid)
+        assert uid not in used and len(used) > 1, (
+            f'buffer {uid} was filled again while the device read it; filled were {used}'
+        )
+        let_go()
+        equal(consumer.call('finish_job'), 1, 'status of the job')
+        equal(result_crcs(result), right, 'what the device saw')
+        for _ in range(200):
+            with next_frame(camera) as frame:
+                if frame.data.buffer_uid == uid:
+                    break
+        else:
+            raise AssertionError('the buffer never comes back to the camera')
+
+
+LEVEL = 61
+OVERWRITTEN = 255
+#: A deadline that no check waits for: what ends a quarantine earlier is the device's fence.
+NEVER_S = 600.0
+
+
+@dataclass
+class Scene:
+    """What a consumer left that was killed while its device was going to read frame *uid*."""
+
+    pool: BufferPool
+    server: SharedMemoryServer
+    result: DmaBuf
+    uid: int
+    killed_at: float
+    _gate: ExitStack
+
+    def overwrite(self) -> set[int]:
+        """Publish a frame in every slot that is free; their uids."""
+        return overwrite(self.server, self.pool)
+
+    def let_go(self) -> None:
+        """Let the device read, and wait until it has."""
+        self._gate.close()
+        until(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
+
+    @property
+    def seen_by_the_device(self) -> int | None:
+        """Return the level of all pixels that it read."""
+        found = result_crcs(self.result)
+        return next((level for level in (LEVEL, OVERWRITTEN) if found == level_crcs(level)), None)
+
+
+@contextmanager
+def _killed_while_its_device_reads(
+    heap: str, quarantine_s: float, *, reservation_fences: int
+) -> Iterator[Scene]:
+    """
+    Kill a consumer while its device reads.
+
+    The device's open file is shared with this process, so that the kernel doesn't end the job
+    along with the consumer.
+    """
+    with (
+        card() as device,
+        buffers(heap, RESULT_SIZE) as (result,),
+        Remote(lambda: Consumer(device, result)) as consumer,
+        pool_of(heap, LAYOUT, slots=3, reserve=1) as pool,
+        served(pool, quarantine_timeout_s=quarantine_s) as server,
+        ExitStack() as gate,
+    ):
+        consumer.call('connect', str(server.path))
+        with publish(pool, sequence=7, level=LEVEL) as frame:
+            server.publish(frame)
+            uid = frame.data.buffer_uid
+        consumer.call('receive')
+        gate.enter_context(jobs_held())
+        with parameters(reservation_fences=reservation_fences):
+            consumer.call('submit', 7)
+        equal(list(pool.statistics().holders.values()), [1], 'leases, of the consumer alone')
+        killed_at = time.monotonic()
+        consumer.kill()
+        until(
+            lambda: (server.consumers, pool.statistics().holders) == (0, {}),
+            'the lease is taken back',
+            PATIENCE_S,
+        )
+        settles(lambda: server.statistics().taken_back, 1, 'frames taken back')
+        equal(live()['jobs'], 1, 'jobs of the dead process')
+        yield Scene(pool, server, result, uid, killed_at, gate)
+        equal(
+            (pool.statistics().retired, len(pool.slots), pool.unpromised),
+            (0, 3, 2),
+            'retired slots, slots, slots for others',
+        )
+
+
+def _expect_others_only(scene: Scene, uids: set[int]) -> None:
+    assert scene.uid not in uids, (
+        f'slot {scene.uid} was filled again while the device was going to read it'
+    )
+    equal(len(uids), 2, 'slots that the producer went on with')
+
+
+@check
+def a_killed_consumers_frame_is_not_written_before_its_device_is_done() -> None:
+    heap = any_heap()
+    with _killed_while_its_device_reads(heap, NEVER_S, reservation_fences=1) as scene:
+        _expect_others_only(scene, set().union(*(scene.overwrite() for _ in range(30))))
+        scene.let_go()
+        until(lambda: scene.uid in scene.overwrite(), 'the slot comes back', PATIENCE_S)
+        equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
+
+
+@check
+def without_any_quarantine_the_device_would_read_another_frame() -> None:
+    """
+    Prove that the two checks before can fail.
+
+    With neither fences nor a deadline, what they exclude does happen.
+    """
+    heap = any_heap()
+    with _killed_while_its_device_reads(heap, 0.0, reservation_fences=0) as scene:
+        until(lambda: scene.uid in scene.overwrite(), 'the slot is filled again', PATIENCE_S)
+        scene.let_go()
+        equal(scene.seen_by_the_device, OVERWRITTEN, 'level of the pixels that the device saw')

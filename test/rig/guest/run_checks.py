@@ -46,12 +46,9 @@ SUITES: dict[str, tuple[str, ...]] = {
     # The heap that package_which_heap makes stays, and results are taken from it: it comes last.
     'memory': (
         'package_memory',
-        'package_sync',
-        'package_fences',
-        'package_pool',
+        'package_buffers',
         'package_negotiation',
         'package_link',
-        'package_link_fences',
         'package_which_heap',
     ),
     'accelerator': ('package_npu',),

@@ -50,8 +50,7 @@ from .graph_faults import PATIENCE_S, streaming_graph
 from .harness import check, check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs
-from .usb_descriptors import MJPG, SERIAL, STRINGS
-from .usb_webcam import number_of, yuyv_frame
+from .usb_webcam import MJPG, number_of, SERIAL, STRINGS, yuyv_frame
 
 SMALL, LARGE = (320, 240), (640, 480)
 _BYTES = SMALL[0] * SMALL[1] * 2
