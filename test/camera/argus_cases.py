@@ -141,17 +141,6 @@ def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Ra
         assert len(seen) > 1 and camera.facts()['converted_by_vic'] == 0
 
 
-def test_what_is_leased_is_not_filled_again() -> None:
-    with streaming(slots=5) as camera:
-        held = [next_frame(camera) for _ in range(3)]
-        before = [row_numbers(frame)[0][0] for frame in held]
-        for _ in range(12):
-            next_frame(camera).release()
-        assert [row_numbers(frame)[0][0] for frame in held] == before
-        for frame in held:
-            frame.release()
-
-
 @pytest.mark.parametrize('formats', [((NV12, INVALID),), ((NV12, LINEAR), (NV12, INVALID))])
 def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(
     formats: tuple[tuple[int, int], ...],

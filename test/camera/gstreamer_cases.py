@@ -400,17 +400,6 @@ def test_without_consumers_a_format_is_asked_for_that_a_program_can_read(
         assert frame.data.fourcc == fourcc_code(format_name)
 
 
-def test_elements_in_between_convert_to_what_consumers_accept() -> None:
-    pipeline = (
-        'videotestsrc num-buffers=20 ! video/x-raw,format=YUY2,width=64,height=48 ! videoconvert'
-    )
-    with (
-        streaming(pipeline, consumers=[consumer('npu', ('NV12', LINEAR))]) as opened,
-        next_frame(opened.camera) as frame,
-    ):
-        assert frame.data.fourcc == fourcc_code('NV12')
-
-
 @pytest.mark.parametrize(
     ('elements', 'words'),
     [

@@ -428,19 +428,6 @@ def test_sizes_that_are_no_whole_blocks_stay_within_their_planes(
     assert np.array_equal(luma, cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE))
 
 
-@pytest.mark.parametrize(
-    ('data', 'reason'),
-    [
-        (jpeg(picture(WIDTH, HEIGHT))[:-2000], 'remature end'),
-        (b'not a picture', 'broken JPEG came: its first bytes are no picture'),
-        (jpeg(picture(64, 48)), 'a JPEG of 64x48 came, the camera is set to 320x176'),
-    ],
-)
-def test_what_is_broken_is_refused_with_the_reason(data: bytes, reason: str) -> None:
-    with pytest.raises(BadJpegError, match=reason):
-        decoded(data)
-
-
 def test_other_colours_are_refused() -> None:
     # Adobe's marker with transform 0: the components are R, G, B.
     data = jpeg(picture(WIDTH, HEIGHT), '444')
