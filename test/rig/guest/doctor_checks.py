@@ -37,37 +37,31 @@ from zc_perception.doctor.zc_doctor import main
 
 from .graph_variants import MULTI, SINGLE
 from .harness import check, equal
-from .kernel_api import bufinfo, parameters
+from .kernel_api import bufinfo
 
 #: What has to do with the guest's kernel.
 GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis')
-REPORT = 'doctor.json'
 _NOBODY = 65534
 _SCHEMA = json.loads(
     Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8')
 )
-_VEHICLE = """
+_VEHICLE = f"""
 /**/capture:
-  ros__parameters: {{camera: v4l2, device: {device}, width: 640, height: 360, framerate: 30.0,
-                     memory: {memory}, heap: {heap}}}
+  ros__parameters: {{camera: v4l2, device: {SINGLE}, width: 640, height: 360, framerate: 30.0,
+                     memory: import, heap: dma_heap/system}}
 /**/inference:
   ros__parameters: {{accelerator: axl}}
 """
 
 
-def _out() -> Path:
-    return Path(os.environ['RIG_OUT'])
-
-
-def examine(parameters_file: str, *groups: str) -> tuple[int, list[dict[str, Any]]]:
+def _examined() -> tuple[int, list[dict[str, Any]]]:
     """Exit code and findings of the command, as a program reads them."""
-    text = io.StringIO()
+    path, text = Path(os.environ['RIG_OUT']) / 'vehicle.yaml', io.StringIO()
+    path.write_text(_VEHICLE, encoding='utf-8')
     with contextlib.redirect_stdout(text):
-        code = main(['--json', '--params-file', parameters_file, '--only', *groups])
+        code = main(['--json', '--params-file', str(path), '--only', *GROUPS])
     document = json.loads(text.getvalue())
     assert conforms(document, _SCHEMA), 'the report is not what its schema says'
-    if groups == GROUPS:
-        (_out() / REPORT).write_text(json.dumps(document, indent=1), encoding='utf-8')
     return code, document['checks']
 
 
@@ -78,15 +72,6 @@ def _statuses(checks: list[dict[str, Any]], name: str) -> dict[str, str]:
 def _of(checks: list[dict[str, Any]], name: str, subject: str) -> dict[str, Any]:
     (found,) = [entry for entry in checks if entry['id'] == name and entry['subject'] == subject]
     return found
-
-
-def _parameters(**values: str) -> str:
-    path = _out() / 'vehicle.yaml'
-    path.write_text(
-        _VEHICLE.format(**{'device': SINGLE, 'memory': 'auto', 'heap': 'auto', **values}),
-        encoding='utf-8',
-    )
-    return str(path)
 
 
 def _examined_by_nobody(*groups: str) -> tuple[int, list[dict[str, Any]]]:
@@ -112,7 +97,7 @@ def _examined_by_nobody(*groups: str) -> tuple[int, list[dict[str, Any]]]:
 @check
 def the_doctor_finds_heaps_cards_and_cameras_in_order() -> None:
     before = set(bufinfo())
-    code, checks = examine(_parameters(memory='import', heap='dma_heap/system'), *GROUPS)
+    code, checks = _examined()
     failed = [entry for entry in checks if entry['status'] == 'fail']
     equal((code, failed), (0, []), 'what fails')
     heaps = {f'dma_heap/{name}' for name in os.listdir('/dev/dma_heap')} | (
@@ -174,37 +159,6 @@ def the_doctor_finds_heaps_cards_and_cameras_in_order() -> None:
         entry['fourcc'] for entry in _of(checks, 'cameras.devices', MULTI)['figures']['formats']
     }
     equal(set(bufinfo()) - before, set(), 'buffers that are left')
-
-
-@check
-def the_doctor_knows_the_generations_of_a_real_driver() -> None:
-    vehicle = _parameters()
-    with parameters(abi_level=1):
-        code, checks = examine(vehicle, 'buffers', 'metis')
-        equal(
-            (code, set(_statuses(checks, 'metis.ioctls').values())),
-            (0, {'warn'}),
-            'the first generation of ioctls',
-        )
-        equal(set(_statuses(checks, 'buffers.import').values()), {'ok'}, 'its imports')
-    for values, attach in (
-        ({'abi_level': 0}, 'skip'),
-        ({'shipped': 1}, 'ok'),
-        ({'shipped': 1, 'shipped_error': errno.ENOMEM}, 'fail'),
-    ):
-        with parameters(**values):
-            code, checks = examine(vehicle, 'buffers', 'metis')
-        equal(
-            (code, set(_statuses(checks, 'metis.ioctls').values())),
-            (1, {'fail'}),
-            f'ioctls with {values}',
-        )
-        equal(
-            set(_statuses(checks, 'metis.attach').values()), {attach}, f'attaching with {values}'
-        )
-        equal(
-            set(_statuses(checks, 'buffers.import').values()), {'fail'}, f'imports with {values}'
-        )
 
 
 @check
