@@ -137,6 +137,10 @@ def test_what_memory_can_not_be_is_refused() -> None:
     ):
         opened(driver, memory='import', heap='memfd')
     assert driver.closed
+    driver = DriverDouble('NV12')
+    driver.fail('EXPBUF', errno.EMFILE)
+    with pytest.raises(CameraError, match='EXPBUF.*Too many open files'), streaming(driver):
+        pass
 
 
 @pytest.mark.parametrize('readable', [True, False])
