@@ -148,7 +148,7 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
                 assert not any(buffer.mapped for buffer in frame.data.buffers)
                 equal(frame.data.modifier, LINEAR, 'modifier')
                 age = time.time_ns() - frame.header.stamp_ns
-                assert 0 <= age < 2_000_000_000, age
+                assert 0 <= age < 20_000_000_000, age  # a slow guest's, too
         equal({bufinfo()[inode].exporter for inode in used}, {exporter}, 'exporter')
         assert len(contents) > 8 and len(uids) > 1, (len(contents), uids)
         equal(
