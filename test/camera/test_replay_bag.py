@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import gzip
 from pathlib import Path
 import shutil
@@ -260,6 +260,17 @@ def test_pictures_that_can_not_be_played_are_named(
 ) -> None:
     with pytest.raises(ConfigError, match=f"can't be played: .*{reason}"):
         replay(write_bag(tmp_path / 'bag', [('/i', START, message)]))
+
+
+def test_a_recording_that_can_not_be_read_on_ends_with_the_reason(tmp_path: Path) -> None:
+    def failing() -> Iterator[Any]:
+        raise OSError('Input/output error')
+        yield
+
+    camera = replay(write_bag(tmp_path / 'bag', nv12_entries()))
+    camera._source._messages = failing()  # type: ignore[attr-defined]
+    with pytest.raises(RecordingError, match=r"can't be read on: .*Input/output error"):
+        played(camera)
 
 
 def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_what_memory_can_not_be_is_refused() -> None:
     assert driver.closed
     driver = DriverDouble('NV12')
     driver.fail('EXPBUF', errno.EMFILE)
-    with pytest.raises(CameraError, match='EXPBUF.*Too many open files'), streaming(driver):
+    with pytest.raises(CameraError, match=r'EXPBUF.*Too many open files'), streaming(driver):
         pass
 
 
@@ -461,6 +461,9 @@ def test_tiled_formats_are_taken_only_where_nothing_is_left_to_guess() -> None:
         (0, 0, 2560),
         (1, 0, 1024),
     ]
+    padded = _driver('MM21', DriverPlane(64, 2816), DriverPlane(64, 1152))
+    behind = driver_layout(padded, (256, 128))
+    assert [(p.offset, p.size) for p in behind.planes] == [(256, 2560), (128, 1024)]
     assert driver_layout(_driver('ST12', DriverPlane(64, 3072))).planes[1].offset == 2048
     with pytest.raises(LayoutError, match='tiled and padded to 4096 bytes'):
         driver_layout(_driver('ST12', DriverPlane(64, 4096)))
