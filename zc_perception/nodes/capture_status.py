@@ -207,7 +207,7 @@ NEGOTIATION = Part(
         lambda s: not s.settled and s.waits,
         WARN,
         'waits for the camera',
-        'part camera says what it waits for',
+        "the camera's own part says what the camera waits for",
     ),
     Row(lambda s: not s.settled, OK, 'nothing to agree on: the node is {state}'),
     Row(
@@ -225,7 +225,7 @@ class CaptureInterval:
     """
     How a camera's counters changed within the last seconds.
 
-    :param rate: good frames per second; the counts are those of :class:`CameraStatistics`.
+    :param rate: good frames per second.
     :param pace: share of the target rate that the camera reached; ``None``: the camera has not
         streamed long enough to judge it.
     """

@@ -100,20 +100,20 @@ class SelfStarting(PerceptionNode):
 
 
 class CaptureNode(SelfStarting, capture.CaptureNode):
-    """``zc_perception::CaptureNode``."""
+    """The capture node as a component, whose plugin name is ``zc_perception::CaptureNode``."""
 
 
 class InferenceNode(SelfStarting, inference.InferenceNode):
-    """``zc_perception::InferenceNode``."""
+    """The inference node as a component, whose plugin name is ``zc_perception::InferenceNode``."""
 
 
 class OverlayNode(SelfStarting, overlay.OverlayNode):
-    """``zc_perception::OverlayNode``."""
+    """The overlay node as a component, whose plugin name is ``zc_perception::OverlayNode``."""
 
 
 class RecorderNode(SelfStarting, recorder.RecorderNode):
-    """``zc_perception::RecorderNode``."""
+    """The recorder node as a component, whose plugin name is ``zc_perception::RecorderNode``."""
 
 
 class GStreamerNode(SelfStarting, gstreamer.GStreamerNode):
-    """``zc_perception::GStreamerNode``."""
+    """The GStreamer node as a component, whose plugin name is ``zc_perception::GStreamerNode``."""

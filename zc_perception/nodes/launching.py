@@ -170,8 +170,8 @@ def common_arguments(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
             'accelerator',
             default_value=FROM_FILE,
             choices=[FROM_FILE, AUTO, *ACCELERATORS.names],
-            description='Where the model runs; auto: the first that fits, best first; '
-            'from_file: as the parameter file says.',
+            description='Where the model runs; auto: the best accelerator that works here; '
+            'from_file: the accelerator that the parameter file names.',
         ),
         *([picture] if overlay else []),
         DeclareLaunchArgument(

@@ -227,7 +227,7 @@ class TopicDecoder:
         """
         Write a picture's pixels.
 
-        :raises RecordingError: the picture's colours differ from those of the first picture.
+        :raises RecordingError: the picture's colorimetry differs from that of the first picture.
         """
         assert self._writer is not None and self._colours is not None
         try:

@@ -239,9 +239,10 @@ class ReplayCamera(DrawnCamera):
     @contextlib.contextmanager
     def _reading(self) -> Iterator[FrameSource]:
         """
-        Use the source in this block.
+        Guard a with-block that reads the source.
 
-        An error of the source ends the camera, and names the frame.
+        If the source raises an error in the block, the camera ends with a message that names the
+        frame.
         """
         try:
             yield self._source

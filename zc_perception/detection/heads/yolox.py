@@ -48,7 +48,8 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.rules import Key
 
-# Numbers greater than this many times the input's size can't be those of an undecoded box.
+# Decoding takes the exponential of a box's sides. If the result is longer than this many times
+# the input's side, the model has decoded the box already.
 _FAR = 4.0
 
 

@@ -379,7 +379,8 @@ class RemoteSlots:
             close_buffers(buffers)
             close_all(fds)
             raise
-        # Import the buffers now, before the slot's first frame, in the same way as later.
+        # Import the buffers now as the slot's frames will be imported later, so that buffers that
+        # don't fit are refused before the first frame.
         unfit = self._requirements.misfit(message.layout, message.kind, None) or trial_failure(
             self._trial_import,
             BufferSettings(message.layout, MAX_SLOTS),

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Check for ``zc_doctor`` what accelerator axruntime needs.
+Checks of ``zc_doctor``: is all there that the accelerator ``axruntime`` needs.
 
 The checks look at the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
 

@@ -205,9 +205,9 @@ class VoyagerRules(EngineRules):
         inner = compiled.inner_shape
         if compiled.preprocess_graph and 'range' not in given:
             raise ConfigError(
-                f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, which "
-                f"nothing does here; compile it without, or say by '{place.at('range').key}' of "
-                f'{place.path.name} what it does to the values'
+                f"{file}: graph '{compiled.preprocess_graph}' has to run before the model, and "
+                'nothing here runs that graph; compile the model without it, or say by '
+                f"'{place.at('range').key}' of {place.path.name} what it does to the values"
             )
         height, width = (inner or compiled.shape)[1:3]
         for name, size in (('width', width), ('height', height)):

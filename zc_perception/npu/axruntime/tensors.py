@@ -61,7 +61,10 @@ _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
-"""A function that converts tensors' memory into a run's arguments for one interface."""
+"""
+A function that turns the tensors' memory into the arguments of a run. Each interface of the
+runtime has such a function.
+"""
 
 
 def runtime_tensor(

@@ -353,9 +353,8 @@ def find_copy_functions(
                 file = file or its
             else:
                 step = 'run zc_verify with the same Python as the nodes, in the same container'
-                unreadable.append(
-                    Unreadable(source, f'it has another C library than this process ({its})', step)
-                )
+                reason = f'its C library ({its}) is not the one that this process has'
+                unreadable.append(Unreadable(source, reason, step))
         except (FileNotFoundError, ProcessLookupError):
             unreadable.append(
                 Unreadable(
