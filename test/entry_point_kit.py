@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import functools
-from importlib.metadata import entry_points, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,13 +56,15 @@ def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
         monkeypatch.syspath_prepend(folder)
         packages |= {info.name.split('-')[0] for info in folder.glob('*.dist-info')}
 
-    def of_these(**which: Any) -> EntryPoints:
-        return EntryPoints(
-            entry
-            for entry in entry_points(**which)
-            if entry.dist is not None and entry.dist.name.replace('-', '_') in packages
-        )
+    everybodys = reader._entry_points
 
-    monkeypatch.setattr(reader, 'entry_points', of_these)
+    def of_these(*which: str) -> list[EntryPoint]:
+        return [
+            entry
+            for entry in everybodys(*which)
+            if entry.dist is not None and entry.dist.name.replace('-', '_') in packages
+        ]
+
+    monkeypatch.setattr(reader, '_entry_points', of_these)
     # What was declared before is remembered for the whole process.
     monkeypatch.setattr(reader, '_declared_by', functools.cache(reader._declared_by.__wrapped__))

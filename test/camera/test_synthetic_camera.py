@@ -30,7 +30,8 @@ import numpy as np
 import pytest
 
 from zc_perception.camera.clock import StampClock
-from zc_perception.camera.synthetic import RoadScene, SyntheticCamera
+from zc_perception.camera.road_scene import RoadScene
+from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import SealedMemfd, working_heaps
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry

@@ -101,7 +101,7 @@ class Running(Program):
         return int(self.process.returncode)
 
     def __exit__(self, *exception: object) -> None:
-        if exception[0] is not None:
+        if any(exception):
             alive = 'alive' if self.alive else f'ended with {self.process.returncode}'
             print(f'{self.process.args}: {alive}; the end of its output:')
             print(self.output[-4000:])
