@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from zc_perception.camera.v4l2.choice import QUEUED
+from zc_perception.camera.v4l2.kind import QUEUED
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.image_conversion import ImageToFrame

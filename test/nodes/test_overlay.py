@@ -480,7 +480,7 @@ def test_boxes_that_no_model_gives_cost_the_others_nothing(
         ({'left_out': 3}, '3 box(es) with NaN or infinite numbers were left out', 'ros2 topic'),
         ({'unfit': 'NV15'}, 'no picture: NV15', 'pixel_format'),
         ({'unconverted': 1}, 'no picture: 1 message(s) could not be converted lately', ''),
-        ({'unmatched': 2, 'drawn': 1}, '2 detections came lately whose frame', "'history'"),
+        ({'unmatched': 2, 'drawn': 1}, '2 detections came lately, but', "'history'"),
     ],
 )
 def test_what_costs_pictures_is_a_warning(seen: dict[str, Any], words: str, advice: str) -> None:

@@ -220,7 +220,7 @@ def test_facts_that_are_too_long_leave_the_earlier_ones(
     log.describe({'small': 1})
     log.describe({'small': 2, 'large': 'x' * 30000})
     assert reader.facts()['small'] == 1
-    assert len(warnings) == 1 and 'facts of 300' in warnings[0]
+    assert len(warnings) == 1 and 'facts have 300' in warnings[0]
 
 
 def test_facts_that_are_being_written_leave_the_earlier_ones(
