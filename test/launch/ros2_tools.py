@@ -114,6 +114,7 @@ class Workspace:
             'whole_run.py',
             'process_state.py',
             'descriptors.py',
+            'frame_kit.py',
             'long_form.py',
             'ros_domains.py',
             'waiting.py',
