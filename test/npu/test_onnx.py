@@ -92,8 +92,9 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
     manifest, scene, (left, top) = load_manifest('road'), RoadScene(640, 360, 3), (1800, 900)
     picture = np.zeros((540, 640), np.uint8)
     scene.draw(0, picture[:360], picture[360:].reshape(180, 320, 2))
-    halved = lambda plane: cv2.resize(plane, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)  # noqa: E731
-    small = halved(picture[:360]), halved(picture[360:].reshape(180, 320, 2))
+    halved: dict[str, Any] = {'dsize': None, 'fx': 0.5, 'fy': 0.5, 'interpolation': cv2.INTER_AREA}
+    chroma_plane = picture[360:].reshape(180, 320, 2)
+    small = cv2.resize(picture[:360], **halved), cv2.resize(chroma_plane, **halved)
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         luma[:], chroma[:] = 110, 128
