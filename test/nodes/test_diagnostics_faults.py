@@ -186,9 +186,9 @@ def test_a_disk_that_is_full(
             assert not set_or_why_not(recorder, 'path', str(tmp_path / 'room'))
             recorder.start()
             run.well('recorder: recording')
+            on_disk = tmp_path / 'room' / 'room_0.mcap'
             run.until(
-                lambda: (tmp_path / 'room' / 'room_0.mcap').stat().st_size > 10_000,
-                'frames on disk',
+                lambda: on_disk.exists() and on_disk.stat().st_size > 10_000, 'frames on disk'
             )
         finally:
             recorder.stop()

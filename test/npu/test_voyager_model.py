@@ -198,6 +198,8 @@ def test_a_manifest_that_contradicts_the_compiled_model_is_refused(
 
 def test_a_graph_before_the_npu_has_to_be_explained(tmp_path: Path) -> None:
     written(tmp_path, manifest={**MANIFEST, 'preprocess_graph': 'x/pre.onnx'})
-    with pytest.raises(ConfigError, match=r"wants.*run before it.*'input\.range' of model\.yaml"):
+    with pytest.raises(
+        ConfigError, match=r"'x/pre\.onnx' has to run before.*'input\.range' of model\.yaml"
+    ):
         load_manifest(yaml_for(tmp_path))
     assert load_manifest(yaml_for(tmp_path, {'range': [-1, 1]})).input.low == -1.0
