@@ -117,7 +117,7 @@ def test_what_the_diagnostics_of_detections_say_while_there_is_no_rate() -> None
     seen |= {'nothing': True, 'judged': False}
     assert DETECTIONS.status({}, **seen).message == 'waits for frames'
     for name, value, said in (
-        ('nothing', False, 'frames come, not for long enough yet to judge their rate'),
+        ('nothing', False, 'frames come, but too few yet to measure their rate'),
         ('alone', True, 'waits for a publisher'),
         ('enabled', False, 'switched off'),
     ):

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``capture_node``: opens a camera, also again after a loss, and publishes its frames."""
+"""``capture_node``: opens a camera, reopens it after a loss, and publishes its frames."""
 
 from __future__ import annotations
 
@@ -71,8 +71,7 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
-# A missing calibration is only reported, because many cameras have none; a wrong calibration is a
-# fault.
+# A missing calibration gets level OK, because many cameras need none; a wrong one is a fault.
 CALIBRATION = Part(
     'calibration',
     Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('the camera counts as not calibrated: '
@@ -95,16 +94,16 @@ def _package_folder(name: str) -> str:
     except (
         PackageNotFoundError,
         ValueError,
-    ) as error:  # ValueError: no package can have this name
+    ) as error:  # ament raises ValueError for a name that no package can have
         raise LookupError(name) from error
 
 
 def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
     """
-    Return the store of the calibration that the parameters name.
+    Return a store with the calibration file that the parameters name.
 
     :param values: parameters of the capture node.
-    :param node: the full name of the camera's node, from which the camera's name is made.
+    :param node: the node's full name; the camera's name is made of it if none is given.
     :raises ConfigError: the URL can't name a file.
     """
     name = camera_name_of(values['camera_name'] or node)
@@ -118,7 +117,7 @@ def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
 
 
 class CameraInfoPublisher:
-    """Publishes the calibration with each frame's own header, while there is a subscriber."""
+    """Publishes the calibration with the header of each frame, if there is a subscriber."""
 
     def __init__(self, node: PerceptionNode, parameters: NodeParameters) -> None:
         self._node = node
@@ -131,7 +130,7 @@ class CameraInfoPublisher:
         self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
 
     def reload(self, parameters: NodeParameters) -> None:
-        """Read the calibration from the file that the parameters name now."""
+        """Read the calibration again, from the file that the parameters name now."""
         store = calibration_store(parameters, self._node.get_fully_qualified_name())
         with self._lock:
             self._store = store
@@ -139,7 +138,7 @@ class CameraInfoPublisher:
             self._node.warn_once(store.notices, error=True)
 
     def begin(self, camera: Camera) -> None:
-        """Publish the calibration for this camera from now on."""
+        """Fit the calibration to this camera's picture size, and publish that from now on."""
         with self._lock:
             self._store.resize(camera.width, camera.height, has_lens=camera.has_lens)
             self._update()
@@ -151,7 +150,7 @@ class CameraInfoPublisher:
         self._message = message
 
     def publish(self, header: Header) -> None:
-        """Publish the calibration with the header of a frame."""
+        """Publish the calibration with a frame's header; called for each frame."""
         if subscription_count(self._publisher):
             with self._lock:
                 stamp_to_message(header, self._message)
@@ -171,7 +170,7 @@ class CameraInfoPublisher:
         return response
 
     def status(self) -> Status:
-        """Return the calibration's status for diagnostics."""
+        """Report whether the calibration is there and fits the camera."""
         with self._lock:
             store = self._store
             troubles, published = store.troubles, store.current
@@ -211,7 +210,7 @@ STEREO = Part(
 
 
 class StereoRig:
-    """Joins two capture nodes to a stereo pair; their parameters must state the same rule."""
+    """Joins two capture nodes to a stereo pair; both must have the same pairing rule."""
 
     def __init__(self) -> None:
         self._sides: StereoSides | None = None
@@ -219,20 +218,20 @@ class StereoRig:
 
     @property
     def sides(self) -> StereoSides:
-        """Return the object that pairs the frames; RuntimeError: no side has begun."""
+        """The object that pairs the frames; ConfigError: no side has begun."""
         if self._sides is None:
             raise ConfigError('stereo: no side has begun')
         return self._sides
 
     def settle(self, side: Side, rule: PairingRule) -> None:
-        """Store the rule by which a side pairs; ConfigError: the other side's rule differs."""
+        """Begin a side with its pairing rule; ConfigError: the other side's rule differs."""
         if self._sides is None:
             self._sides = StereoSides(rule)
         self._sides.rule.check_same(rule)
         self._begun.add(side)
 
     def end(self, side: Side) -> None:
-        """Note that a side has ended; when both have ended, the rule may change. Idempotent."""
+        """End a side; when both have ended, another rule may be set. Idempotent."""
         self._begun.discard(side)
         if not self._begun:
             self._sides = None
@@ -248,14 +247,14 @@ class StereoSide:
         self._paired = True
 
     def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
-        """Begin pairing by a node's *parameters*; ConfigError: they can't be used for a pair."""
+        """Begin pairing; ConfigError: the node's *parameters* don't suit a pair."""
         kind = CAMERAS.load(parameters['camera'])
         by_stamp = kind.recorded_stamps(parameters)
         try:
             if kind.keeps_all(parameters):
                 raise ConfigError(
-                    "parameter 'keep_all' is true; frames become pairs by the time at which "
-                    'they come, set it to false'
+                    "parameter 'keep_all' is true, but frames are paired by their time of "
+                    'arrival; set it to false'
                 )
             self._rig.settle(
                 self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp)
@@ -264,17 +263,17 @@ class StereoSide:
             raise ConfigError(f"node '{node}': {error}") from None
 
     def end(self) -> None:
-        """End this side's part in the pair when the node is cleaned up. Idempotent."""
+        """Leave the pair, when the node is cleaned up. Idempotent."""
         self._rig.end(self.side)
         self._seen = (0, 0)
         self._paired = True
 
     def join(self, camera: Camera) -> SideCamera:
-        """Wrap *camera* in one that gives only frames with a counterpart."""
+        """Wrap *camera* so that only frames with a counterpart come out."""
         return self._rig.sides.join(self.side, camera)
 
     def status(self) -> Status:
-        """Report the numbers of pairs and of unmatched frames, and whether pairs come."""
+        """Report the numbers of pairs and of unmatched frames, and why no pairs come."""
         sides, other = self._rig.sides, self.side.other.value
         found = sides.statistics()
         alone = dict(found.alone)
@@ -290,7 +289,7 @@ class StereoSide:
             'restarts': found.restarts,
         }
         (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
-        # Without a new pair and without a newly dropped frame the latest answer still holds.
+        # If neither a pair nor a dropped frame is new, keep the result of the last call.
         if found.pairs > pairs or found.dropped > dropped:
             self._paired = found.pairs > pairs
         apart_ns = found.apart_ns
@@ -307,9 +306,9 @@ class StereoSide:
 
 
 _KEEP_ALL_DELAY_S = 1.0
-# A camera slower than this may give no frame for PATIENCE_S although it works.
+# A camera slower than this may give no frame within PATIENCE_S and still work.
 _SLOWEST_HZ = 3.0 / PATIENCE_S
-# Slots that the camera and one reader need, besides the slots that are kept for late readers.
+# Slots that the camera and one reader need, in addition to frames kept for late readers.
 _CAMERA_SLOTS = 4
 _FIXED = (
     "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs "
@@ -324,10 +323,9 @@ def _check_frame_id(frame_id: str) -> None:
 
 def _check_room(qos: QoSProfile, slots: int) -> None:
     """
-    Check that frames kept for late readers leave the camera enough slots.
+    Check that the frames which *qos* keeps for late readers leave the camera enough slots.
 
-    Topic ``image_raw`` may keep frames for late readers; each kept frame takes one of the camera's
-    *slots*.
+    Each kept frame of ``image_raw`` takes one of the camera's *slots*.
     """
     room = slots - _CAMERA_SLOTS
     if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
@@ -339,12 +337,12 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
 
 class CameraFactory:
     """
-    Opens the camera that the parameters describe, also again after a loss.
+    Opens the camera that the parameters describe, at the start and after each loss.
 
-    :param options: the node's parameters and a clock. This clock makes all stamps, so that stamps
-        go on increasing after a loss.
-    :param consumers: returns what is known now about the frames' consumers; a pipeline is asked
-        for a format that they accept.
+    :param options: the node's parameters and a clock. All cameras use this clock for their
+        stamps, so that stamps increase across a loss.
+    :param consumers: returns the constraints of the frames' consumers; a GStreamer pipeline is
+        asked for a format that they accept.
     """
 
     def __init__(
@@ -359,11 +357,11 @@ class CameraFactory:
 
     @property
     def slow(self) -> bool:
-        """Whether opening takes too long for the caller to wait; it then calls :meth:`check`."""
+        """Whether opening takes so long that a thread must do it; call :meth:`check` first."""
         return self._kind().SLOW
 
     def check(self) -> None:
-        """Check the parameters without opening a device; ConfigError: they can't work."""
+        """Check the parameters without opening a device; ConfigError: they are wrong."""
         kind = self._kind()
         kind.check(self._options.parameters)
         kind.try_out(self._options)
@@ -372,9 +370,9 @@ class CameraFactory:
         """
         Open the camera.
 
-        :param identity: identity of the camera that was lost, to find the device's present path;
+        :param identity: identity of the lost camera, by which to find its present device path;
             empty: open the camera that the parameters name.
-        :raises ConfigError: the parameters don't go together.
+        :raises ConfigError: the parameters contradict each other.
         :raises CameraError: the camera can't be opened now.
         """
         kind = self._kind()
@@ -387,7 +385,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """Free what the closed camera kept for the next camera, because none is opened soon."""
+        """Free what the closed camera kept for its successor; call this if none follows soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -397,13 +395,12 @@ class CaptureNode(PerceptionNode):
     """
     Publishes ``image_raw`` (type-adapted) and ``camera_info``.
 
-    If a camera can't be opened yet, or goes away, the node waits for it, and diagnostics say what
-    is wrong. An error that waiting can't mend is raised at once.
+    If the camera can't be opened yet, or is lost, the node waits for it, and diagnostics report
+    the reason. An error that waiting can't mend is raised at once.
 
-    :param camera_factory: opens a camera, given the identity of a lost camera. It replaces the
-        camera that the parameters describe.
-    :param stereo: this node's side of a pair; with it only frames with a counterpart are
-        published.
+    :param camera_factory: opens a camera, given the identity of the lost one or ``''``; it
+        replaces the camera that the parameters describe.
+    :param stereo: this node's side of a stereo pair; only frames with a counterpart are published.
     """
 
     SPECS = NODES['capture']
@@ -474,7 +471,7 @@ class CaptureNode(PerceptionNode):
         return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
-        """Return the present consumers, and stand-ins for expected ones."""
+        """Return the constraints of present consumers, and stand-ins for missing ones."""
         here = [] if self._offer is None else self._offer.consumers()
         names = {constraints.participant.partition(' (pid ')[0] for constraints in here}
         return [*(one for one in self._stand_ins if one.participant not in names), *here]
@@ -493,7 +490,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def _open(self) -> None:
-        """Open camera, publisher and socket."""
+        """Open publisher, sockets and camera; a slow camera is opened by its own thread later."""
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
         self._factory = self._new_factory()
         if self._stereo is not None:
@@ -502,7 +499,7 @@ class CaptureNode(PerceptionNode):
         adapter = frame_adapter(
             self.parameters['image_encoding'], self.ledger, holder=self.get_name()
         )
-        # Declare the QoS parameters of the compressed topic now; its publisher may be made later.
+        # Declare the compressed topic's QoS parameters now, even if its publisher comes later.
         self._compressed_qos()
         qos = publisher_qos(self, 'image_raw', QoSProfile(depth=1))
         _check_room(qos, self.parameters['slots'])
@@ -521,11 +518,10 @@ class CaptureNode(PerceptionNode):
             self._unixfd = GStreamerSocket(
                 self, self.parameters, self._key, path, self.ledger, self._framerate
             )
-        # This comes before the camera is opened, because the opening may depend on what consumers
-        # can use.
+        # Before the camera opens: its format may depend on the formats that consumers accept.
         self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
         if self._factory.slow:
-            # The camera's own thread opens it, so that other cameras and signals don't wait for
+            # The camera's own thread opens it, so that neither other cameras nor signals wait for
             # its first frame.
             self._factory.check()
         else:
@@ -544,7 +540,7 @@ class CaptureNode(PerceptionNode):
         self._realtime.configure()
 
     def _activate(self) -> None:
-        # the node was active before, so the same camera is opened again
+        # After an earlier activation: open the same camera again.
         if self.supervisor.started:
             self.supervisor = self._new_supervisor(self.supervisor.identity)
         self._flowing = True
@@ -572,7 +568,7 @@ class CaptureNode(PerceptionNode):
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()
-        if not self._stopped:  # diagnostics may still ask an ended link for its counters
+        if not self._stopped:  # after the stop, diagnostics may still read the link's counters
             self._publisher = self._server = self._offer = None
         if self._stereo is not None:
             self._stereo.end()
@@ -584,7 +580,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def session(self) -> BufferSession | None:
-        """The agreement with the consumers on buffers; ``None``: there are no buffers now."""
+        """The session in which consumers agreed on buffers; ``None``: there are no buffers."""
         return None if self._offer is None else self._offer.session
 
     @property
@@ -596,7 +592,7 @@ class CaptureNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """See the method of the same name in :class:`PerceptionNode`."""
+        """Check camera, calibration and QoS, see :class:`PerceptionNode`."""
         CAMERAS.load(values['camera']).check(values)
         calibration_store(values, node)
         _check_room(overridden(_FRAMES, node.rpartition('/')[0], values), values['slots'])
@@ -622,7 +618,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether the camera drops no frame, but waits for its consumers."""
+        """Whether the camera drops no frame, but waits for the consumers."""
         return self._kind.keeps_all(self.parameters)
 
     def _delay(self) -> float:
@@ -650,11 +646,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """
-        Return the ROS time in ns.
-
-        Unless time is simulated, it is read from the system's clock, which is faster.
-        """
+        """Return the ROS time in ns; if time isn't simulated, by the faster system clock."""
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
@@ -670,13 +662,13 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Say whether to negotiate other buffers now; the camera's thread asks between frames."""
+        """Return whether to negotiate new buffers now; called by the camera's thread."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE
         self._paused_ns = time.monotonic_ns()
         in_place = camera.reallocates and offer.would_suit(camera.constraints())
-        self.get_logger().info(f'the buffers are agreed on anew for {offer.renew()}')
+        self.get_logger().info(f'new buffers are negotiated for {offer.renew()}')
         return Renewal.REALLOCATE if in_place else Renewal.REOPEN
 
     def _open_camera(self, identity: str) -> Camera:
@@ -733,7 +725,7 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return facts for the frame log; without an open camera only some are known."""
+        """Return facts for the frame log; without an open camera, only those of the links."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
         session = self.session
@@ -782,17 +774,12 @@ class CaptureNode(PerceptionNode):
         return facts
 
     def _on_condition(self, condition: CameraCondition) -> None:
-        """
-        Take the camera's new condition.
-
-        The camera's thread or the opening thread calls this.
-        """
+        """React to a new condition; called by the camera's thread or the opening thread."""
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
-                # Drop the negotiated settings, because they may be the reason why the camera was
-                # lost.
-                self._offer.give_up(f'the camera does not do it: {condition.reason}')
+                # The settings of the new agreement may have caused the loss: drop them.
+                self._offer.give_up(f'the camera failed with the new buffers: {condition.reason}')
             again = f'; next attempt in {condition.retry_s:.1f} s' if condition.retry_s else ''
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
         elif condition.state is CameraState.FAILED:
@@ -804,8 +791,7 @@ class CaptureNode(PerceptionNode):
         ):
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
-            # Some notices are known only at the recording's end. Log them now, because the node
-            # may end before the next diagnostics.
+            # Log notices that the recording's end adds: the node may end before diagnostics do.
             self.warn_once(self.camera.notices())
             captured = self._counters.total().captured
             self.get_logger().info(
@@ -826,10 +812,10 @@ class CaptureNode(PerceptionNode):
         self._snapshots.offer(frame)
 
     def _end_pause(self, now_ns: int) -> None:
-        """Compute how long the camera paused; called at the first frame after a new agreement."""
+        """Store how long the camera paused; called at the first frame with the new buffers."""
         self.pause_s, self._paused_ns = (now_ns - self._paused_ns) / 1e9, 0
         self.get_logger().info(
-            f'the other buffers are there; the camera paused for {self.pause_s:.2f} s'
+            f'the new buffers are in use; the camera paused for {self.pause_s:.2f} s'
         )
 
     @property
@@ -838,7 +824,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Return the number of the camera's frames; ``None``: the node waits for the camera."""
+        """Return the number of frames; ``None``: the node waits for the camera."""
         camera = self.supervisor.camera
         if (
             not self._flowing
@@ -855,7 +841,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def given_up(self) -> str:
-        """Why only a restart can bring the camera back, see :class:`PerceptionNode`."""
+        """Return why only a restart brings the camera back, see :class:`PerceptionNode`."""
         condition = self.supervisor.condition
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
@@ -872,7 +858,7 @@ class CaptureNode(PerceptionNode):
         )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the statuses for diagnostics; for a side of a pair also the pairs' status."""
+        """Return the statuses of camera, buffers, links and, in a pair, of the pairing."""
         camera, server, session = self.supervisor.camera, self._server, self.session
         if camera is not None and session is not None:
             self.warn_once(camera.notices())

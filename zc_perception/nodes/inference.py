@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``inference_node``: runs a model on frames, on an accelerator, and publishes what it finds."""
+"""``inference_node``: runs a model on each frame on an accelerator; publishes the detections."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ from zc_perception.parameters import whole_number
 if TYPE_CHECKING:
     from zc_perception.nodes.stages import BoxesInSpace
 
-# A frame that is early by at most this share of a period is let through. Cameras jitter, so
-# without this a limit equal to the camera's rate would halve the rate.
+# Let a frame pass that is early by at most this share of a period: cameras jitter, and without
+# this margin a limit equal to the camera's rate would halve the rate.
 _EARLY = 0.125
 
 
 def select_accelerator(
     values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
 ) -> Selection:
-    """Open the accelerator that *factory* makes, or that the parameters name; load the model."""
+    """Open the accelerator by *factory*, else by the parameters, and load the model."""
     manifest = load_manifest(values['model'])
     if factory is None:
         return open_accelerator(values['accelerator'], manifest, values, ledger)
@@ -98,7 +98,7 @@ def _loaded(factory: Callable[[], Accelerator], manifest: ModelManifest) -> Acce
 
 @dataclass
 class InferenceStream:
-    """The objects that configuring makes and cleaning up closes."""
+    """Accelerator, subscription and scheduler of a configured inference node."""
 
     selected: Selection
     subscription: AdaptedSubscription[Frame]
@@ -112,9 +112,9 @@ class InferenceStream:
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """
-        Return the threads that frames go through.
+        Return the threads that process frames: the scheduler's and the accelerator's.
 
-        The scheduler's thread opens a lost accelerator again, so the accelerator's new threads
+        The scheduler's thread reopens a lost accelerator, so the accelerator's new threads
         inherit CPUs and priority from it.
         """
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
@@ -128,7 +128,7 @@ class InferenceStream:
 
 
 class Pace:
-    """Limits how many frames per second are let through. Only one thread may ask."""
+    """Limits the rate of frames. Only one thread may call :meth:`accepts`."""
 
     def __init__(
         self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -143,24 +143,24 @@ class Pace:
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Say whether the newest frame is let through."""
+        """Return whether the frame that arrives now may pass; count it if so."""
         period = self.period_ns
         if not period:
             return True
         now = self._monotonic_ns()
         if now < self._due_ns - period * _EARLY:
             return False
-        # While frames come regularly, the next frame is due one period after the time at which the
-        # last one was due. After a pause it is due one period from now.
+        # While frames come regularly, count from the last due time, so that the average rate is
+        # exact. After a pause of a period or more, count from now.
         self._due_ns = self._due_ns + period if now - self._due_ns < period else now + period
         return True
 
 
 class ClassFilter:
-    """Drops detections of classes that aren't *wanted* (names or indices); empty: keeps all."""
+    """Keeps detections of the *wanted* classes (names or indices); none wanted: keeps all."""
 
     def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
-        #: For each class number, whether it is published; ``None``: all classes are published.
+        #: By class number, whether detections are kept; ``None``: all are kept.
         self.mask: NDArray[np.bool_] | None = None
         if not wanted:
             return
@@ -179,7 +179,7 @@ class ClassFilter:
         self.mask = mask
 
     def __call__(self, found: Detections) -> Detections:
-        """Return the detections whose class is published."""
+        """Return the detections of the wanted classes."""
         mask = self.mask
         if mask is None or not len(found):
             return found
@@ -208,20 +208,20 @@ def check_classes(values: Mapping[str, Any]) -> None:
         )
 
 
-# If a smaller share of the incoming frames gets a result, the model is reported as too slow.
-# Without a report this is hard to notice, because results are always of the newest frame.
+# If fewer than this share of the frames get a result, report that the model is too slow. The
+# results alone don't show it, because each is of the newest frame.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
     "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where "
     'the device takes more',
 )
-# The rate of detections is measured over this many frames, or, if `max_rate` lets fewer through,
-# over the time of this many results. Then one frame more or less does not matter.
+# Measure the rate of detections over this many frames (if `max_rate` drops frames: over the time
+# of this many results), so that one frame more or less does not matter.
 _JUDGED_FRAMES = 10
 # After this many lost frames in a row, report that every frame is lost.
 _ALL_LOST = 10
-# The import cache is judged only after this many frames.
+# Check the import cache only after this many frames: the first frames always need an import.
 _IMPORTS_FROM = 10
 _IF_REFUSED = 'the error says what the device refused; see dmesg'
 _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
@@ -282,12 +282,12 @@ DETECTIONS = Part(
         WARN,
         'no frame comes any more, for {silent_s:.0f} s now',
         (
-            "look at the camera in the publisher's diagnostics; if its recording has ended, all "
-            'is well'
+            "look at the camera in the publisher's diagnostics; after the end of a recording "
+            'this is normal'
         ),
     ),
     Row(lambda s: not s.judged and s.nothing, OK, 'waits for frames'),
-    Row(lambda s: not s.judged, OK, 'frames come, not for long enough yet to judge their rate'),
+    Row(lambda s: not s.judged, OK, 'frames come, but too few yet to measure their rate'),
     Row(
         lambda s: s.too_few and s.failed and not s.done,
         ERROR,
@@ -308,25 +308,25 @@ DETECTIONS = Part(
     ),
     well='{done:.1f} of {coming:.1f} frames per second',
 )
-# By the name of the stage that missed the deadline: what to do about it.
+# By stage that missed the deadline: the advice in diagnostics.
 _TOO_LONG = {
     'capture': (
-        'its thread waits for a CPU: see realtime_priority, or end what else runs in '
-        "the camera's process"
+        "the camera's thread waits for a CPU: see realtime_priority, or move other nodes "
+        'out of its process'
     ),
     'link': (
         'this node was busy with the frame before, or waits for a CPU: see in_flight and '
         'realtime_priority'
     ),
-    'import': 'the accelerator imports or converts: see part accelerator',
-    'infer': 'the device takes so long: a smaller model, or fewer frames on it (max_rate)',
+    'import': 'importing or converting the frame takes too long: see part accelerator',
+    'infer': 'the device takes too long: use a smaller model, or run fewer frames (max_rate)',
     'queue': (
         'the frame before was decoded late, or this thread waits for a CPU: see realtime_priority'
     ),
     'decode': (
         'many candidates: raise score_threshold or name classes; or the thread waits for a CPU'
     ),
-    'publish': 'the middleware takes so long: look at who subscribes to detections',
+    'publish': 'the middleware takes too long: see which nodes subscribe to detections',
 }
 BUDGET = Part(
     'budget',
@@ -336,31 +336,31 @@ BUDGET = Part(
     well='no frame took longer than {deadline_ms:g} ms lately',
 )  # fmt: skip
 _OWN = -1.0
-# At deactivation the node waits this many seconds for frames in flight. A frame that takes longer
-# is released when it is done.
+# Deactivation waits at most this many seconds for frames in flight; a slower frame is released
+# when the device is done with it.
 _DRAIN_S = 1.0
 _DRAIN_LOOK_S = 0.002
 Observer = Callable[[InFlight, Detections], None]
 
 
 class Stage(Protocol):
-    """A stage that publishes another topic made from the detections."""
+    """Publishes a further topic that is made from the detections."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take a frame's detections after they were published. This is called on the hot path."""
+        """Take a published frame and its detections; called for each frame, so be quick."""
 
     def close(self) -> None:
-        """Close everything that belongs to the stage."""
+        """Close the stage's publishers and subscriptions."""
 
 
 class InferenceNode(PerceptionNode):
     """
     Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and ``label_info``.
 
-    ``label_info`` is latched; service ``~/enable`` switches the detection on and off.
+    ``label_info`` is latched; service ``~/enable`` switches detection on and off.
 
-    :param accelerator_factory: opens the accelerator, at the start and after each loss of the
-        device. It replaces the accelerator that parameter ``accelerator`` names.
+    :param accelerator_factory: opens the accelerator at the start and after each loss of the
+        device; it replaces parameter ``accelerator``.
     """
 
     SPECS = NODES['inference']
@@ -421,11 +421,7 @@ class InferenceNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """
-        Open accelerator, model and subscription.
-
-        The subscription takes no frames before activation.
-        """
+        """Open accelerator, model and subscription, which takes no frames before activation."""
         STARTUP.reached('accelerator_asked')
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
         STARTUP.reached('accelerator')
@@ -460,9 +456,9 @@ class InferenceNode(PerceptionNode):
 
     def _open_stages(self, stream: InferenceStream) -> None:
         """
-        Open the stages that publish further topics from the detections.
+        Open the stages that the parameters and the model ask for.
 
-        Only the wanted stages are imported, because loading message types takes time.
+        Import their module only if there are any, because loading message types takes time.
         """
         head, values = stream.manifest.head.options, self.parameters
         depth, masks, keypoints = values['depth_topic'], head.get('masks'), head.get('keypoints')
@@ -504,7 +500,7 @@ class InferenceNode(PerceptionNode):
         if self._stream is not None:
             self._describe()
             self._stream.close()
-        if not self._stopped:  # diagnostics may still ask an ended subscription for its counters
+        if not self._stopped:  # after the stop, diagnostics may still read the stream's counters
             self._stream = None
         self._realtime.cleanup()
         self._space, stages, self._stages = None, self._stages, []
@@ -548,7 +544,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def accelerator(self) -> Accelerator:
-        """The accelerator in use; after a loss of the device it is a new object."""
+        """The accelerator in use; after a loss of the device it is another object."""
         return self.scheduler.accelerator
 
     def _publish_labels(self) -> None:
@@ -556,7 +552,7 @@ class InferenceNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """See the method of the same name in :class:`PerceptionNode`."""
+        """Check the model and the classes, see :class:`PerceptionNode`."""
         check_classes(values)
 
     def _check_parameter(self, name: str, value: Any) -> None:
@@ -587,8 +583,8 @@ class InferenceNode(PerceptionNode):
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
-        # Don't warn that a card is missing in a machine that has none. Diagnostics and zc_doctor
-        # give this reason in any case.
+        # In a machine without a card, don't warn that it is missing: diagnostics and zc_doctor
+        # report the reason.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:
@@ -629,9 +625,9 @@ class InferenceNode(PerceptionNode):
 
     def _consumer(self) -> Consumer:
         """
-        Return the accelerator as a participant.
+        Return the accelerator as a participant in the negotiation of buffers.
 
-        It may hold one frame more than are in flight.
+        It may hold the frames in flight and one more.
         """
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight
@@ -646,7 +642,7 @@ class InferenceNode(PerceptionNode):
         return self._configured().limits.score
 
     def _limits(self, manifest: ModelManifest) -> DecodeLimits:
-        """Return the limits for boxes that follow from the parameters and the model."""
+        """Return the limits for boxes: the parameters, with the model's values as defaults."""
         return DecodeLimits(
             float(self._own('score_threshold', manifest.score_threshold)),
             self._own('nms_threshold', manifest.nms_threshold),
@@ -751,7 +747,7 @@ class InferenceNode(PerceptionNode):
         return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
     def progress(self) -> int | None:
-        """Count finished frames; ``None``: no frame is in work, or the device is lost."""
+        """Return the number of finished frames; ``None``: none is in flight or device is lost."""
         stream = self._stream
         if (
             not self._flowing
@@ -764,7 +760,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def patience_s(self) -> float:
-        """Seconds without progress that count as a fault: 15 s and two timeouts of a frame."""
+        """Seconds without progress that count as a fault: 15 s plus twice ``timeout``."""
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
@@ -795,13 +791,10 @@ class InferenceNode(PerceptionNode):
 
 class InferenceStatus:
     """
-    Makes the diagnostics of an inference node.
-
-    They are about the node's link, its accelerator, the rate of its detections, latencies and
-    copies.
+    Makes the diagnostics of an inference node: link, accelerator, rate, latencies and copies.
 
     The node owns this object. The executor's thread calls :meth:`collect` several times a second;
-    counters are remembered from one call to the next. The scheduler's thread calls :meth:`lost`.
+    counters are compared with the call before. The scheduler's thread calls :meth:`lost`.
     """
 
     def __init__(self, node: InferenceNode) -> None:
@@ -825,7 +818,7 @@ class InferenceStatus:
         self._worst: Late | None = None
 
     def lost(self, error: Exception) -> None:
-        """Note that a frame has no result. Any thread may call this."""
+        """Count a frame without a result, and keep its error. Any thread may call this."""
         self._last_error = str(error)
         self._lost += 1
 
@@ -835,11 +828,7 @@ class InferenceStatus:
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
-        """
-        Return the statuses.
-
-        While there is no stream, those of link, accelerator and detections lack.
-        """
+        """Return the statuses; without a stream only latencies and copies."""
         node, stream = self._node, self._node.stream
         found = [latency_status(node.latencies), copies_status(node.ledger)]
         if stream is None:
@@ -968,22 +957,21 @@ class InferenceStatus:
     def _rate_status(
         self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState
     ) -> Status:
-        """Report how many results per second there are, compared with the frames that come."""
+        """Report the rate of results, compared with the rate of incoming frames."""
         node = self._node
         enabled = bool(node.parameters['enabled']) and node.flowing
         if enabled is not self._enabled:
             self._enabled = enabled
             self._begin_anew()
         most = float(node.parameters['max_rate'])
-        if most != self._most:  # results before and after a change of the limit can't be compared
+        if most != self._most:  # rates before and after a change of the limit can't be compared
             self._most = most
             self._judge_anew()
         taken = stream.subscription.statistics()
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        # Rates per second of frames, results and failed frames; None until enough have come to
-        # measure.
+        # Frames, results and failed frames per second; None until there are enough to measure.
         self._judged = rates = (
             self._rates.see(
                 came,
@@ -1036,17 +1024,13 @@ class InferenceStatus:
             )
         if now.recovered > earlier.recovered:
             logger.info(
-                f'the device is back, frames are run again ({now.refused_recovering} were '
-                'dropped meanwhile in all)'
+                f'the device is back and runs frames again; {now.refused_recovering} frame(s) '
+                'were dropped during all losses so far'
             )
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """
-    Return a sentence for the log with the first boxes' class names.
-
-    Messages have only numbers.
-    """
+    """Return a log line that names the classes of the first boxes; messages have only numbers."""
     kinds, counts = np.unique(found.classes, return_counts=True)
     seen = ', '.join(
         f'{count} {names[kind]} (class_id {kind})'
