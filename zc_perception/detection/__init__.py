@@ -16,10 +16,8 @@
 """
 Convert pixels into a network's input, and the network's outputs into boxes.
 
-This room needs no accelerator: it takes planes or raw tensors, and returns tensors or boxes.
-
-The modules, in the order in which a frame passes through them: ``letterbox`` (geometry),
-``tensor`` (from planes to a network's input), ``raw_tensor`` (an output as a device wrote it),
-``heads`` (from raw tensors to boxes), ``detections`` (the objects found). Read ``heads/__init__``
-first.
+This package needs no accelerator. Its modules, in the order in which a frame uses them:
+``letterbox`` (geometry), ``tensor`` (from planes to a network's input), ``raw_tensor`` (an output
+as a device wrote it), ``heads`` (from raw tensors to boxes), ``detections`` (the objects found).
+Read ``heads/__init__`` first.
 """

@@ -32,14 +32,14 @@ class Detections:
     ``boxes`` are (n, 4) x0, y0, x1, y1 in source-image pixels, ``scores`` (n) 0..1, and
     ``classes`` (n) class indices.
 
-    :param rows: (n) the row of the model's outputs that each box is from, in the head's own
-        numbering; :meth:`Head.extras` needs it to read masks' coefficients, keypoints or angles.
-        Empty if no head made the boxes.
+    :param rows: (n) the row number of each box in the model's outputs; each kind of head numbers
+        rows in its own way. :meth:`Head.extras` uses these numbers to read masks' coefficients,
+        keypoints or angles. Empty if no head made the boxes.
     :param ids: (n) the number of each object's track, 0 for an object without a track; ``None``:
         tracking is off.
-    :param turned: (n, 5) centre, size and angle of oriented boxes. The angle is in radians from
-        the x axis towards the y axis, so clockwise on the screen. ``boxes`` then has the upright
-        boxes around them. ``None``: boxes are upright.
+    :param turned: (n, 5) centre x, y, width, height and angle of oriented boxes. The angle is in
+        radians, clockwise on the screen (from x to y). ``boxes`` then has the upright boxes that
+        enclose them. ``None``: boxes are upright.
     """
 
     boxes: NDArray[np.float32]
@@ -64,14 +64,14 @@ class Detections:
         )
 
     def moved(self, x: float, y: float) -> Detections:
-        """Return the same detections, moved right and down by this many pixels."""
+        """Return the same detections, moved right by *x* and down by *y* pixels."""
         by = np.array((x, y, x, y, 0), np.float32)
         turned = None if self.turned is None else self.turned + by * (1, 1, 0, 0, 0)
         return replace(self, boxes=self.boxes + by[:4], turned=turned)
 
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
-        """Join several objects, one after the other; either all or none of them are oriented."""
+        """Concatenate several :class:`Detections`; all of them must be oriented, or none."""
         turned = [part.turned for part in parts if part.turned is not None]
         return cls(
             np.concatenate([part.boxes for part in parts]),
@@ -83,7 +83,7 @@ class Detections:
 
     @classmethod
     def empty(cls) -> Detections:
-        """Return an empty object, without detections."""
+        """Return an object without detections."""
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.intp))
 
 

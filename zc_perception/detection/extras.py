@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Read what a model says about a box besides its class: keypoints and masks.
+Read the keypoints and the masks of detections from a model's outputs.
 
-A mask covers the pixels at which a weighted sum of the network's prototypes is above zero; the
-weights are the coefficients of the detection's row. Only pixels inside the box are computed: first
-the sum over the part of the prototypes that the box covers, then its bilinear interpolation at
-each pixel of the frame.
+A mask covers the pixels where a weighted sum of the network's prototypes (small pictures) is above
+zero. The weights are the mask coefficients in the detection's row. Only the part inside the box is
+computed: first the sum at the prototypes' resolution, then its bilinear interpolation at each
+pixel of the frame.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ PEOPLE = 17
 PERSON = ((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10),
           (5, 11), (6, 12), (11, 12), (11, 13), (13, 15), (12, 14), (14, 16))  # fmt: skip
 """
-Lines between the 17 keypoints of COCO's people: nose, eyes, ears, shoulders, elbows, wrists, hips,
-knees, ankles.
+Pairs of COCO's 17 keypoints of a person between which a line is drawn. The order of the keypoints:
+nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles.
 """
 SEEN = 0.5
-"""Keypoints with a lower score count as not seen: no line to them is drawn."""
+"""A keypoint with a lower score counts as not visible: no line is drawn to it."""
 
 
 def keypoints(
@@ -57,17 +57,17 @@ def keypoints(
     shape: Sequence[int],
 ) -> NDArray[np.float32]:
     """
-    Return (n, keypoints, 3): x and y, clipped to the picture, and a score from 0 to 1.
+    Return (n, keypoints, 3): x and y in pixels, clipped to the frame, and a score from 0 to 1.
 
-    If the model has no scores of keypoints, each score is 1.
+    If the model gives no scores for keypoints, each score is 1.
 
-    :param outputs: those that *found* was decoded from.
-    :param shape: how many keypoints a row has, and how many numbers each keypoint has.
+    :param outputs: the model's outputs from which *found* was decoded.
+    :param shape: the number of keypoints in a row, and of numbers in a keypoint (2 or 3).
     """
     points = np.ones((len(found), shape[0], 3), np.float32)
     for region, part, which, rows in box.runs(outputs, found.rows):
         values = head.extras(part, rows).reshape(-1, shape[1])
-        # Pairs, where the letterbox takes boxes.
+        # to_source() takes boxes, so repeat each point to get four numbers.
         places = box.to_source(np.tile(values[:, :2], 2))[:, :2] + region[:2]
         points[which, :, :2] = places.reshape(len(which), -1, 2)
         if shape[1] > 2:
@@ -76,18 +76,18 @@ def keypoints(
 
 
 MOST = 65535
-"""The highest number of labels in a picture."""
+"""The highest number of masks in a picture of labels, because labels are uint16."""
 _NOWHERE = np.zeros((0, 4), np.int32)
 
 
 class MaskPainter:
     """
-    Paint masks into a picture of labels.
+    Paint masks into a picture of labels; one thread uses a painter.
 
-    One thread uses it. Each call first removes what the call before painted, and never touches the
-    rest of the picture.
+    Each call first sets the boxes that the previous call painted to 0. To save time, it doesn't
+    clear the rest of the picture.
 
-    :param masks: the number of coefficients of each row.
+    :param masks: the number of mask coefficients in each row.
     """
 
     def __init__(self, head: Head, masks: int) -> None:
@@ -105,13 +105,13 @@ class MaskPainter:
         labels: NDArray[np.uint16],
     ) -> None:
         """
-        Give each pixel of a mask the number of its detection, from 1 on.
+        Set each pixel of a mask to the number of its detection, counted from 1.
 
-        Where several masks overlap, the best detection's number is used. All other pixels are 0.
+        Where masks overlap, the detection with the best score wins. All other pixels are 0.
 
-        :param outputs: those that *found* was decoded from.
-        :param labels: (rows, columns) of the frame's size: all zeros, or the picture that the last
-            call painted.
+        :param outputs: the model's outputs from which *found* was decoded.
+        :param labels: (rows, columns) of the frame's size: all zeros, or the picture that the
+            previous call painted.
         """
         if labels is not self._labels:
             self._labels, self._painted = labels, _NOWHERE
@@ -122,7 +122,7 @@ class MaskPainter:
             return
         [((left, top, width, height), *_)] = box.runs(outputs, found.rows)
         tensor = outputs[prototypes(outputs, self._masks)]
-        # If there is only one scale, it can be left out, because only the sign of the sum matters.
+        # Only the sign of the sum matters, so a single scale for all values can be left out.
         if not isinstance(tensor.scale, float):
             tensor = RawTensor(tensor.real(), layout=tensor.layout)
         grids = without_batch(tensor.values)
@@ -139,7 +139,7 @@ class MaskPainter:
         self._painted = boxes + np.array((left, top, left, top), np.int32)
 
     def _look(self, box: Letterbox, shape: tuple[int, ...]) -> tuple[_Axis, _Axis]:
-        """Return the prototypes' pixels around the frame's pixels, along each axis."""
+        """Return the interpolation along x and y, cached for the last letterbox."""
         key = box, shape
         if self._axes is None or key != self._key:
             self._key = key
@@ -152,10 +152,10 @@ class MaskPainter:
 
 class _Axis:
     """
-    The mapping of the frame's pixels along one axis to the prototypes' pixels.
+    The linear interpolation between the prototypes' pixels along one axis.
 
-    It has, for each pixel of the frame, the prototypes' pixel before it and the weight of the next
-    one.
+    For each pixel of the frame, ``before`` is the index of the prototypes' pixel before it, and
+    ``share`` is the weight of the next one, from 0 to 1.
     """
 
     def __init__(self, source: int, size: int, start: int, input_size: int, count: int) -> None:
@@ -166,7 +166,7 @@ class _Axis:
 
 
 def _wipe(labels: NDArray[np.uint16], places: NDArray[np.int32]) -> None:
-    """Set the pixels of these rectangles to 0."""
+    """Set the pixels in the rectangles *places* (n, 4) x0, y0, x1, y1 to 0."""
     if compiled is not None:
         compiled.wipe(labels, places)
         return
@@ -186,8 +186,8 @@ def _paint(
     """
     Paint masks, in compiled code or in NumPy.
 
-    Both add the weighted prototypes one after the other, as NumPy does along an outer axis, so
-    that the results are equal.
+    Both add the weighted prototypes in the same order, so that rounding is equal and both give
+    the same pixels.
     """
     if compiled is not None and compiled.paint(
         labels,
@@ -219,7 +219,7 @@ def _paint(
 def _between(
     values: NDArray[np.float32], before: NDArray[np.int32], share: NDArray[np.float32], axis: int
 ) -> NDArray[np.float32]:
-    """Interpolate the values between neighbours, at the given fraction after each one."""
+    """Interpolate along *axis* between the values at *before* and the next ones."""
     low = values.take(before, axis=axis)
     high = values.take(before + 1, axis=axis)
     high -= low

@@ -40,12 +40,11 @@ class Region(NamedTuple):
 
 class Ran(NamedTuple):
     """
-    The outputs of one run of the model on a part of a frame.
+    One run of the model on a region of a frame.
 
-    :param region: the part that the model saw.
-    :param outputs: the outputs of that run.
-    :param which: (n) indices of the detections that are from this run.
-    :param rows: (n) the rows of these detections in the run's outputs.
+    :param region: the model's input was this part of the frame.
+    :param which: (n) indices of the detections that this run found.
+    :param rows: (n) the row number of each of these detections in *outputs*.
     """
 
     region: Region
@@ -57,10 +56,10 @@ class Ran(NamedTuple):
 @dataclass(frozen=True)
 class Letterbox:
     """
-    The place of the resized source picture inside the network's input, in pixels.
+    The position and size of the resized source picture in the network's input, in pixels.
 
-    Sizes and paddings are even, so that a 4:2:0 image's chroma plane can be resized on its own.
-    The inverse is exact, because it uses the rounded sizes.
+    Position and size are even, so that the chroma plane of a 4:2:0 frame can be resized
+    separately. Mapping boxes back is exact, because it uses the rounded sizes, not the scale.
     """
 
     source_width: int
@@ -83,11 +82,10 @@ class Letterbox:
         stretch: bool = False,
     ) -> Letterbox:
         """
-        Return the letterbox whose picture is as large as fits, centred, with the source's aspect.
+        Scale the picture to the largest size that fits, keep its aspect ratio, and centre it.
 
-        With *stretch* the picture fills the whole input.
-
-        If the input has an odd width or height, its last column or row stays part of the border.
+        With *stretch* the picture fills the whole input instead. If the input's width or height
+        is odd, its last column or row is always part of the border.
 
         :raises ConfigError: a size is below 2.
         """
@@ -135,20 +133,20 @@ class Letterbox:
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
         """
-        Return the model's runs on parts of the frame; a plain letterbox has a single run.
+        Yield each run of the model on the frame; a plain letterbox has one run.
 
-        :param rows: the detections' rows, best first.
+        :param rows: :attr:`Detections.rows`, the row numbers of the detections.
         """
         region = Region(0, 0, self.source_width, self.source_height)
         yield Ran(region, outputs, np.arange(len(rows)), rows)
 
     def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
         """
-        Return whether certainly each of several boxes overlaps the picture.
+        Return whether every box of a group certainly overlaps the picture.
 
-        :param low: the lowest x0, y0, x1, y1 of all boxes, in input pixels; NaN if any box has a
-            NaN there.
-        :param high: the highest x0, y0, x1, y1, likewise.
+        :param low: the minimum of x0, y0, x1, y1 over all boxes, in input pixels; NaN if a box
+            has NaN, and then the result is False.
+        :param high: the maximum of each, likewise.
         """
         return (
             low[2] > self.left
@@ -159,13 +157,13 @@ class Letterbox:
 
     @cached_property
     def picture(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The first and the last corner, each (2, 1), of the resized source, in input pixels."""
+        """The top left and bottom right corner of the picture, each (2, 1), in input pixels."""
         start = np.array([[self.left], [self.top]], np.float32)
         return start, start + np.array([[self.width], [self.height]], np.float32)
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """The picture's place and size in the input, and the source's size, for compiled code."""
+        """Left, top, width and height of the picture, and the source's size, for the C code."""
         numbers = self.left, self.top, self.width, self.height
         return tuple(map(float, (*numbers, self.source_width, self.source_height)))
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""An output as a device or runtime wrote it: raw numbers, and how to read them."""
+"""One output tensor of a model, as the device or runtime wrote it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RawTensor:
     """
     An output tensor; real value = (value − zero_point) · scale.
 
-    The values are usually a view of memory that belongs to a job, so they are valid until the job
-    is closed. The view may be not contiguous, because strides skip a device's padding.
+    The values are usually a view of the job's memory, which is valid until the job is closed. The
+    view may be non-contiguous, because its strides skip the device's padding.
 
-    :param values: the numbers as written: int8, uint8, int16, int32 or float32.
-    :param scale: one number, or an array with one for each element of the last axis.
-    :param layout: the meaning of the axes, if a head can't find it out: ``nchw``, ``nhwc``, or
-        empty.
+    :param values: int8, uint8, int16, int32 or float32, not yet dequantised.
+    :param scale: one number for all values, or an array with one number for each element of the
+        last axis.
+    :param layout: the order of the axes, ``nchw`` or ``nhwc``; empty: the head finds it out.
     :param name: the output's name, for messages.
     """
 
@@ -51,14 +51,15 @@ class RawTensor:
         return self.values.dtype != np.float32
 
     def real(self) -> NDArray[np.float32]:
-        """Return all values as real numbers: the array itself if it holds them already."""
+        """Return all values as float32; without quantisation, the array itself, not a copy."""
         return self.read(self.values)
 
     def read(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """
-        Return some of the values as real numbers.
+        Dequantise a part of :attr:`values`.
 
-        Where each element of the last axis has a scale, the last axis must be whole.
+        If there is one scale for each element of the last axis, *values* must have the whole last
+        axis.
         """
         if not self.quantised:
             plain: NDArray[np.float32] = values

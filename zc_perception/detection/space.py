@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Find the position of boxes in space, with a depth picture.
+Find the 3D position of boxes with a depth picture.
 
-The depth picture shows the same view as the colour picture, pixel by pixel.
+The depth picture must be registered to the colour picture: both show the same view.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ PARAMETERS = (
                   'in space. Empty: off.'),
 )  # fmt: skip
 """The inference node's parameters for positions in space."""
-# The highest number of samples along each side of a box: it limits the work for a large box.
+# Read at most this many depths along each side of a box, to limit the work for a large box.
 _SAMPLES = 32
-# A surface counts as the object if it fills a quarter of the box's middle. If fewer than a tenth
-# of the depths are valid, the box has no position.
+# The object's surface lies at this quantile of the depths in the middle of the box: anything
+# nearer is in front of the object. A box with a smaller share of valid depths has no position.
 _NEAR, _VALID = 0.25, 0.1
-# Two depths belong to the same surface if they differ by at most this share of the distance, or by
-# at most this many metres, whichever is more.
+# Two depths belong to one surface if they differ by at most this share of the distance, or by this
+# many metres, whichever is more.
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
-# The quantiles of an object's depths that bound its extent: the few depths outside may be wrong.
+# An object extends between these quantiles of its depths: the few depths outside may be wrong.
 _FIRST, _LAST = 0.05, 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Lens:
     """
-    The lens of a camera, which maps pixels to directions.
+    The calibration of a camera's lens, which maps pixels to directions.
 
     :param matrix: the camera matrix (3, 3) for pictures of *size*.
-    :param distortion: OpenCV's distortion coefficients; with *fisheye*, those of the fisheye
-        model.
-    :param size: width and height of the pictures that the matrix is for.
+    :param distortion: coefficients of OpenCV's standard distortion model, or of its fisheye model
+        if *fisheye* is set.
+    :param size: width and height of the calibrated pictures, in pixels.
     """
 
     matrix: NDArray[np.float64]
@@ -64,9 +64,9 @@ class Lens:
 
     def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
         """
-        Return the directions of the points (n, 2) of a picture of *size*.
+        Return (n, 2): x and y at z = 1 of the ray through each point (n, 2).
 
-        The result is (n, 2): x and y of each ray at z = 1.
+        :param points: pixels of a picture of *size*, which may differ from the calibration's.
         """
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
         import cv2  # imported late, because every node imports this module for the parameter above
@@ -79,11 +79,11 @@ class Lens:
 @dataclass(frozen=True, eq=False)
 class Placed:
     """
-    Boxes in space, in metres. x points right, y down, and z along the view.
+    Positions of boxes in metres: x points right, y down, and z away from the camera.
 
-    :param which: the indices of the boxes that have a depth.
-    :param centres: (n, 3) the boxes' centres, on the surface that the camera sees.
-    :param sizes: (n, 3) the boxes' extents along x, y and z.
+    :param which: the indices of the boxes that have a valid depth; the others have no position.
+    :param centres: (n, 3) the centre of each box, on the surface that faces the camera.
+    :param sizes: (n, 3) the extent of each box along x, y and z.
     """
 
     which: NDArray[np.intp]
@@ -99,11 +99,11 @@ def place(
     lens: Lens,
 ) -> Placed:
     """
-    Return the position in space of *boxes* (n, 4) of a picture of *size*.
+    Return the 3D positions of *boxes* (n, 4) x0, y0, x1, y1 in a picture of *size*.
 
-    :param depth: (rows, columns) the depth picture of the same view, of any size; 0, negative and
-        not finite numbers mean that a depth is unknown.
-    :param metres: the depth's unit in metres.
+    :param depth: (rows, columns) the depth picture of the same view, of any size. A number that
+        is 0, negative or not finite means an unknown depth.
+    :param metres: the depth's unit in metres, such as 0.001 for millimetres.
     """
     which, distances, spans = [], [], []
     scale = np.array([depth.shape[1] / size[0], depth.shape[0] / size[1]] * 2)
@@ -132,7 +132,7 @@ def place(
 def _distance(
     corners: NDArray[np.float64], depth: NDArray[np.generic], metres: float
 ) -> tuple[float, float] | None:
-    """Return the object's distance, and its extent along the view."""
+    """Return an object's distance and its extent along z, or ``None`` without valid depths."""
     x0, y0, x1, y1 = corners
     inner = _samples(
         (x0 * 3 + x1) / 4, (y0 * 3 + y1) / 4, (x0 + x1 * 3) / 4, (y0 + y1 * 3) / 4, depth, metres
@@ -153,7 +153,7 @@ def _distance(
 def _samples(
     x0: float, y0: float, x1: float, y1: float, depth: NDArray[np.generic], metres: float
 ) -> NDArray[np.float64]:
-    """Return a sample of the depths inside a box; it has at least one."""
+    """Return depths from a regular grid inside a box, in metres; at least one."""
     rows, columns = depth.shape
     ranges = []
     for low, high, count in ((y0, y1, rows), (x0, x1, columns)):

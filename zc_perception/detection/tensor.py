@@ -16,10 +16,9 @@
 """
 Convert a frame's planes to a network's input tensor; each byte is written once per frame.
 
-:class:`PlanesToTensor` makes the tensor of an ONNX file, in memory of its own.
-:class:`PlanesToQuantised` writes the quantised tensor of a compiled model (int8, NHWC, padded)
-directly into the caller's memory, which may be a mapped dma-buf. That class also takes pixels that
-hardware has already scaled.
+:class:`PlanesToTensor` makes the tensor of an ONNX file and owns the tensor's memory.
+:class:`PlanesToQuantised` writes the tensor of a compiled model (int8, NHWC, padded) directly into
+the caller's memory, which may be a mapped dma-buf.
 """
 
 from __future__ import annotations
@@ -46,14 +45,12 @@ _FLIP = 128  # int8 is uint8 with the first bit flipped: v ^ 0x80 = v - 128
 
 class PlanesToTensor:
     """
-    Resize planes, then convert colours, see :mod:`~zc_perception.pixel.conversion`.
+    Resize and convert a frame's planes, then look up each sample's value in a table.
 
-    :param box: geometry.
-    :param fourcc: of the frames.
-    :param colorimetry: of the frames.
-    :param tables: (channels, 256) the tensor's value for each sample of each channel; a single
-        channel is luma.
-    :param pad: the sample of the letterbox's border, 0..255.
+    :param fourcc: the frames' format.
+    :param tables: (channels, 256) the tensor's value for each sample of each channel. With a
+        single channel, the tensor is grey.
+    :param pad: the sample that fills the letterbox's border, 0..255.
     :param bgr: channel order B, G, R instead of R, G, B.
     :param nhwc: channels last instead of first.
     :raises FormatError: the format or the colorimetry has no conversion.
@@ -97,9 +94,7 @@ class PlanesToTensor:
 
     def convert(self, planes: Planes) -> NDArray[Any]:
         """
-        Return the tensor of a frame.
-
-        The next call overwrites the returned tensor.
+        Return a frame's tensor, which the next call overwrites.
 
         :param planes: the frame's planes, with any row stride.
         :raises LayoutError: the planes have a wrong size or type.
@@ -120,22 +115,22 @@ class PlanesToTensor:
 @dataclass(frozen=True)
 class QuantisedTensorSpec:
     """
-    The input tensor that a compiled model takes.
+    The size, padding and quantisation of a compiled model's input tensor.
 
     A sample x of 0..255 stands for the real number ``low + x * (high - low) / 255``, and is
     written as ``clip(round(real / scale + zero_point), -128, 127)``, rounded half to even as numpy
-    does. Elements without a sample hold a real 0, which is the zero point clipped to int8 (the
-    zero point of a compiled YOLOv8n is −130).
+    does. Padding is written as the real number 0: the zero point, clipped to int8 (a compiled
+    YOLOv8n has the zero point −130).
 
     :param width: width of the network's input, without padding.
     :param height: height of the network's input, without padding.
     :param channels: 3, or 4 for a model whose fourth channel is always real 0.
-    :param padding: the numbers of padding elements before and after rows, columns and channels.
+    :param padding: for rows, columns and channels, the numbers of elements before and after.
     :param low: the real value of sample 0.
     :param high: the real value of sample 255.
     :param bgr: channel order B, G, R instead of R, G, B.
-    :param pad: sample of the letterbox's border, 0..255.
-    :raises ConfigError: no compiled model can have this scale, zero point or padding.
+    :param pad: the sample that fills the letterbox's border, 0..255.
+    :raises ConfigError: the scale, zero point or padding is out of range.
     """
 
     width: int
@@ -168,7 +163,7 @@ class QuantisedTensorSpec:
 
     @property
     def zero(self) -> int:
-        """The element's value for a real 0."""
+        """The int8 value that stands for the real number 0."""
         return max(-128, min(127, self.zero_point))
 
     def table(self) -> Tensor:
@@ -182,9 +177,9 @@ class QuantisedTensorSpec:
 
 def added_constant(table: Tensor) -> int | None:
     """
-    Return the k for which *table* is ``clip(x - 128 + k)``.
+    Return the number k for which *table* is ``clip(x - 128 + k, -128, 127)``, if there is one.
 
-    Nearly every model has such a k; for most models it is 0.
+    Nearly every model has such a k (most often 0). Adding k is quicker than looking up a table.
     """
     written = table.astype(np.int16) + _FLIP
     middle = np.flatnonzero((written > 0) & (written < 255))
@@ -198,12 +193,10 @@ def added_constant(table: Tensor) -> int | None:
 
 class _Quantiser:
     """
-    Quantise samples with OpenCV's vector instructions.
+    Quantise samples with OpenCV's additions, which take a fifth of a table look-up's time.
 
-    A table look-up takes five times as long.
-
-    :param shape: the shape of the pictures. If there are 4 channels, the last one is overwritten
-        with *zero*.
+    :param shape: (rows, columns, channels) of the pictures. A fourth channel is overwritten with
+        the value of a real 0.
     """
 
     def __init__(self, spec: QuantisedTensorSpec, shape: tuple[int, int, int]) -> None:
@@ -212,8 +205,7 @@ class _Quantiser:
         self._scratch = np.empty(shape, np.uint8)
         self._table = None if constant is not None else table.view(np.uint8)
         self._constant = constant or 0
-        # Adding this number to the last channel always gives 255, because the sum saturates;
-        # subtracting it gives 0.
+        # Sums saturate: adding 255 to the fourth channel always gives 255, subtracting it gives 0.
         self._saturating = np.array([abs(self._constant)] * 3 + [255], np.float64)
         last = int(table.view(np.uint8)[255]) if constant is None else 0 if constant < 0 else 255
         sample = 0 if constant is None else _FLIP
@@ -221,11 +213,12 @@ class _Quantiser:
 
     def write(self, picture: Pixels, out: Pixels, *, opaque: bool) -> None:
         """
-        Quantise in one pass into *out*, of the same shape with any row stride.
+        Quantise *picture* into *out*, which has the same shape and any row stride.
 
-        If several passes are needed, all but the last write into scratch memory.
+        Each byte of *out* is written once; if several passes are needed, the earlier ones write
+        into scratch memory.
 
-        :param opaque: whether a fourth channel is known to be 255.
+        :param opaque: whether a fourth channel is known to be 255 everywhere.
         """
         if self._constant or not opaque:
             saturate = cv2.subtract if self._constant < 0 else cv2.add
@@ -243,13 +236,11 @@ class _Quantiser:
 
 class PlanesToQuantised:
     """
-    Fill tensors, each of which must first be prepared once.
+    Write frames into a compiled model's input tensors; :meth:`prepare` each tensor once before.
 
-    :param box: geometry; its input is the spec's width and height.
-    :param spec: the input tensor that the model takes.
-    :param fourcc: of the frames.
-    :param colorimetry: of the frames.
-    :raises ConfigError: geometry and spec don't fit.
+    :param box: the geometry, for an input of the spec's width and height.
+    :param fourcc: the frames' format.
+    :raises ConfigError: the letterbox and the spec have different input sizes.
     :raises FormatError: the format or the colorimetry has no conversion.
     :raises LayoutError: the format can't have the source's size.
     """
@@ -270,8 +261,9 @@ class PlanesToQuantised:
         self._rows = slice(above + box.top, above + box.top + box.height)
         self._columns = slice(left + box.left, left + box.left + box.width)
         total = spec.shape[2]
-        # The samples' channels and one constant channel after them are written together; other
-        # channels keep their prepared values.
+        # If the tensor has only the samples' channels and at most one constant channel after
+        # them, whole pixels are written. Otherwise only 3 channels are written, and the others
+        # keep their prepared values.
         self._channels = total if total in (3, 4) and before == 0 else 3
         self._whole = total == self._channels
         shape = (box.height, box.width, self._channels)
@@ -287,10 +279,9 @@ class PlanesToQuantised:
 
     def prepare(self, out: Tensor) -> None:
         """
-        Write the parts of a tensor that are the same for every frame.
+        Write padding, constant channels and the letterbox's border; call once for each buffer.
 
-        These are padding, constant channels, and the letterbox's border. Call this method once for
-        each buffer.
+        These are the same for every frame, so :meth:`convert` doesn't write them again.
 
         :param out: as in :meth:`convert`.
         :raises LayoutError: *out* has a wrong size or type.
@@ -315,11 +306,10 @@ class PlanesToQuantised:
 
     def convert_rgba(self, rgba: Pixels, out: Tensor) -> None:
         """
-        Quantise pixels that already have the letterbox's inner size into *out*.
+        Quantise RGBA pixels, already scaled by hardware to the letterbox's size, into *out*.
 
-        :meth:`convert` also does this, after it has scaled a frame.
-
-        :param rgba: (letterbox's height, width, 4): R, G, B and anything, any row stride.
+        :param rgba: (height, width, 4) of the letterbox's picture, with any row stride. The
+            fourth channel is ignored.
         :param out: as in :meth:`convert`.
         :raises LayoutError: an array has a wrong size or type.
         """
@@ -350,10 +340,9 @@ class PlanesToQuantised:
 
     def _check(self, out: Tensor) -> None:
         """
-        Check the destination.
+        Refuse memory that OpenCV can't write to.
 
-        If OpenCV can't write to a destination, it returns memory of its own, and the tensor would
-        still hold the frame before.
+        OpenCV would then write to a new array, and the tensor would keep the previous frame.
         """
         shape = self.spec.shape
         if (

@@ -16,15 +16,13 @@
 """
 Run a model on a part of the picture, or on overlapping tiles of that part.
 
-Because a tile is scaled down less than the whole picture, or not at all, small objects stay
-visible.
+A tile is scaled down less than the whole picture, or not at all, so small objects stay visible.
 
 :func:`plan` computes the tiles, and :func:`crop` returns views of one tile in a frame's planes.
 :func:`decode` makes one list of the detections of all tiles, in pixels of the frame, and joins
-boxes that a tile's border has cut. The function compares boxes by intersection over the smaller
-box (IoS), because for two parts of one object the intersection is small compared with the union,
-but large compared with the smaller part. Other numbers of a row, such as keypoints, come from the
-tile that has the object whole.
+boxes that a tile's border has cut. It compares boxes by the intersection's share of the smaller
+box (IoS): for two parts of one object this share is large, while IoU is small. Keypoints, masks'
+coefficients and angles come from a tile that contains the whole object, if there is one.
 """
 
 from __future__ import annotations
@@ -50,11 +48,11 @@ if TYPE_CHECKING:
     )  # imported late, because importing OpenCV would delay the start of every node
 
 _MOST = 16
+# Boxes from different tiles whose IoS reaches this are the same object.
 _SAME = 0.5
-# If a box ends within this share of the tile's side from an inner border, the border has cut the
-# object.
+# A box that ends nearer than this share of the tile's side to an inner border counts as cut.
 _CUT = 0.02
-# The row numbers of a tile begin at this number times the tile's index.
+# Row numbers must differ between tiles, so add this number times the tile's index.
 _ROWS = 1 << 22
 # A grid of points in a box, relative to its centre, in fractions of its width and height.
 _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1).reshape(-1, 2)
@@ -62,11 +60,9 @@ _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1
 
 def parse_roi(text: str) -> tuple[int, int, int, int] | None:
     """
-    Parse parameter ``roi``: x, y, width and height.
+    Parse parameter ``roi`` into x, y, width and height; return ``None`` for the whole picture.
 
-    Return ``None`` for the whole picture.
-
-    :raises ConfigError: *text* is no region.
+    :raises ConfigError: *text* isn't four even numbers.
     """
     numbers = [int(part) for part in text.split(',') if re.fullmatch(r'\s*\d{1,5}\s*', part)]
     if text and (
@@ -84,9 +80,9 @@ def parse_roi(text: str) -> tuple[int, int, int, int] | None:
 
 def parse_tiles(text: str) -> tuple[int, int]:
     """
-    Parse parameter ``tiles``: columns and rows.
+    Parse parameter ``tiles`` into the numbers of columns and rows.
 
-    :raises ConfigError: *text* is not of that form.
+    :raises ConfigError: *text* is not ``COLUMNSxROWS``, or a number is out of range.
     """
     found = re.fullmatch(r'(\d{1,2})x(\d{1,2})', text)
     columns, rows = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -114,7 +110,7 @@ _NOWHERE = Region(0, 0, 0, 0)
 
 
 class Part(NamedTuple):
-    """What an engine has to know about a part of a frame."""
+    """The format and the size of the part of a frame that an engine gets."""
 
     fourcc: int
     width: int
@@ -126,7 +122,9 @@ class Tiling(Letterbox):
     """
     The geometry of a frame that the model sees in several tiles.
 
-    :param regions: the tiles, all of one size.
+    The inherited fields describe one tile, because all tiles have the same size.
+
+    :param regions: the tiles, in pixels of the frame.
     :param whole: the region that the tiles cover together.
     """
 
@@ -146,7 +144,7 @@ class Tiling(Letterbox):
         return outputs[first:][:each]
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
-        """See :class:`Letterbox`; *rows* are numbers that :func:`decode` has returned."""
+        """Yield one run for each tile that has detections; *rows* are those of :func:`decode`."""
         tiles, rows = np.divmod(rows, _ROWS)
         for tile in np.unique(tiles).tolist():
             which = np.flatnonzero(tiles == tile)
@@ -160,11 +158,12 @@ def plan(
     overlap: float,
 ) -> tuple[Region, tuple[Region, ...]]:
     """
-    Return the region that the model sees, and the tiles that cover the region.
+    Return the region that the model sees, and the tiles that cover it.
 
-    There are no tiles if the model sees the whole frame at once.
+    There are no tiles if the model's input is the whole frame.
 
-    :raises AcceleratorError: the frames are smaller than the region or the tiles need.
+    :param size: the frames' width and height.
+    :raises AcceleratorError: the region extends beyond the frame.
     """
     whole = Region(0, 0, *size) if roi is None else Region(*roi)
     if whole.x + whole.width > size[0] or whole.y + whole.height > size[1]:
@@ -181,7 +180,7 @@ def plan(
 
 
 def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
-    """Return the length of *count* equal parts, and the start of each; all are even."""
+    """Divide *length* into *count* overlapping parts; return their length and their starts."""
     side = min(length, 2 * round(length / (count - (count - 1) * overlap) / 2 + 0.499))
     return side, [
         2 * round(index * (length - side) / max(count - 1, 1) / 2) for index in range(count)
@@ -190,7 +189,7 @@ def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
 
 class Parts:
     """
-    The parameters ``roi`` and ``tiles``, and the geometry that follows from them.
+    The parameters ``roi``, ``tiles`` and ``tile_overlap``, and the geometry computed from them.
 
     :raises ConfigError: a parameter's value is invalid.
     """
@@ -204,11 +203,12 @@ class Parts:
         self, size: tuple[int, int], engines: Callable[[int, int], Letterbox]
     ) -> Letterbox:
         """
-        Return the geometry for frames of *size*: the engine's own, or a :class:`Tiling`.
+        Return the geometry for frames of *size*, a :class:`Tiling` if parts of frames are used.
 
         One thread calls this method.
 
-        :raises AcceleratorError: the frame is too small.
+        :param engines: the engine's function; it returns the letterbox for a width and a height.
+        :raises AcceleratorError: the frame is smaller than ``roi`` needs.
         """
         if self._last is None or self._last[0] != size:
             whole, regions = plan(size, self._roi, self._tiles, self._overlap)
@@ -219,11 +219,10 @@ class Parts:
 
 def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
     """
-    Return views of a part of *planes*.
+    Return views of a region in a frame's planes, without copying.
 
-    A plane may have fewer rows and columns than the frame, whose size is *size*.
-
-    :raises AcceleratorError: the part's border would divide samples of this format.
+    :param size: the frame's width and height; a chroma plane may have fewer columns and rows.
+    :raises AcceleratorError: a border of the region lies inside a sample of a plane.
     """
     parts = []
     for plane in planes:
@@ -246,9 +245,9 @@ def decode(
     head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
 ) -> Detections:
     """
-    Decode a frame as :meth:`Head.decode` does, also if the frame was run in tiles.
+    Decode a frame's outputs with *head*, and join the detections of its tiles, if there are any.
 
-    *outputs* has the outputs of the first tile, then those of the second, and so on.
+    :param outputs: the outputs of the first tile, then those of the second, and so on.
     """
     if not isinstance(box, Tiling):
         return head.decode(outputs, box, limits)
@@ -265,10 +264,12 @@ def decode(
 
 def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int) -> Detections:
     """
-    Keep one detection for each object.
+    Keep one detection for each object, at most *count*.
 
     Beginning with the best score, each detection absorbs detections of the same object from other
     tiles.
+
+    :param tiles: (n) the index of the tile that found each detection.
     """
     order = np.argsort(-found.scores, kind='stable')
     found, tiles = found.chosen(order), tiles[order]
@@ -295,7 +296,7 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
             left[others] = False
             unused[tiles[others]] = False
             if not cut[row]:
-                # this box is whole, so the overlapping boxes are parts of the same object
+                # This box isn't cut, so the absorbed boxes were parts of it: keep its corners.
                 continue
             whole = others[~cut[others]]
             row = int(whole[0]) if len(whole) else row
@@ -317,7 +318,7 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
 
 
 def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> NDArray[np.bool_]:
-    """Return which boxes reach a border of their tile that isn't the whole region's border."""
+    """Return a mask of the boxes that an inner border of their tile has cut."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)[tiles]
     margin = regions[:, 2:] * _CUT
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]
@@ -330,7 +331,7 @@ def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> ND
 
 
 def _reached(boxes: NDArray[np.float64], box: Tiling) -> NDArray[np.intp]:
-    """Count the tiles that each box reaches into; a box in only one tile can't be a duplicate."""
+    """Count the tiles that each box overlaps; a box in only one tile can't be a duplicate."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]
     inside = (boxes[:, None, :2] < high) & (boxes[:, None, 2:] > low)
@@ -339,7 +340,7 @@ def _reached(boxes: NDArray[np.float64], box: Tiling) -> NDArray[np.intp]:
 
 
 def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the intersection of a box with each other box, over the smaller box's area."""
+    """Return IoS: each other box's intersection with *one*, divided by the smaller area."""
     sides = np.minimum(one[2:], others[:, 2:]) - np.maximum(one[:2], others[:, :2])
     shared = np.maximum(sides, 0.0).prod(axis=1)
     areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
@@ -351,9 +352,9 @@ def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.fl
 
 def _turned_ios(one: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
     """
-    Return the same as :func:`_ios`, for oriented boxes (5) and (n, 5).
+    Approximate :func:`_ios` for oriented boxes (5) and (n, 5).
 
-    The result is the share of a grid of points in the smaller box that lie in the other box.
+    Take a grid of points in the smaller box; return the share that lies in the larger box.
     """
     smaller = (others[:, 2:4].prod(axis=1) < one[2:4].prod())[:, None]
     inner, outer = np.where(smaller, others, one), np.where(smaller, one, others)
@@ -366,7 +367,7 @@ def _turned_ios(one: NDArray[np.float32], others: NDArray[np.float32]) -> NDArra
 
 
 def _turn(places: NDArray[np.float64], angles: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Turn points (n, k, 2) about the origin; each of the n groups has an angle."""
+    """Turn points (n, k, 2) about the origin, each group of k points by its angle (n)."""
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
     x, y = places[..., 0], places[..., 1]
     turned: NDArray[np.float64] = np.stack((x * cos - y * sin, x * sin + y * cos), axis=-1)

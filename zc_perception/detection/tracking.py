@@ -16,15 +16,13 @@
 """
 Give an object the same number from frame to frame: :class:`Tracking`.
 
-Parameter ``tracking`` chooses the method.
+Parameter ``tracking`` chooses the method. ``bytetrack`` predicts where each track's box is in a
+new frame, assuming constant velocity. It matches boxes that have a high score with the predicted
+boxes. Then it matches boxes that have a low score with the remaining tracks, so an object whose
+score falls for some frames keeps its number.
 
-``bytetrack`` matches the boxes of a frame with the predicted places of the tracks: first the boxes
-with a high score, then the other boxes with the tracks that are still unmatched. So an object
-whose score falls for some frames keeps its number. The prediction assumes constant velocity over
-the time between the frames' stamps.
-
-Source: Zhang et al., ByteTrack, ECCV 2022, and Bewley et al., SORT, ICIP 2016, whose noise
-parameters the filter uses.
+Sources: Zhang et al., ByteTrack, ECCV 2022; the Kalman filter's noise is that of Bewley et al.,
+SORT, ICIP 2016.
 """
 
 from __future__ import annotations
@@ -55,11 +53,10 @@ PARAMETERS = (
                   dynamic=True),
 )  # fmt: skip
 """The inference node's parameters for tracking."""
-# The standard deviations of a position, and of a velocity per 1/30 s, as shares of the box's
-# height.
+# Standard deviations as shares of the box's height: of a position, and of the distance moved in
+# _STEP_S.
 _POSITION, _VELOCITY, _STEP_S = 1 / 20, 1 / 160, 1 / 30
-# Factors by which the position and the velocity of a new track are less certain than those of an
-# older track.
+# A new track is less certain: multiply its standard deviations by these factors.
 _NEW_POSITION, _NEW_VELOCITY = 2.0, 10.0
 Boxes = NDArray[np.float64]
 
@@ -74,11 +71,14 @@ class _Settings:
 @dataclass(eq=False)
 class _Tracks:
     """
-    The tracks' centres and sizes (n, 4), and their velocities per second.
+    The state of all tracks.
 
-    Each of these numbers has a Kalman filter of its own, with three covariances.
+    Each of a box's four numbers has its own Kalman filter. Its state is place and speed; its
+    covariances are ``pp``, ``pv`` and ``vv``.
 
-    :param seen: the time when each track was last matched with a box.
+    :param seen: the stamp in ns of the last frame that had a box of the track.
+    :param place: (n, 4) centre x, y, width and height in pixels.
+    :param speed: (n, 4) the change of *place* per second.
     """
 
     ids: NDArray[np.int64]
@@ -135,12 +135,12 @@ class _Tracks:
 
 class Tracking:
     """
-    Give objects numbers, from 1 on; a tracker never uses a number twice.
+    Give each object a number, from 1 on; a tracker never uses a number twice.
 
-    One thread calls it; any thread may :meth:`tune` it.
+    One thread calls the tracker; any thread may call :meth:`tune`.
 
-    All tracks end if a time stamp is earlier than the one before, if no frame came for longer than
-    ``track_lost``, or if the pictures' size changes.
+    All tracks end if a frame's stamp is earlier than the previous one, or later by more than
+    ``track_lost``, or if the frame size changes.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -151,11 +151,7 @@ class Tracking:
         self.tune(values)
 
     def tune(self, values: Mapping[str, Any]) -> None:
-        """
-        Apply new values of the parameters.
-
-        The values count from the next frame on; existing tracks stay.
-        """
+        """Use new values of the parameters from the next frame on; existing tracks stay."""
         self._settings = (
             None
             if values['tracking'] == NONE
@@ -172,9 +168,8 @@ class Tracking:
 
     def __call__(self, found: Detections, stamp_ns: int, size: tuple[int, int]) -> Detections:
         """
-        Return the detections with ids, or *found* itself while tracking is off.
+        Return the detections with ids, or *found* itself if tracking is off.
 
-        :param stamp_ns: the frame's time stamp.
         :param size: the frame's width and height.
         """
         settings = self._settings
@@ -215,13 +210,13 @@ class Tracking:
             first = _pairs(np.where(high, overlaps, 0.0), settings.iou)
             overlaps[first[0]] = 0.0
             overlaps[:, high] = 0.0
-            # Match a low score only with a track seen in the last frame: a lost object must come
-            # back with a high score.
+            # A low score may only continue a track that had a box in the last frame. To continue
+            # an older track, a high score is needed.
             overlaps[tracks.seen < tracks.seen.max()] = 0.0
             rows, columns = np.concatenate((first, _pairs(overlaps, settings.iou)), axis=1)
             tracks.correct(rows, measured[columns], now)
-            # A lost object may have seemed to shrink as another one covered it; its predicted size
-            # must not go on shrinking.
+            # A track without a box keeps its size. Its box may have shrunk because another object
+            # covered it, and the prediction would continue that.
             tracks.speed[tracks.seen != now, 2:] = 0.0
             ids[columns] = tracks.ids[rows]
         new = np.flatnonzero(high & (ids == 0))
@@ -234,11 +229,7 @@ class Tracking:
 
 
 def _overlaps(a: Boxes, b: Boxes) -> Boxes:
-    """
-    Return the intersection over union of boxes (n, 4) and (m, 4).
-
-    The boxes are given as centre and size; the result is (n, m).
-    """
+    """Return (n, m): the intersection over union of boxes (n, 4) and (m, 4), centre and size."""
     inside: Any = 1.0
     for axis in (0, 1):
         one, other = a[:, axis + 2, None], b[:, axis + 2]
@@ -252,9 +243,9 @@ def _overlaps(a: Boxes, b: Boxes) -> Boxes:
 
 def _pairs(overlaps: Boxes, least: float) -> NDArray[np.intp]:
     """
-    Return pairs of rows and columns (2, k) that belong together.
+    Match rows with columns; return (2, k): the row and the column of each pair.
 
-    Pairs are chosen by falling overlap, and each row and each column is used at most once.
+    Pairs are chosen from the largest overlap down to *least*; each row and column is used once.
     """
     rows, columns = np.nonzero(overlaps >= least)
     order = np.argsort(-overlaps[rows, columns], kind='stable')
