@@ -14,17 +14,17 @@
 # limitations under the License.
 
 """
-How a frame reaches a consumer: by the best of three ways, which are called rungs.
+Three ways to send a frame to a consumer, called rungs; a subscription uses the best possible one.
 
-Read :mod:`~zc_perception.link.rungs` first: it says which rungs there are, and how a subscription
-chooses. Then follow a frame: :mod:`~zc_perception.link.endpoints.publisher` sends it, and each
-rung has its own folder or file. ``in_process`` is :mod:`~zc_perception.link.bus`,
+Read :mod:`~zc_perception.link.rungs` first: it describes the rungs, and how a subscription
+chooses one. :mod:`~zc_perception.link.endpoints.publisher` sends each frame, and each rung has
+its own folder or file: ``in_process`` is :mod:`~zc_perception.link.bus`,
 ``shared_memory`` is :mod:`~zc_perception.link.shared_memory`, and ``ros_message`` is
 :mod:`~zc_perception.link.endpoints.message_writer` with
 :mod:`~zc_perception.link.image_conversion`. All rungs end in the queue of
 :mod:`~zc_perception.link.endpoints.subscription`. Before the first frame,
-:mod:`~zc_perception.link.bus` brings cameras and consumers of the process together, and
-:mod:`~zc_perception.link.announcement` tells other processes where a publisher's memory is.
+:mod:`~zc_perception.link.bus` connects the cameras and consumers of the process, and
+:mod:`~zc_perception.link.announcement` tells other processes at which socket a publisher listens.
 
 Only ``endpoints`` and ``rclpy_compat`` import rclpy.
 """

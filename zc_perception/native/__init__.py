@@ -14,16 +14,17 @@
 # limitations under the License.
 
 """
-The functions for each frame that are also written in C, compiled if installation found a compiler.
+C versions of the functions that run for every frame; built if installation finds a compiler.
 
 ``compiled`` is the module with these functions; if it is ``None``, everything runs in Python. The
-Python code defines the results, and the compiled code must agree with it in every bit.
-``decode.h`` describes the functions for boxes, which ``detection/heads/score_filter.py`` and
-``candidates.py`` use. ``masks.h`` is for masks, used by ``detection/extras.py``. ``receiver.h`` is
-for frames of other processes, used by ``link/shared_memory/remote_slots.py``; it shares the code
-of the wire protocol with ``client/``. ``frames.h`` is for what frames, pools,
-queues, publishers and connections do for each frame; the modules of these classes hand the classes
-over to it.
+Python code defines the results, and the compiled code must return the same bits.
+
+- ``decode.h`` decodes boxes, for ``detection/heads/score_filter.py`` and ``candidates.py``.
+- ``masks.h`` computes masks, for ``detection/extras.py``.
+- ``receiver.h`` receives frames of other processes, for ``link/shared_memory/remote_slots.py``. It
+  shares the code of the wire protocol with ``client/``.
+- ``frames.h`` replaces methods of frames, pools, queues, publishers and connections. The module
+  of each such class passes the class to ``compiled.join()``.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ import sysconfig
 from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
-"""Set this variable to 1 in the environment to run in Python although the module is compiled."""
-# The same number as in module.c; raise both when older Python or C code no longer fits the other.
+"""Environment variable: set it to 1 to run in Python, although the module is compiled."""
+# The same number is in module.c. Raise both when Python and C code of two versions can't work
+# together.
 _VERSION = 6
 
 
@@ -48,7 +50,7 @@ def _load() -> tuple[ModuleType | None, str]:
         module = importlib.import_module('zc_perception.native.compiled')
         if (
             getattr(module, 'VERSION', 1) != _VERSION
-        ):  # the Python sources are newer or older than the compiled module
+        ):  # one of the two was updated without the other
             return None, 'plain Python (the compiled steps are of another version; install again)'
         return module, 'compiled steps'
     except ImportError as error:
@@ -61,9 +63,9 @@ compiled, FORM = _load()
 
 
 def how_it_runs() -> str:
-    """Say for people whether the compiled module runs, and how the interpreter was built."""
+    """Return a text for people: whether compiled code runs, and how Python was built."""
     options = str(sysconfig.get_config_var('CONFIG_ARGS') or '')
-    # Distributions optimise their interpreters, but Debian's doesn't tell that in its options.
+    # Distributions optimise their interpreters, but Debian's build options don't show it.
     optimised = '--enable-optimizations' in options or sys.base_prefix == '/usr'
     built = 'optimised' if optimised else 'not optimised'
     name = f'{platform.python_implementation()} {platform.python_version()}'

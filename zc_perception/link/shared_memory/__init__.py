@@ -14,12 +14,13 @@
 # limitations under the License.
 
 """
-The ``shared_memory`` rung (rung 2): frames for other processes of the host, by a Unix socket.
+The ``shared_memory`` rung (rung 2): send frames to other processes of the host by Unix sockets.
 
-The socket passes the descriptors of the frames' buffers. Nothing in this folder imports ROS.
+The sockets pass file descriptors of the frames' buffers, so no pixel is copied. Nothing in this
+folder imports ROS.
 
 Read ``docs/wire.md`` first, which describes the protocol.
-:mod:`~zc_perception.link.shared_memory.protocol` has the protocol's numbers,
+:mod:`~zc_perception.link.shared_memory.protocol` defines the protocol's numbers, and
 :mod:`~zc_perception.link.shared_memory.wire` packs and parses its messages. Then
 read :mod:`~zc_perception.link.shared_memory.server` with
 :mod:`~zc_perception.link.shared_memory.connection`, the producer's end, and

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-One consumer, as its producer sees it: its socket, its frames, and frames that wait for it.
+The producer's end of the connection to one consumer: its socket, and the frames it holds.
 
-Frames come on the camera's thread, releases on the server's thread. Each connection has one lock
-against conflicts between them. The lock is held for at most one ``send``, which doesn't block.
-Pools are called without the lock, because they call back.
+The camera's thread sends frames, and the server's thread handles releases. One lock for each
+connection protects the state that they share. It is held for at most one ``send``, which doesn't
+block. Pools are called without the lock, because they call back.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class ConsumerStatistics:
     """
     The counters of one connected consumer, for diagnostics.
 
-    :param holder: its name among the holders of leases.
-    :param window: number of frames that it may hold at the same time, as granted.
-    :param asked: the window that it asked for.
-    :param depth: number of frames that may wait for it, as granted.
-    :param held: number of frames that it holds now.
-    :param pending: number of frames that wait for it, because its window is full or a fence has
-        not signalled.
-    :param sent: number of frames that were sent so far.
-    :param dropped: number of frames that it didn't get because it was too slow.
-    :param trusted_writer: whether it could write to the pixels, because the memory can't be sealed
-        against that.
-    :param in_hand: the sequence of each frame that it holds, and for how many seconds.
+    :param holder: the consumer's name in the pool's leases.
+    :param window: largest number of frames that the consumer may hold, as WELCOME granted it.
+    :param asked: the window that HELLO asked for.
+    :param depth: largest number of frames that may wait in the producer, as WELCOME granted it.
+    :param held: number of frames that the consumer holds now.
+    :param pending: number of frames that wait in the producer, because the window is full or a
+        fence has not signalled.
+    :param sent: number of frames sent so far.
+    :param dropped: number of frames not sent, because the consumer was too slow.
+    :param trusted_writer: whether the consumer could write to the pixels, because the memory can't
+        be sealed against writing.
+    :param in_hand: for each held frame its sequence number, and for how many seconds it is held.
     """
 
     name: str
@@ -95,16 +95,15 @@ class Connection:
     The connection owns the socket, the leases that the consumer holds, and the frames that wait
     for it. The camera's thread calls :meth:`offer`, the server's thread all other methods.
 
-    :param sock: the connected, non-blocking socket; the connection owns it, and :meth:`end` closes
-        it.
-    :param holder: the consumer's name among the holders of leases, unique in the process.
-    :param window: number of frames that the consumer may hold at the same time, as granted.
-    :param depth: number of frames that may wait for it, as granted.
-    :param watch: makes the server call :meth:`flush` when a fence has signalled. It is called with
-        the lock held.
+    :param sock: the connected, non-blocking socket; :meth:`end` closes it.
+    :param holder: the consumer's name in the pool's leases, unique in the process.
+    :param window: largest number of frames that the consumer may hold at the same time.
+    :param depth: largest number of frames that may wait for the consumer.
+    :param watch: asks the server's thread to call :meth:`flush` when a fence has signalled. It is
+        called with the connection's lock held.
     """
 
-    # Those that native/links.c reads and writes.
+    # Slots, because native/links.c reads and writes these attributes by their offsets.
     __slots__ = (
         '__dict__', '__weakref__', '_dropped_untold', '_ended', '_frame_id', '_introduced',
         '_length', '_lock', '_out', '_packet', '_pending', '_send', '_sent', '_window', 'failure',
@@ -138,7 +137,7 @@ class Connection:
         self._pending: deque[Frame] = deque()
         # For each slot's uid, the newest generation that was sent; -1: only BUFFERS was sent.
         self._introduced: dict[int, int] = {}
-        # Slots of earlier buffers of which frames still wait.
+        # Uids of an earlier pool's slots that frames in _pending still use; see move().
         self._parting: set[int] = set()
         self._trusted_writer = False
         self._sent = 0
@@ -152,8 +151,9 @@ class Connection:
 
     def offer(self, frame: Frame) -> None:
         """
-        Send the frame, or let it wait while the window is full; never block.
+        Send the frame, or append it to the waiting frames; never block.
 
+        A frame waits if the window is full, if it has a fence, or behind other waiting frames.
         The caller keeps its own lease.
 
         :raises FrameReleasedError: the caller's lease has ended.
@@ -163,16 +163,16 @@ class Connection:
                 if self._ended or self.failure:
                     return
                 if not self._pending and len(self._out) < self._window:
-                    # Make the consumer's lease after the send, so that the consumer doesn't wait
-                    # for it. Until then the caller's lease holds the slot, and no RELEASE is
-                    # handled before, because that takes this lock.
+                    # Send first and make the consumer's lease afterwards, to send sooner. The
+                    # caller's lease keeps the slot until then, and a RELEASE of the frame can't
+                    # be handled earlier, because that needs this lock.
                     if self._transmit(frame, None):
                         self._hold(frame)
                     return
         self._offer_later(frame)
 
     def _hold(self, frame: Frame) -> None:
-        """Make the consumer's lease of a frame that was sent; called with the lock held."""
+        """Make the consumer's lease of a frame just sent; called with the lock held."""
         try:
             delivery = frame.deliver(self.holder)
         except Exception as error:
@@ -185,10 +185,9 @@ class Connection:
             self._out[data.buffer_uid, data.generation] = delivery
 
     def _offer_later(self, frame: Frame) -> None:
-        """Let the frame wait: the window is full, it has a fence, or others wait before it."""
         unwanted: list[Frame] = []
         if len(self._pending) >= self._depth:
-            # Drop the oldest first, so that the quota has a lease for the new frame.
+            # Drop the oldest frames before deliver(): the holder's quota of leases may be used up.
             with self._lock:
                 while len(self._pending) >= self._depth:
                     unwanted.append(self._pending.popleft())
@@ -216,18 +215,14 @@ class Connection:
         self._dropped_untold = min(self._dropped_untold + 1, _MAX_U32)
 
     def flush(self) -> None:
-        """Send the waiting frames, as far as the window and their fences allow."""
+        """Send waiting frames until the window is full or a fence has not signalled."""
         if self._pending:
             with self._lock:
                 unwanted = self._flush()
             _release(unwanted)
 
     def _flush(self) -> list[Frame]:
-        """
-        Send the waiting frames; called with the lock held.
-
-        Return frames that the caller must release without the lock.
-        """
+        """Do :meth:`flush` with the lock held; the caller releases the returned frames later."""
         unwanted: list[Frame] = []
         pending = self._pending
         while pending and len(self._out) < self._window and not self._ended and not self.failure:
@@ -244,8 +239,8 @@ class Connection:
                         self._watch(fence)
                         break
                 except (AcceleratorError, ValueError, OSError):
-                    # The fence failed. A sync_file is sent to the consumer, which sees the error.
-                    # Other fences can't be sent, so the frame is dropped, like a late one.
+                    # The fence failed. A sync_file is sent nevertheless: the consumer will see the
+                    # error. Other fences can't be sent, so drop the frame.
                     if isinstance(fence, SyncFile):
                         passed = fence
                     else:
@@ -265,8 +260,8 @@ class Connection:
         """
         Send a frame; called with the lock held.
 
-        Return ``False`` if the frame wasn't sent, so that the consumer doesn't hold it. Otherwise
-        the caller puts the consumer's lease into ``_out``.
+        Return ``False`` if the frame wasn't sent. If it was, the caller must put the consumer's
+        lease into ``_out``.
         """
         data = frame.data
         uid, generation = data.buffer_uid, data.generation
@@ -362,18 +357,18 @@ class Connection:
         except (OSError, ValueError) as error:
             self._send_failed('BUFFERS', error)
             return False
-        # -1, so that any generation is newer. The consumer knows the slot now, even if the FRAME
-        # can't be sent.
+        # -1 is older than any generation. Store it now: the consumer has the slot's buffers, even
+        # if the FRAME can't be sent.
         self._introduced[data.buffer_uid] = -1
         return True
 
     def retire(self, uid: int) -> None:
-        """Tell the consumer by BUFFER_RETIRED that no more frames of that slot will come."""
+        """Tell the consumer by BUFFER_RETIRED that no more frames use the slot *uid*."""
         with self._lock:
             self._retire(uid)
 
     def _retire(self, uid: int) -> None:
-        """Send BUFFER_RETIRED if the consumer knows the slot; called with the lock held."""
+        """Send BUFFER_RETIRED if the slot's BUFFERS was sent; called with the lock held."""
         if self._ended or self.failure or self._introduced.pop(uid, None) is None:
             return
         try:
@@ -383,10 +378,11 @@ class Connection:
 
     def move(self, pool: BufferPool) -> bool:
         """
-        Go on with the buffers of *pool*, which has promised this holder its window and depth.
+        Continue with frames of *pool*, which has a quota for this holder's window and depth.
 
-        The consumer keeps the frames that it holds, and still gets those that wait for it. Each
-        earlier slot is retired after its last frame. Return ``False`` if the connection has ended.
+        The consumer keeps the frames that it holds, and waiting frames are still sent. A slot of
+        the earlier pool is retired after its last waiting frame. Return ``False`` if the
+        connection has ended.
         """
         with self._lock:
             if self._ended:
@@ -398,7 +394,7 @@ class Connection:
             return True
 
     def _retire_parting(self) -> None:
-        """Retire the earlier slots of which no frame waits any more; called with the lock held."""
+        """Retire slots of the earlier pool that no waiting frame uses; the lock must be held."""
         waiting = {frame.data.buffer_uid for frame in self._pending}
         for uid in self._parting - waiting:
             self._retire(uid)
@@ -411,18 +407,18 @@ class Connection:
 
     def _send_failed(self, what: str, error: Exception) -> None:
         """
-        Note that sending failed; called with the lock held.
+        Record that sending failed; called with the lock held.
 
-        Ignore errors that mean that the peer has gone: the server's thread gets the peer's EOF.
+        Ignore errors that mean that the peer closed: the server's thread will read its EOF.
         """
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._fail('send', f'{what} could not be sent: {error}')
 
     def _fail(self, reason: str, text: str) -> None:
         """
-        Note a failure and shut the socket down; called with the lock held.
+        Record a failure and shut the socket down; called with the lock held.
 
-        The server's thread notices the shutdown and ends the connection.
+        The shutdown wakes the server's thread, which ends the connection.
         """
         self.failure = self.failure or f'{reason}: {text}'
         with contextlib.suppress(OSError):
@@ -435,10 +431,10 @@ class Connection:
 
     def welcome(self, welcome: Welcome, join: Callable[[], None]) -> None:
         """
-        Send WELCOME, the first message.
+        Send WELCOME, which must be the first message.
 
-        *join* makes the connection known to publishers. The lock makes their first frame wait
-        until WELCOME was sent.
+        :param join: adds the connection to those that get frames. It is called with the lock
+            held, so that no frame is sent before WELCOME.
         """
         with self._lock:
             join()
@@ -455,9 +451,10 @@ class Connection:
 
     def release(self, uid: int, generation: int, fence: SyncFile | None) -> None:
         """
-        Release a frame that the consumer gave back.
+        Release the consumer's lease of a frame, because its RELEASE arrived.
 
-        :param fence: signals when the consumer's device has finished reading; owned by this call.
+        :param fence: signals when the consumer's device has finished reading. This method takes
+            over the fence.
         :raises ProtocolError: the consumer doesn't hold that frame.
         """
         with self._lock:
@@ -477,7 +474,7 @@ class Connection:
             self.flush()
 
     def end(self, quarantine_timeout_s: float) -> int:
-        """Close the socket and take all frames back; return how many the consumer held."""
+        """Close the socket and take back all frames; return how many the consumer held."""
         with self._lock:
             self._ended = True
             held, self._out = list(self._out.values()), {}
@@ -489,12 +486,12 @@ class Connection:
         return len(held)
 
     def close_in_child(self) -> None:
-        """Close a forked child's copy of the socket, so that the peer notices the parent's end."""
+        """Close a forked child's copy of the socket, so that the peer gets EOF from the parent."""
         self._ended = True
         self.socket.close()
 
     def _in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Return sequence and age in seconds of each held frame; called with the lock held."""
+        """Return :attr:`ConsumerStatistics.in_hand`, sorted; called with the lock held."""
         now = time.monotonic()
         held = [(frame, frame._lease) for frame in self._out.values()]
         return tuple(
@@ -529,10 +526,10 @@ def take_back(
     pool: BufferPool, holder: str, held: Sequence[Frame], quarantine_timeout_s: float
 ) -> None:
     """
-    Take back the frames *held* from *holder*, whose process is gone.
+    Take back the frames *held* from *holder*, whose connection has ended.
 
-    Its devices may still read the frames, so the slots stay in quarantine until the devices are
-    done.
+    The consumer's devices may still read the frames. So no slot is used again until its fences
+    have signalled, or *quarantine_timeout_s* is over.
     """
     revoked: set[DmaBuf] = set()
 
@@ -544,8 +541,8 @@ def take_back(
     for frame in held:
         buffers = frame.data.buffers
         with contextlib.suppress(StaleFrameError):
-            # The producer may have changed to a new pool, so that revoke() didn't take back leases
-            # of the earlier one. Put their buffers into quarantine, too.
+            # revoke() doesn't take back leases of an earlier pool (see move()). Put their buffers
+            # into quarantine, too.
             frame.release(
                 None
                 if revoked.issuperset(buffers)

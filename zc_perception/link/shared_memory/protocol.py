@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The numbers of docs/wire.md, the protocol's errors, and the requirements that a HELLO tells.
-
-Producers and consumers both use this file.
-"""
+"""The constants and the errors of the protocol in docs/wire.md, and a consumer's requirements."""
 
 from __future__ import annotations
 
@@ -85,8 +81,8 @@ class ProtocolError(ZcError):
     """
     The peer broke a rule of docs/wire.md, so the connection is closed.
 
-    :param reason: one word, by which such errors are counted.
-    :param code: the code that a producer sends in REFUSED.
+    :param reason: one word for the kind of error; diagnostics count the errors of each kind.
+    :param code: the code of the REFUSED that a producer sends before it closes the connection.
     """
 
     def __init__(self, reason: str, text: str, code: RefusalCode = RefusalCode.PROTOCOL) -> None:
@@ -96,18 +92,14 @@ class ProtocolError(ZcError):
 
 
 class MisfitError(ZcError):
-    """
-    This consumer can't use the producer's buffers.
-
-    The buffers don't suit its constraints, or a trial import failed.
-    """
+    """This consumer can't use the buffers: they break its constraints, or an import failed."""
 
 
 class RefusedError(ZcError):
     """
-    The producer sent REFUSED; the message is its reason.
+    The producer sent REFUSED; the error's text is the text in REFUSED.
 
-    :param code: the code in REFUSED; a number that this version doesn't know becomes PROTOCOL.
+    :param code: the code in REFUSED; PROTOCOL if this version doesn't define the number.
     """
 
     def __init__(self, code: RefusalCode, text: str) -> None:
@@ -127,21 +119,21 @@ MEMORY_BITS = {BufferKind.DMABUF: MEMORY_DMABUF, BufferKind.MEMFD: MEMORY_MEMFD}
 _U32 = 0xFFFFFFFF
 _UNLIMITED = MAX_DIMENSION - 1
 _ENOUGH = 1 << 16
-# Fields of constraints that a HELLO tells outside of its options, so that the options must have
-# these neutral values.
+# A HELLO has fields of its own for these constraints. Its options must leave them at these
+# neutral values, so that no constraint is given twice.
 _NO_OPTIONS = {'stride_align': 1, 'offset_align': 1, 'slots': 0, 'max_slots': None}
 
 
 @dataclass(frozen=True)
 class Requirements:
     """
-    One consumer's constraints on buffers, as its HELLO tells them.
+    One consumer's constraints on buffers, in the form in which HELLO sends them.
 
-    The number of frames that the consumer holds is not among them: it is the window in its HELLO.
+    HELLO sends the number of frames that the consumer may hold separately, as its window.
 
     :param formats: (fourcc, modifier) pairs that the consumer can use; empty: any.
-    :param memory: bits of the kinds of memory that it can use. A consumer that gives frames to a
-        device can use dma-bufs only.
+    :param memory: the kinds of memory that the consumer can use, as the sum of ``MEMORY_DMABUF``
+        and ``MEMORY_MEMFD``. If a device reads the frames, only dma-bufs are possible.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
     :param max_width: largest width in pixels; 0: any.
@@ -195,8 +187,8 @@ class Requirements:
         """
         Return *constraints* as requirements for a HELLO.
 
-        :raises ConfigError: the constraints don't fit a HELLO, or they allow no format: in a HELLO
-            an empty list would mean any format.
+        :raises ConfigError: the constraints don't fit a HELLO, or their list of formats is empty.
+            In a HELLO, an empty list means any format.
         """
         if constraints.formats == ():
             raise ConfigError(
@@ -225,7 +217,8 @@ class Requirements:
                 raise ConfigError(
                     f"options '{self.options}': {name} is no option of a HELLO; leave it out"
                 )
-        # Constraints allow alignments up to MAX_ALIGNMENT. No real layout has that, nor more.
+        # Limit the alignments, because BufferConstraints accepts at most MAX_ALIGNMENT. No real
+        # layout is aligned to so many bytes, so the result of a check stays the same.
         found = replace(
             options,
             formats=self.formats or None,
@@ -240,7 +233,7 @@ class Requirements:
         return found
 
     def _max_size(self, option: Size | None) -> Size | None:
-        """Return the smaller of the fields' and the option's limit; ``None`` if none is set."""
+        """Return the smaller limit of HELLO's fields and of *option*; ``None``: no limit."""
         if option is None and not (self.max_width or self.max_height):
             return None
         width, height = option or (_UNLIMITED, _UNLIMITED)
@@ -248,7 +241,7 @@ class Requirements:
 
     def constraints(self, participant: str) -> BufferConstraints:
         """
-        Return the constraints of the consumer called *participant*, for an agreement.
+        Return these requirements as constraints named *participant*, for negotiating buffers.
 
         This is the reverse of :meth:`of`.
         """
@@ -261,9 +254,10 @@ class Requirements:
 
     def misfit(self, layout: ImageLayout, kind: BufferKind, heap: HeapOffer | None) -> str:
         """
-        Say why the consumer can't use a slot of that layout and kind; empty: it can.
+        Return why the consumer can't use slots of this layout and kind; empty if it can.
 
-        :param heap: the heap of the buffers; ``None``: unknown, so heaps aren't checked.
+        :param heap: the heap of the buffers. If it is ``None``, the heap is unknown, and
+            constraints on heaps and devices aren't checked.
         """
         if not self.memory & MEMORY_BITS[kind]:
             return f'the buffers are {kind.value}s, which it does not take'
@@ -274,4 +268,4 @@ class Requirements:
 
 
 ANYTHING = Requirements()
-"""Requirements that any format in any memory satisfies."""
+"""The requirements of a consumer that accepts any format in any memory."""

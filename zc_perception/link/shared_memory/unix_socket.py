@@ -14,13 +14,12 @@
 # limitations under the License.
 
 """
-Read packets, descriptors and the peer's credentials from Unix sockets, and keep their folder.
+Read packets, descriptors and credentials from Unix sockets, and manage the folder of the sockets.
 
-Each descriptor gets an owner at the moment it arrives, so that no code path can forget to close
-it.
+Each descriptor gets an owner when it arrives, so that no code path can forget to close it.
 
-The second half of the file is about the folder of the sockets, which no other user can enter, and
-about removing the sockets that killed producers left.
+The second half of the file makes and checks the folder of the sockets, which no other user can
+enter. It also removes sockets that killed producers left.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct('=iII')
-# Plain numbers, because an operation on enum flags would be a Python call for every packet.
+# Plain numbers, because each operation on enum flags is a Python call, and these run per packet.
 RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -56,15 +55,15 @@ CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 # drain() reads at most this many packets, which is more than a socket holds.
 _DRAINED = 128
 HIGHEST_ID = 2**32 - 2
-"""The highest id of a user or group; the next number is -1 to the kernel, meaning no change."""
+"""The highest id of a user or group; to the kernel, the next number is -1: "don't change"."""
 Ancillary = Iterable[tuple[int, int, bytes]]
 
 
 class Peer(NamedTuple):
     """
-    Credentials that the kernel noted when the peer connected or began to listen.
+    The other process's credentials, which the kernel stored when it connected or began to listen.
 
-    :param groups: supplementary groups; empty if they weren't asked for.
+    :param groups: supplementary groups; empty if :func:`peer_of` wasn't asked for them.
     """
 
     pid: int
@@ -87,8 +86,8 @@ def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
 
 def _groups(sock: socket.socket) -> tuple[int, ...]:
     try:
-        # Python's getsockopt() returns at most 1024 bytes, which are 256 groups. For a user with
-        # more groups it fails, and only the primary group counts.
+        # Python's getsockopt() returns at most 1024 bytes: 256 groups. It fails for a user with
+        # more groups; then only the primary group is checked.
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
     except OSError:
         return ()
@@ -97,10 +96,10 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
 
 def check_ids(ids: Collection[int], name: str) -> None:
     """
-    Check that *ids* is a list of possible user or group ids.
+    Check that *ids* is a list of valid user or group ids.
 
-    :param name: the parameter's name, for the message.
-    :raises ConfigError: *ids* is no list, or an element is no such id.
+    :param name: the parameter's name, for the error's text.
+    :raises ConfigError: *ids* isn't a list, or an element isn't a valid id.
     """
     found = ids if isinstance(ids, Collection) and not isinstance(ids, str) else (ids,)
     for number in found:
@@ -112,7 +111,7 @@ def check_ids(ids: Collection[int], name: str) -> None:
 
 
 def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
-    """Say whether the peer may be our consumer: our own user, root, or a member of *gids*."""
+    """Return whether the peer may be our consumer: our own user, root, or a member of *gids*."""
     return (
         peer.uid in (0, os.geteuid())
         or peer.gid in gids
@@ -121,12 +120,12 @@ def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
 
 
 def producer_allowed(peer: Peer, uids: Collection[int] = ()) -> bool:
-    """Say whether the peer may be our producer: our own user, root, or one of *uids*."""
+    """Return whether the peer may be our producer: our own user, root, or one of *uids*."""
     return peer.uid in (0, os.geteuid()) or peer.uid in uids
 
 
 def descriptor_left() -> bool:
-    """Say whether this process may open one more descriptor."""
+    """Return whether this process can open one more descriptor (limit: RLIMIT_NOFILE)."""
     try:
         os.close(os.eventfd(0, os.EFD_CLOEXEC))
     except OSError:
@@ -135,7 +134,7 @@ def descriptor_left() -> bool:
 
 
 def adopt(ancillary: Ancillary) -> list[OwnedFd]:
-    """Return owners of all descriptors in a packet's control data, in the same order."""
+    """Return an owner for each descriptor in a packet's control data, in the same order."""
     numbers = array.array('i')
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -144,11 +143,7 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """
-    Return owners of descriptors that have just arrived.
-
-    If an owner can't be made, close the remaining descriptors.
-    """
+    """Return owners of the descriptors *numbers*; if one can't be made, close the remaining."""
     owned: list[OwnedFd] = []
     try:
         for number in numbers:
@@ -171,7 +166,8 @@ def drain(sock: socket.socket) -> None:
     """
     Read and discard all packets that have arrived; call this before closing the socket.
 
-    Otherwise closing would reset the connection, and the peer might miss our last messages.
+    If unread packets were left, closing would reset the connection, and the peer might miss our
+    last messages.
     """
     buffer = bytearray(1)
     for _ in range(_DRAINED):
@@ -186,9 +182,9 @@ def drain(sock: socket.socket) -> None:
 
 def adopt_fence(fd: OwnedFd) -> SyncFile:
     """
-    Return the fence that came as descriptor *fd*; it owns the descriptor.
+    Return a fence for descriptor *fd*, which the peer sent; the fence owns the descriptor.
 
-    :raises ProtocolError: the descriptor is no sync_file; it is closed then.
+    :raises ProtocolError: the descriptor isn't a sync_file; this function has closed it.
     """
     try:
         return fence_from_fd(fd)
@@ -200,7 +196,7 @@ class PacketReader:
     """
     Reads packets into one buffer; use it from one thread only.
 
-    :param size: size in bytes of the longest packet that may come.
+    :param size: size in bytes of the longest valid packet; longer ones are protocol errors.
     """
 
     def __init__(self, size: int) -> None:
@@ -212,7 +208,7 @@ class PacketReader:
         """
         Read the next packet into ``packet``; return its size and its descriptors.
 
-        Return ``None`` if no packet waits. A size of 0 means EOF.
+        Return ``None`` if no packet has arrived. A size of 0 means that the connection has ended.
 
         :raises ProtocolError: the packet was truncated, or has more than *most_fds* descriptors.
         """
@@ -221,8 +217,8 @@ class PacketReader:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
-            # The kernel reports this once, if the peer closed before it read all our packets. The
-            # next call returns what the peer had sent.
+            # The kernel reports this once if the peer closed before it read all our packets. The
+            # next call returns the packets that the peer had sent.
             except ConnectionResetError:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
@@ -258,13 +254,14 @@ _BACKLOG = 128
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """
-    Return the folder for sockets.
+    Return the folder for sockets; don't make it.
 
     It is ``$ZC_RUNTIME_DIR`` if that is set, else ``$XDG_RUNTIME_DIR/zc_perception`` if this user
     can use it, else ``/tmp/zc_perception-UID``.
     """
     if named := environment.get('ZC_RUNTIME_DIR'):
-        return Path(os.path.abspath(named))  # its readers may run in other working folders
+        # Make it absolute, because it is sent to processes with other working folders.
+        return Path(os.path.abspath(named))
     runtime = environment.get('XDG_RUNTIME_DIR')
     if runtime and _has_room(Path(runtime)):
         return Path(runtime) / _NAME
@@ -273,9 +270,9 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def _has_room(runtime: Path) -> bool:
     """
-    Say whether our folder exists in *runtime* or can be made there.
+    Return whether our folder exists in *runtime* or can be made there.
 
-    In programs that su, cron or docker started, XDG_RUNTIME_DIR often belongs to another user.
+    Programs started by su, cron or docker often have another user's XDG_RUNTIME_DIR.
     """
     return runtime.is_absolute() and (
         os.path.isdir(runtime / _NAME) or os.access(runtime, os.W_OK | os.X_OK, effective_ids=True)
@@ -284,9 +281,9 @@ def _has_room(runtime: Path) -> bool:
 
 def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
     """
-    If XDG_RUNTIME_DIR can't be used, say where the sockets are in its place, and what to do.
+    Return a warning if XDG_RUNTIME_DIR can't be used: which folder replaces it, and what to do.
 
-    Return an empty text if it can be used or isn't set.
+    Return an empty text if XDG_RUNTIME_DIR can be used, or isn't needed.
     """
     runtime = environment.get('XDG_RUNTIME_DIR')
     if environment.get('ZC_RUNTIME_DIR') or not runtime or _has_room(Path(runtime)):
@@ -302,9 +299,7 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
 
 def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
     """
-    Return the folder for sockets; make it if it doesn't exist.
-
-    Its mode is 0700. With *group* it belongs to that group and has mode 0750.
+    Return :func:`default_folder`; make it with mode 0700, or give it to *group* with mode 0750.
 
     :raises ConfigError: the folder can't be made, is a symbolic link, belongs to another user, or
         is open to others.
@@ -378,19 +373,19 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
 
 
 def _excess(path: Path) -> int:
-    """Return by how many bytes a socket's path, or its first name, exceeds SUN_PATH."""
+    """Return by how many bytes a socket's path, or its temporary path, exceeds SUN_PATH."""
     longest = max(len(os.fsencode(path.name)), _STARTING_LENGTH)
     return len(os.fsencode(path.parent)) + 1 + longest - SUN_PATH
 
 
 def check_place(path: Path, parameter: str) -> None:
     """
-    Check that a socket may be made at *path*, which the user has set.
+    Check that it is safe to make a socket at *path*, which the user has set.
 
-    The folder must belong to this user, and nobody else may be able to write to it.
+    The folder must belong to this user, and no other user may be able to write to it.
 
-    :param parameter: the parameter's name, for messages.
-    :raises ConfigError: the socket may not be made there.
+    :param parameter: the parameter's name, for the error's text.
+    :raises ConfigError: it isn't safe.
     """
     named = f"parameter '{parameter}' is '{path}'"
     if not path.is_absolute():
@@ -446,10 +441,10 @@ def listen(
     """
     Return a non-blocking socket that listens at *path*.
 
-    The socket gets the name *path* only when it listens already. So if no process listens at such
-    a name, the socket is a leftover and may be removed.
+    The socket gets a temporary name first, and is renamed to *path* after it listens. So a socket
+    at *path* at which no process listens was left by a killed process, and may be removed.
 
-    :param step: advice for the message if the socket can't be made.
+    :param step: advice for the error's text if the socket can't be made.
     :raises ConfigError: a process listens there already, or the folder can't be written.
     """
     starting = starting_path(path)
@@ -480,9 +475,9 @@ def listen(
 
 def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool | None:
     """
-    Say whether there is a socket at *path* at which no process listens.
+    Return whether *path* is a socket at which no process listens.
 
-    Return ``False`` if a process listens, ``None`` if there is no socket or we can't tell.
+    Return ``False`` if a process listens, ``None`` if *path* isn't a socket or can't be checked.
     """
     with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as probe:
         try:
@@ -513,8 +508,8 @@ def remove_stale(folder: Path) -> int:
         *folder.glob(f'*{ANNOUNCEMENT_SUFFIX}'),
     ):
         with contextlib.suppress(OSError):
-            # Keep young files: under its first name a socket refuses connections until it listens,
-            # and its announcement comes only after that.
+            # Keep files younger than _STARTING_S: a starting producer may not listen yet, and it
+            # writes its announcement only when it listens.
             young = time.time() - path.lstat().st_mtime < _STARTING_S
             if path.suffix == ANNOUNCEMENT_SUFFIX:
                 if not young and not os.path.lexists(path.with_suffix(SUFFIX)):

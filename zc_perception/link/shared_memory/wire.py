@@ -14,10 +14,11 @@
 # limitations under the License.
 
 """
-Pack and parse the messages of docs/wire.md, and nothing else.
+Pack and parse the messages of docs/wire.md.
 
-Parsing accepts any bytes, and raises only ProtocolError. The functions for FRAME and RELEASE run
-for every frame, so they work on a buffer that is used again for each packet.
+Parsers accept any bytes. They raise ProtocolError if these aren't a valid message of the type, and
+no other error. The functions for FRAME and RELEASE run for every frame, so they read from a buffer
+that is reused for each packet.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ Packet = bytes | bytearray | memoryview
 
 class Hello(NamedTuple):
     """
-    What a consumer asks for; the fields are those of HELLO in docs/wire.md.
+    A consumer's request; the fields are those of HELLO in docs/wire.md.
 
-    :param waits: whether the consumer understands NOTED and waits for buffers.
+    :param waits: whether the consumer understands NOTED, and waits until there are buffers.
     """
 
     window: int
@@ -108,7 +109,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """What a producer grants; the fields are those of WELCOME in docs/wire.md."""
+    """A producer's answer to HELLO; the fields are those of WELCOME in docs/wire.md."""
 
     window: int
     depth: int
@@ -124,7 +125,7 @@ class Refused(NamedTuple):
 
 
 class BuffersMessage(NamedTuple):
-    """What BUFFERS tells about a slot's buffers, without their descriptors."""
+    """The description of a slot's buffers in BUFFERS, without their descriptors."""
 
     uid: int
     layout: ImageLayout
@@ -134,7 +135,7 @@ class BuffersMessage(NamedTuple):
 
 
 class ReleaseMessage(NamedTuple):
-    """What RELEASE tells: the frame that the consumer gives back, and whether a fence came too."""
+    """A RELEASE: the frame that the consumer gives back, and whether a fence came with it."""
 
     uid: int
     generation: int
@@ -152,11 +153,7 @@ def _require_window(window: int, depth: int, what: str) -> None:
 
 
 def message_type(packet: Packet) -> MessageType:
-    """
-    Return the type of a whole packet, after checking its header and its length.
-
-    :raises ProtocolError: the header or the length is wrong.
-    """
+    """Return the type of a whole packet, after checking its header and its length."""
     size = len(packet)
     _require(size >= HEADER.size, 'length', f'a packet of {size} bytes has no header')
     kind, length, zero = HEADER.unpack_from(packet)
@@ -295,13 +292,9 @@ def pack_hello(hello: Hello) -> bytes:
 
 
 def parse_hello(packet: Packet) -> Hello:
-    """
-    Return the HELLO in *packet*.
-
-    :raises ProtocolError: it is no valid HELLO; the code is VERSION if only the version is wrong.
-    """
-    # Check the fields that all versions have first, so that a consumer of a later version is
-    # refused because of its version, not because of other fields.
+    """Return the HELLO in *packet*; if only its version is wrong, the error's code is VERSION."""
+    # First check the fields that all versions share. So a consumer of a later version is refused
+    # for its version, not for other fields.
     _require(
         len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO'
     )
@@ -374,7 +367,9 @@ def parse_hello(packet: Packet) -> Hello:
         )
     except ConfigError as error:
         raise ProtocolError(
-            'constraints', f"this producer can't judge them: {error}", RefusalCode.CONSTRAINTS
+            'constraints',
+            f"this producer can't read the constraints: {error}",
+            RefusalCode.CONSTRAINTS,
         ) from None
     wanted = _parse_id(publisher_id, 'HELLO') if any(publisher_id) else ''
     return Hello(
@@ -391,11 +386,7 @@ def parse_hello(packet: Packet) -> Hello:
 
 
 def pack_welcome(welcome: Welcome) -> bytes:
-    """
-    Return *welcome* as a packet.
-
-    :raises ConfigError: see :func:`check_publisher_id`.
-    """
+    """Return *welcome* as a packet; raise ConfigError like :func:`check_publisher_id`."""
     return WELCOME.pack(
         MessageType.WELCOME,
         WELCOME.size,
@@ -411,11 +402,7 @@ def pack_welcome(welcome: Welcome) -> bytes:
 
 
 def parse_welcome(packet: Packet) -> Welcome:
-    """
-    Return the WELCOME in *packet*.
-
-    :raises ProtocolError: *packet* is no valid WELCOME.
-    """
+    """Return the WELCOME in *packet*."""
     _expect(packet, MessageType.WELCOME)
     _, _, _, version, zero1, window, depth, zero2, zero3, publisher_id = WELCOME.unpack_from(
         packet
@@ -432,13 +419,7 @@ def pack_refused(refused: Refused) -> bytes:
 
 
 def parse_refused(packet: Packet) -> Refused:
-    """
-    Return the REFUSED in *packet*, with any code and any text.
-
-    An unknown code becomes PROTOCOL, and bytes that are no UTF-8 are replaced.
-
-    :raises ProtocolError: *packet* is no REFUSED.
-    """
+    """Return the REFUSED in *packet*; an unknown code becomes PROTOCOL, invalid UTF-8 U+FFFD."""
     _expect(packet, MessageType.REFUSED)
     text = _text_after(REFUSED, packet)
     code = REFUSED.unpack_from(packet)[3]
@@ -453,11 +434,7 @@ def pack_noted(text: str) -> bytes:
 
 
 def parse_noted(packet: Packet) -> str:
-    """
-    Return the text of a NOTED: why the consumer has to wait. Bytes that are no UTF-8 are replaced.
-
-    :raises ProtocolError: *packet* is no NOTED.
-    """
+    """Return the text of a NOTED: why the consumer must wait. Invalid UTF-8 becomes U+FFFD."""
     _expect(packet, MessageType.NOTED)
     return printable(_text_after(HEADER, packet))
 
@@ -499,10 +476,8 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
     """
     Return the BUFFERS in *packet*.
 
-    This checks only ranges and reserved fields; validate_layout() checks whether the planes fit
-    into the buffers.
-
-    :raises ProtocolError: *packet* is no valid BUFFERS.
+    Only ranges and reserved fields are checked. The caller must check with validate_layout() that
+    the planes fit into the buffers.
     """
     _expect(packet, MessageType.BUFFERS)
     fields = BUFFERS.unpack_from(packet)
@@ -563,11 +538,9 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
 
 def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
     """
-    Return the fields of the FRAME at the begin of *buffer*, from ``type`` to ``flags``.
+    Return the fields of the FRAME at the start of *buffer*, from ``type`` to ``flags``.
 
-    The message has *size* bytes; its frame_id comes after the fields.
-
-    :raises ProtocolError: it is no valid FRAME.
+    The message has *size* bytes. After these fields comes its frame_id, which isn't returned.
     """
     if FRAME.size <= size <= MAX_FRAME:
         fields = FRAME.unpack_from(buffer)
@@ -586,7 +559,7 @@ def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
     """
     Return uid and generation if the first *size* bytes of *buffer* are a RELEASE without a fence.
 
-    Nearly all messages of consumers are such. Return ``None`` for all others.
+    Return ``None`` for any other message. This fast path handles nearly all consumers' messages.
     """
     if size != RELEASE.size:
         return None
@@ -599,11 +572,7 @@ def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
 
 
 def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
-    """
-    Return the RELEASE in the first *size* bytes of *buffer*.
-
-    :raises ProtocolError: they are no valid RELEASE.
-    """
+    """Return the RELEASE in the first *size* bytes of *buffer*."""
     if size == RELEASE.size:
         kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
         if (
@@ -629,10 +598,6 @@ def pack_retired(uid: int) -> bytes:
 
 
 def parse_retired(packet: Packet) -> int:
-    """
-    Return the slot's uid in a BUFFER_RETIRED.
-
-    :raises ProtocolError: *packet* is no BUFFER_RETIRED.
-    """
+    """Return the slot's uid in a BUFFER_RETIRED."""
     _expect(packet, MessageType.BUFFER_RETIRED)
     return int(RETIRED.unpack_from(packet)[3])
