@@ -14,13 +14,12 @@
 # limitations under the License.
 
 """
-Play recordings of zc_record and rosbag2: the pictures of one topic.
+Play the pictures of one topic of a recording made by zc_record or rosbag2.
 
-Recordings are in MCAP or SQLite format, in folders or single files.
-
-The ``rosbags`` library, which needs no ROS, reads the storage and the messages,
-``sensor_msgs/Image``, ``CompressedImage`` and ``foxglove_msgs/CompressedVideo``. It does not copy
-the pixels. Frames of a recording of zc_record keep their format and every bit.
+A recording is a folder or a single file, in MCAP or SQLite format. The ``rosbags`` library, which
+needs no ROS, reads it without copying pixels. The topic's messages are ``sensor_msgs/Image``,
+``CompressedImage`` or ``foxglove_msgs/CompressedVideo``. Frames that zc_record wrote as ``Image``
+keep their format and every bit.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ from zc_perception.pixel.raw_picture import DEPTHS, ENCODINGS, layout_of, RawPic
 
 
 class _Finished(io.RawIOBase):
-    """The complete part of an unfinished file, followed by the end that the file lacks."""
+    """An unfinished MCAP file's complete records, followed by the end that the file lacks."""
 
     def __init__(self, path: Path, contents: Contents) -> None:
         self._file = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()
@@ -160,7 +159,7 @@ string frame_id
 uint8[] data
 string format
 """
-"""The definition of CompressedVideo messages; their package need not be installed."""
+"""ROS definition of CompressedVideo. With it, package foxglove_msgs need not be installed."""
 _CODECS = {'h264': 'h264', 'h265': 'hevc', 'vp9': 'vp9', 'av1': 'libdav1d'}
 
 
@@ -183,12 +182,12 @@ class TopicDecoder:
         self._colours: Colorimetry | None = None
 
     def restart(self) -> None:
-        """Note that the next picture is the recording's first."""
+        """Discard the decoder's state, because the recording is played from its start again."""
         self._codec = None
 
     def decode(self, form: str, data: NDArray[Any]) -> Any:
         """
-        Return a message's picture as a frame of PyAV.
+        Return a message's picture as a frame of PyAV; *form* names its codec, such as ``h264``.
 
         :raises FormatError: the picture is damaged, or pictures that it refers to are missing.
         :raises RecordingError: the video has B-frames, so that a picture's time can't be known.
@@ -197,7 +196,7 @@ class TopicDecoder:
             raise FormatError(f"format '{form[:60]}' is none of {', '.join(_CODECS)}")
         if self._codec is None or form != self._format:
             self._format, self._codec = form, self._av.CodecContext.create(_CODECS[form], 'r')
-            # The decoder returns one picture for each message, and reports damage, as in video.py.
+            # These options make the decoder return one picture for each message and report damage.
             self._codec.thread_type = 'SLICE'
             detect = {'err_detect': 'explode'} if form == 'h265' else {}
             self._codec.options = {'flags': 'low_delay', **detect}
@@ -215,7 +214,9 @@ class TopicDecoder:
 
     def begin(self, frame: Any, size: tuple[int, int]) -> Colorimetry:
         """
-        Return the colorimetry of frames of *size* that are made from pictures like this one.
+        Prepare to write pictures like *frame* into NV12 planes of *size*.
+
+        Return the colorimetry that these planes will have.
 
         :raises FormatError: the picture's colours have no conversion.
         """
@@ -225,7 +226,7 @@ class TopicDecoder:
 
     def write(self, frame: Any, planes: Sequence[NDArray[Any]]) -> None:
         """
-        Write a picture's pixels.
+        Write a picture's pixels into the planes; call :meth:`begin` before.
 
         :raises RecordingError: the picture's colorimetry differs from that of the first picture.
         """
@@ -246,7 +247,7 @@ _NANOSECONDS = 1_000_000_000
 
 class EncodedPicture(NamedTuple):
     """
-    A compressed picture, or a picture of a video.
+    A compressed picture (PNG, JPEG, …), or one picture of a video.
 
     :param format: image_transport's text, such as ``bgr8; jpeg compressed bgr8``; for a video a
         codec such as ``h264``.
@@ -261,8 +262,7 @@ class EncodedPicture(NamedTuple):
 Picture = RawPicture | EncodedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
-# The most unreadable pictures at the start of an undamaged recording, which may begin between key
-# frames.
+# A recording may begin between key frames; this many pictures at its start may be unreadable.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
 
@@ -284,11 +284,11 @@ def _storage_files(folder: Path) -> list[Path]:
 
 def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Picture]:
     """
-    Return the fields of a serialised message; the pixels are a view of *content*.
+    Return header and picture of a serialised message; the pixels are a view of *content*.
 
-    Only the message's completeness is checked.
+    Only the message's completeness is checked, not its values.
 
-    :param store: the message types of rosbags.
+    :param store: the type store of rosbags, which can deserialise *msgtype*.
     :raises FormatError: *content* isn't such a message.
     """
     if content[: len(ZSTD)] == ZSTD:
@@ -314,7 +314,7 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
 
 
 def _opened(path: Path) -> tuple[Any, Any]:
-    """Open the recording's reader; return it and the types of messages."""
+    """Open a recording; return its reader and the type store (both objects of rosbags)."""
     try:
         library, types = (
             importlib.import_module(f'rosbags.{name}') for name in ('rosbag2', 'typesys')
@@ -336,7 +336,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
     try:
         reader = library.Reader(RecordedPath(path))
         reader.open()
-    # the library has several error classes, and for a damaged file its parsers raise further ones
+    # rosbags has several error classes, and its parsers raise still others for a damaged file
     except Exception as error:
         raise ConfigError(
             f"recording '{path}' can't be opened: {_first_line(error)}; {_advice(path)}"
@@ -347,7 +347,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
 
 
 def _advice(path: Path) -> str:
-    """Return what to do about a recording that can't be opened."""
+    """Return the command that may repair a recording that can't be opened."""
     files = [path] if path.is_file() else _storage_files(path)
     for file in files:
         if file.suffix == '.mcap' and not _has_end(file):
@@ -379,10 +379,10 @@ def _first_line(error: Exception) -> str:
 
 class BagSource(FrameSource):
     """
-    The pictures of one topic, with their recorded headers, at the times of their stamps.
+    Plays the pictures of one topic, with recorded headers, timed by their stamps.
 
-    The pictures' size must not change; their encoding may. A picture that can't be read is left
-    out and counted.
+    All pictures must have one size; their encodings may differ. An unreadable picture is left out
+    and counted.
 
     :param topic: name of the topic; empty: the only topic that has pictures.
     :raises ConfigError: the recording or the topic can't be used; the message lists the topics
@@ -419,7 +419,7 @@ class BagSource(FrameSource):
             raise
 
     def _choose_format(self) -> None:
-        """Return the recorded format, if it is known and no picture is scaled; else NV12."""
+        """Set the frames' format: the recorded one if it is known and not scaled, else NV12."""
         self._writer: PlaneWriter | None = None
         if self._decoder is not None:
             try:
@@ -446,17 +446,13 @@ class BagSource(FrameSource):
         try:
             _, _, content = next(self._reader.messages(connections=connections))
             _, picture = read_message(self._store, connections[0].msgtype, content)
-        # rosbags has no common base class of its errors; playing the topic reports this one
+        # rosbags' errors have no common base class; playing the topic reports the error
         except Exception:
             return False
         return _is_depth(picture)
 
     def _look(self) -> tuple[int, int]:
-        """
-        Return the size of the first picture in pixels.
-
-        The rate of the first few pictures goes into :attr:`framerate`.
-        """
+        """Return the first picture's size; set :attr:`framerate` from the first pictures."""
         self.restart()
         stamps: list[int] = []
         size, reason = None, 'it has no picture'
@@ -487,7 +483,7 @@ class BagSource(FrameSource):
         return None if entry is None else (entry[1], entry[2])
 
     def _moment(self) -> Moment | None:
-        """Return a message's time; for an unreadable message the time at which it was recorded."""
+        """Return the next message's time: its stamp, or when it was recorded if unreadable."""
         entry = self._next_message()
         if entry is None:
             return None
@@ -506,14 +502,14 @@ class BagSource(FrameSource):
         if self._first_ns is None:
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
-        # Limit a gap: if the clock was set forward while recording, the replay would pause for
-        # that time.
+        # If the clock was set while recording, the stamps jump. The replay would pause for that
+        # time, so the recorder's times are used then.
         return Moment(
             by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
         )
 
     def _decode(self) -> None:
-        """Decode every picture of a video, also unwanted ones: later pictures need them."""
+        """Decode a video's picture even if it will be skipped: later pictures need it."""
         picture = self._picture
         if self._decoder is not None and isinstance(picture, EncodedPicture):
             try:
@@ -554,7 +550,7 @@ class BagSource(FrameSource):
         colours: Colorimetry,
         planes: Sequence[NDArray[Any]],
     ) -> None:
-        """Write a picture in its recorded format."""
+        """Write a picture whose format zc_record noted; copy its bytes unless it is scaled."""
         size = picture.width, picture.height
         self._check_size(*size)
         layout = tight_layout(fourcc, *size)
@@ -568,7 +564,7 @@ class BagSource(FrameSource):
             np.copyto(plane, source)
 
     def _size_of(self, picture: Picture) -> tuple[int, int]:
-        """Return the picture's own size."""
+        """Return a picture's own size; keep a video's frame for :meth:`_choose_format`."""
         if self._decoder is not None and isinstance(picture, EncodedPicture):
             self._first_frame = picture.frame
             return picture.frame.width, picture.frame.height
@@ -601,7 +597,7 @@ class BagSource(FrameSource):
         reader, self._reader = self._reader, None
         if reader is not None:
             self._messages = iter(())
-            with contextlib.suppress(Exception):  # a damaged storage may raise also at its end
+            with contextlib.suppress(Exception):  # closing a damaged storage may raise
                 reader.close()
 
 
@@ -613,7 +609,6 @@ def _encoding(picture: Picture) -> str:
 
 
 def _is_depth(picture: Picture) -> bool:
-    """Tell whether a message is a depth image."""
     if isinstance(picture, EncodedPicture) and 'compressedDepth' in picture.format:
         return True
     return _encoding(picture) in DEPTHS
@@ -623,7 +618,7 @@ def _raw(picture: Picture) -> RawPicture:
     """
     Return *picture*, decoded if it is compressed.
 
-    A Bayer picture is compressed as a grey picture.
+    ROS compresses a Bayer picture as a grey one, so its Bayer encoding is restored.
     """
     if isinstance(picture, RawPicture):
         return picture
@@ -654,7 +649,7 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
             continue
         try:
             topics = read_contents(file).topics.values()
-        # the file has no summary that this package can read; rosbags can read it without
+        # this package needs the file's summary for this, but rosbags can play the file without it
         except (RecordingError, OSError):
             continue
         for recorded in topics:
@@ -690,7 +685,7 @@ def _choose(
     """
     Return the topic to play: the wanted one, or the only one with pictures.
 
-    Depth images don't count as pictures.
+    If several topics have pictures, depth images don't count, then videos don't.
     """
     found = [
         f'{name} ({info.msgtype}, {info.msgcount} messages)'

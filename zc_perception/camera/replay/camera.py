@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 _RAW = ('.nv12', '.yuv')
 STAMPS = ('now', 'recorded')
 """
-Which stamps frames get: those of the replay, or the recorded ones.
+Values of parameter ``stamps``.
 
-``now``: the ROS clock's time, with the camera's frame_id. ``recorded``: the recording's own
-headers.
+``now``: a frame gets the ROS clock's time and the camera's frame_id. ``recorded``: it gets the
+recorded header.
 """
 
 
@@ -54,17 +54,15 @@ def open_source(
     path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = ''
 ) -> FrameSource:
     """
-    Return the source of *path*.
+    Open a recording and return it as a source of frames.
 
-    A folder is a recording of zc_record or rosbag2, or a folder of pictures; ``.mcap`` and
-    ``.db3`` are recordings too, a single picture is a recording of one frame; anything else is a
-    video.
+    A folder has a recording of zc_record or rosbag2, or pictures. A file is such a recording
+    (``.mcap``, ``.db3``), a single picture, which is one frame, or else a video.
 
-    :param path: as :func:`recording_path` returns it.
+    :param path: the value of parameter ``video``.
     :param width: width of the frames in pixels; 0: the recording's own.
     :param height: height of the frames in pixels; 0: the recording's own.
-    :param framerate: for recordings without a rate of their own: pictures, and videos without a
-        plausible one.
+    :param framerate: frames per second of pictures, and of videos without a plausible rate.
     :param topic: name of the topic of a rosbag2 recording.
     :raises ConfigError: the recording can't be used.
     :raises LayoutError: an odd width or height.
@@ -106,15 +104,15 @@ class ReplayCamera(DrawnCamera):
     """
     Plays a recording at its own pace, or each frame once as fast as consumers take it.
 
-    If no slot is free, a frame is left out without being decoded. A damaged frame is left out and
-    counted as bad.
+    A damaged frame is left out and counted as bad.
 
-    With parameter ``keep_all`` every frame comes exactly once, a frame waits for a free slot, and
-    the recording is not repeated. Without it the recording may be repeated, and recorded stamps go
-    on increasing then.
+    With parameter ``keep_all``, every frame is published exactly once: it waits for a free slot,
+    and the recording is not repeated. Otherwise, a frame for which no slot is free is skipped
+    without being decoded. Parameter ``loop`` repeats the recording; recorded stamps continue to
+    increase.
 
-    :raises ConfigError: the recording can't be used, or can't be read up to the wanted start, or
-        has no frame there.
+    :raises ConfigError: the recording can't be used, or not be read up to parameter
+        ``replay_start``, or ends before it.
     :raises LayoutError: an odd width or height.
     """
 
@@ -128,7 +126,7 @@ class ReplayCamera(DrawnCamera):
                                            'Empty: the only topic with pictures.')),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '',
                       0.01, 100.0),
-        ParameterSpec('replay_start', 0.0, 'this much time at the beginning is left out.', 's',
+        ParameterSpec('replay_start', 0.0, 'skip this much time of the recording at first.', 's',
                       0.0, 1e6),
         ParameterSpec('stamps', 'now', ('stamps of frames. now: the time of the replay. '
                                         'recorded: the recorded ones.'), choices=STAMPS),
@@ -200,7 +198,7 @@ class ReplayCamera(DrawnCamera):
                 "camera replay has no recording: parameter 'video' is empty", advice, camera.node
             )
         path = camera['video']
-        # opening the recording reports what is wrong with it
+        # if the path is wrong, try_recording reports it below
         with contextlib.suppress(ConfigError):
             path = local_path(path, 'video')
         asked = {
@@ -239,10 +237,9 @@ class ReplayCamera(DrawnCamera):
     @contextlib.contextmanager
     def _reading(self) -> Iterator[FrameSource]:
         """
-        Guard a with-block that reads the source.
+        Give the source to a with-block that reads it.
 
-        If the source raises an error in the block, the camera ends with a message that names the
-        frame.
+        If reading raises an error, end the camera, and add the frame's number to the message.
         """
         try:
             yield self._source
@@ -282,11 +279,11 @@ class ReplayCamera(DrawnCamera):
         return stamps.notice() if self._recorded and stamps is not None else ''
 
     def facts(self) -> Mapping[str, object]:
-        """Return what is wrong with recorded stamps."""
+        """Return the fault of the recorded stamps, for diagnostics; empty: there is none."""
         return {'stamp_trouble': self._stamp_trouble()} if self._recorded else {}
 
     def _next(self) -> Moment | None:
-        """Return the frame that is due: a frame that still waits for a slot, or the next one."""
+        """Return the frame to play now: one that still waits for a slot, or the next one."""
         if self._moment is None and not self._ended:
             with self._reading() as source:
                 self._moment = source.advance()
@@ -338,7 +335,7 @@ class ReplayCamera(DrawnCamera):
             )
             return Header(stamp, frame_id)
         stamp = self._stamp()
-        if self._last_stamp_ns is not None:  # recorded times may repeat
+        if self._last_stamp_ns is not None:  # frames may have equal recorded times
             stamp = max(stamp, self._last_stamp_ns + 1)
         self._last_stamp_ns = stamp
         return Header(stamp, self._frame_id)
@@ -366,9 +363,9 @@ class ReplayCamera(DrawnCamera):
 
 def try_recording(text: str) -> dict[str, Any]:
     """
-    Tell whether a recording can be played: open it as the capture node does, and close it.
+    Open a recording as the capture node does; return its size, or the error.
 
-    :param text: JSON: ``video`` and the options of :func:`open_source`.
+    :param text: JSON: ``video`` and the keyword arguments of :func:`open_source`.
     """
     wanted = json.loads(text)
     try:

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Decode pictures by OpenCV, and play folders of pictures.
+Play folders of pictures, which OpenCV decodes.
 
-Files come in the order in which people number them: 2.png comes before 10.png.
+Files are sorted by the numbers in their names: 2.png comes before 10.png.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ENTRY_BYTES = 12
 _NUMBERS = {3: 'H', 4: 'I'}
 _NO_LENGTH = (0x01, *range(0xD0, 0xD8))
 _SCAN, _APP1 = 0xDA, 0xE1
-# Each name is the corner of the upright picture at which the first stored row begins.
+# For each EXIF orientation but UPRIGHT, the function that turns the picture upright.
 _TURNS: Mapping[int, Callable[[NDArray[Any]], Any]] = {
     2: lambda picture: cv2.flip(picture, 1),
     3: lambda picture: cv2.rotate(picture, cv2.ROTATE_180),
@@ -77,7 +77,7 @@ def turned(picture: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def _exif_blocks(view: memoryview) -> Iterator[memoryview]:
-    """Return the blocks of EXIF data, each a little TIFF file."""
+    """Yield the blocks of EXIF data; each has the structure of a TIFF file."""
     if view[:2] == _JPEG:
         yield from _in_jpeg(view)
     elif view[:8] == _PNG:
@@ -89,7 +89,7 @@ def _exif_blocks(view: memoryview) -> Iterator[memoryview]:
 def _in_jpeg(view: memoryview) -> Iterator[memoryview]:
     at = 2
     while True:
-        # Decoders skip fill bytes and stray ones between segments.
+        # Between segments, skip fill bytes and stray bytes, as decoders do.
         while view[at] != 0xFF or view[at + 1] in (0x00, 0xFF):
             at += 1
         marker, at = view[at + 1], at + 2
@@ -108,10 +108,12 @@ def _in_chunks(
     view: memoryview, at: int, head: str, wanted: bytes, *, after: int, padded: bool
 ) -> Iterator[memoryview]:
     """
-    Yield the chunks of a PNG or RIFF file.
+    Yield the content of each chunk of kind *wanted* in a PNG or RIFF file.
 
-    :param after: number of bytes behind a chunk's content.
-    :param padded: whether a content of an odd length is followed by one more byte.
+    :param at: place of the first chunk in *view*.
+    :param head: struct format of a chunk's kind and length, in either order.
+    :param after: number of bytes that follow each chunk's content.
+    :param padded: whether one more byte follows a content of odd length.
     """
     while at < len(view):
         first, second = struct.unpack_from(head, view, at)
@@ -153,13 +155,13 @@ _PNM = re.compile(rb'P[2356]' + rb'(?:\s|#[^\n]*\n)+(\d+)' * 3)
 
 def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
     """
-    Decode a picture (PNG, JPEG, …), turned as its EXIF data say, without alpha.
+    Decode a picture (PNG, JPEG, …), turn it upright by its EXIF data, and drop alpha.
 
     The result is bgr8, mono8 or mono16. Colours have 8 bits; grey levels have 16 bits if the file
     has 16, as depth images do.
 
-    :raises FormatError: the picture can't be decoded; the message is a sentence without its
-        subject, which the caller adds.
+    :raises FormatError: the picture can't be decoded; the message lacks its subject, which the
+        caller has to put before it.
     """
     if not content.size:
         raise FormatError(_NO_PICTURE)
@@ -184,19 +186,19 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
 
 
 def _white(content: NDArray[np.uint8], dtype: np.dtype[Any]) -> int:
-    """Return the level of white. PNM files state it, but OpenCV ignores it."""
+    """Return the pixel value of white. PNM files state it, but OpenCV ignores it."""
     named = _PNM.match(content[:1024].tobytes())
     return (int(named[3]) or 1) if named else _WHITE[dtype]
 
 
 def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """Return a key that sorts numbers in a name as numbers, then by the name itself."""
+    """Return a sort key that compares numbers in names by value: '2.png' < '10.png'."""
     parts = re.split(r'(\d+)', name.lower())
     return [(1, int(part), '') if part.isdecimal() else (0, 0, part) for part in parts], name
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return the picture files of *folder* in order, without hidden files."""
+    """Return the picture files of *folder*, sorted by :func:`natural_key`, without hidden ones."""
     found = [
         path
         for path in folder.iterdir()
@@ -209,8 +211,8 @@ class ImageSource(FrameSource):
     """
     Plays pictures at a given rate, because pictures have no times of their own.
 
-    All pictures must have one size after they are turned upright, because a folder with several
-    sizes isn't a camera's recording.
+    All pictures must have one size after they are turned upright; other folders aren't a camera's
+    recording.
     """
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
@@ -278,7 +280,7 @@ class ImageSource(FrameSource):
 
 
 def _read_picture(path: Path) -> RawPicture:
-    """Read a file; OpenCV isn't used, because it prints an error for a file that it can't open."""
+    """Read and decode a file, without cv2.imread, which prints an error if it can't open it."""
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:

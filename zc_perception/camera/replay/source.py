@@ -16,11 +16,11 @@
 """
 The base of the sources that the replay camera plays.
 
-:func:`recording_path` returns the path of a recording. :func:`refuse_foreign` recognises by their
-first bytes files that are not recordings. :class:`FrameSource` is the interface of each kind of
-recording. :class:`PlaneWriter` makes NV12 planes of its pictures; a conversion is one pass over
-the pixels, including scaling (Bayer needs one pass more). :class:`RecordedStamps` replaces useless
-stamps of cameras without a clock, which are 0 or never change.
+:func:`recording_path` returns the path of a recording. :func:`refuse_foreign` finds files that
+are not recordings, by their first bytes. :class:`FrameSource` is the interface of each kind of
+recording. :class:`PlaneWriter` converts pictures to NV12 planes and scales them, in one pass over
+the pixels (two for Bayer). :class:`RecordedStamps` replaces useless stamps: cameras without a
+clock stamp frames with 0 or with one constant.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _SECRET = re.compile(r'(?<=://)[^/@]*@')
 
 def recording_path(video: str) -> str:
     """
-    Return the path that parameter ``video`` means.
+    Return the local path of the recording that parameter ``video`` names.
 
-    :raises ConfigError: the path is empty, is the URL of a stream, doesn't exist, or is a pipe or
-        device, which could block for ever.
+    :raises ConfigError: *video* is empty, the URL of a stream, or a path that doesn't exist or is
+        a pipe or device; reading these could block for ever.
     """
     if not video:
         raise ConfigError(
@@ -109,16 +109,16 @@ _FOREIGN = (
     ),
 )
 """
-For each kind of foreign file: what it is, its first bytes, and how to get the recording in it.
+Kinds of files that can't be played: name, first bytes, and how to extract the recording.
 
-In the last text PATH is the file's path, and TARGET the path without suffix.
+In the last text PATH stands for the file's path, and TARGET for this path without suffix.
 """
 _TAR_AT = 257
 BAG_MAGIC = {SUFFIX: MAGIC, '.db3': b'SQLite format 3\0'}
 """
-By suffix, the first bytes of rosbag2's storage files.
+The first bytes of rosbag2's storage files, by suffix.
 
-rosbags recognises these files by their suffixes, in lower case.
+The keys are in lower case, because rosbags accepts no other suffixes.
 """
 
 
@@ -126,7 +126,7 @@ def refuse_foreign(path: Path) -> None:
     """
     Refuse a file whose first bytes don't belong to a recording or don't fit its name.
 
-    :raises ConfigError: the file is refused; the message says what it is and what to do.
+    :raises ConfigError: the file is refused; the message names its kind and the next step.
     """
     try:
         with path.open('rb') as file:
@@ -159,11 +159,12 @@ def refuse_foreign(path: Path) -> None:
 
 class RecordedStamps:
     """
-    Makes the stamps of a recording's frames, in the frames' order.
+    Replaces useless stamps of a recording's frames, given in the frames' order.
 
-    A stamp is useless if it is 0 or equal to the previous frame's stamp. Such a frame gets the
-    last good stamp plus the time since then by the recorder's clock, or the recorder's time if no
-    stamp was good yet. Good stamps are not changed, because other recorded messages refer to them.
+    A stamp is useless if it is 0 or equal to the previous frame's stamp. Its frame gets the last
+    good stamp plus the time since then by the recorder's clock. Before the first good stamp, a
+    frame gets the recorder's time. Good stamps don't change: other recorded messages refer to
+    them.
     """
 
     def __init__(self, name: str) -> None:
@@ -173,7 +174,7 @@ class RecordedStamps:
         self.restart()
 
     def restart(self) -> None:
-        """Note that the recording is played again from its start."""
+        """Forget the stamps so far, because the recording is played from its start again."""
         self._before: int | None = None
         self._good: tuple[int, int] | None = None
         self._given: int | None = None
@@ -214,7 +215,7 @@ class RecordedStamps:
 
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
-"""The rate is computed from this many first frames, because later ones may have gaps."""
+"""Number of first frames from which the rate is computed; later frames may have gaps."""
 
 
 @dataclass(frozen=True)
@@ -234,11 +235,10 @@ class FrameSource(ABC):
     """
     A source of frames in their order.
 
-    Only one thread uses it. Frames of another size than *width* and *height* are scaled.
+    Only one thread may use it. Frames are scaled to *width* and *height*.
 
     :param name: the recording's name, for messages.
-    :param framerate: the recording's frames per second; only nominal if the recording has time
-        stamps.
+    :param framerate: frames per second; if the recording has time stamps, these time its frames.
     """
 
     fourcc = NV12
@@ -247,7 +247,7 @@ class FrameSource(ABC):
     stamps: RecordedStamps | None = None
     """Replaces useless recorded stamps; ``None``: the source has no headers."""
     number = -1
-    """The number of the frame to which :meth:`advance` went, or could not go."""
+    """Number of the frame that :meth:`advance` last went to, or failed to reach; -1: none yet."""
 
     def __init__(self, name: str, width: int, height: int, framerate: float) -> None:
         self.name = name
@@ -257,36 +257,32 @@ class FrameSource(ABC):
 
     def advance(self) -> Moment | None:
         """
-        Go to the next frame and return it; ``None``: there is none.
+        Go to the next frame and return its time and header; ``None``: the recording has ended.
 
-        :raises RecordingError: the recording can't be read on.
+        :raises RecordingError: the rest of the recording can't be read.
         """
         self.number += 1
         return self._moment()
 
     @abstractmethod
     def _moment(self) -> Moment | None:
-        """Return the time of the next frame, :attr:`number`; ``None``: there is no next frame."""
+        """Return time and header of frame :attr:`number`; ``None``: the recording has ended."""
 
     def _nominal(self) -> Moment:
-        """Return the next frame's time for a recording that has only a rate."""
+        """Compute a frame's time from its number, for a recording that has only a rate."""
         return Moment(round(self.number * 1e9 / self.framerate))
 
     @abstractmethod
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """
-        Write the pixels of the frame to which :meth:`advance` went, in one pass.
-
-        Return ``False`` if they are damaged.
-        """
+        """Write the current frame's pixels into *planes*; return ``False`` if it is damaged."""
 
     def restart(self) -> None:
-        """Go back to the place before the first frame."""
+        """Start again: the next :meth:`advance` goes to the first frame."""
         self.number = -1
 
     def seek(self, offset_ns: int) -> Moment | None:
         """
-        Go from the start to the first frame that is at least *offset_ns* after the first frame.
+        Go on to the first frame that is at least *offset_ns* after the recording's first frame.
 
         :raises RecordingError: the recording can't be read up to this frame.
         """
@@ -295,22 +291,18 @@ class FrameSource(ABC):
         return moment
 
     def notice(self) -> str:
-        """
-        Return a sentence about missing or damaged parts of the recording.
-
-        It is empty if there are none.
-        """
+        """Return a sentence about missing or damaged parts of the recording; empty: none."""
         return ''
 
     def close(self) -> None:  # noqa: B027
-        """Free everything. Idempotent."""
+        """Close the recording's files. Idempotent."""
 
 
 def rate_of(stamps: Iterable[int]) -> float:
     """
-    Return frames per second, by the median distance of some frames' stamps.
+    Return frames per second from the median interval of *stamps*, which are in ns.
 
-    The result is :data:`DEFAULT_FRAMERATE` if the stamps are useless.
+    If they are too few or all equal, return :data:`DEFAULT_FRAMERATE`.
     """
     intervals = np.diff(sorted(stamps))
     middle = float(np.median(intervals)) if len(intervals) else 0.0
@@ -324,7 +316,7 @@ class PlaneWriter:
     """
     Writes pictures into NV12 planes of one size.
 
-    Scratch memory is allocated when a kind of picture first comes.
+    It allocates scratch memory for the first picture of each size, format and colorimetry.
 
     :param width: width of the planes in pixels.
     :param height: height of the planes in pixels.
@@ -368,7 +360,7 @@ class PlaneWriter:
         """
         Write a picture given as one array and its :func:`layout_of`.
 
-        Y'CbCr counts as BT.601 limited; grey levels are 0..255.
+        Y'CbCr pictures are read as BT.601 limited, grey pictures as full range (0..255).
         """
         fourcc, sources = self._reader.read(picture, layout)
         colorimetry = BT601_LIMITED if layout.format.is_yuv else _FULL

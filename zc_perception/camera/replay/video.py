@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Play video files. PyAV (extra ``video``) decodes them; planes are read in its own memory.
+Play video files, which PyAV (extra ``video``) decodes; planes are read from PyAV's memory.
 
-The parts of this module, in this order: opening a file, or explaining why it is no video; the
-colours and the rotation that a stream states for its pictures, in FFmpeg's names; decoded frames
-as NV12; the frames of a file in their order; the source.
+This module opens a file or explains why it is no video, reads the colours and rotation that the
+stream states, converts decoded frames to NV12, iterates over a file's frames, and defines the
+source, in this order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from zc_perception.pixel.layout import compute_layout, PlaneArray
 _HEAD_BYTES = 1024
 # The control characters that a text file may contain; with others a file isn't a text.
 _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
-# First lines of formats that have a line of text before binary pictures.
+# Files of this format begin with a line of text, but binary pictures follow.
 _YUV4MPEG = b'YUV4MPEG2'
 _COVER_RATE = 90_000
 # libavformat of FFmpeg 6.1, the first release whose frames have their stream's side data.
@@ -74,7 +74,7 @@ class OpenVideo(NamedTuple):
 
     :param av: the module PyAV.
     :param stream: the stream of *container* to play.
-    :param others: how many further streams could be played.
+    :param others: number of further video streams, which are not played.
     """
 
     av: Any
@@ -92,10 +92,11 @@ def open_video(path: str) -> OpenVideo:
     """
     av = pyav(path)
     head = _head(path)
-    # PyAV 19 has no such option: it always replaces.
+    # Metadata that isn't UTF-8 must not raise an error. PyAV 19 always replaces wrong characters.
     lenient = {} if int(av.__version__.partition('.')[0]) > 18 else {'metadata_errors': 'replace'}
     try:
-        # FFmpeg would take a name with a colon for a protocol, and a playlist could name any host.
+        # Without "file:", FFmpeg takes a name with a colon for a protocol. Without the whitelist,
+        # a playlist could make it connect to any host.
         container = av.open(
             f'file:{os.path.abspath(path)}', options={'protocol_whitelist': 'file'}, **lenient
         )
@@ -111,10 +112,9 @@ def open_video(path: str) -> OpenVideo:
 
 def pyav(path: str) -> Any:
     """
-    Return PyAV.
+    Import and return PyAV; *path* is the video, for messages.
 
-    :raises ConfigError: PyAV is missing, or too old to report how pictures are turned and
-        coloured.
+    :raises ConfigError: PyAV is missing, or too old to report the pictures' rotation and colours.
     """
     try:
         av = importlib.import_module('av')
@@ -138,7 +138,7 @@ def pyav(path: str) -> Any:
 
 
 def _head(path: str) -> bytes:
-    """Return the first bytes of a file."""
+    """Return the first bytes of a video file; refuse a file that can't be read or is a text."""
     try:
         with open(path, 'rb') as file:
             head = file.read(_HEAD_BYTES)
@@ -157,7 +157,7 @@ def _first_line(head: bytes) -> str | None:
     """
     Return the first line of a text file; ``None``: the file is not a text.
 
-    FFmpeg would play a text as a picture of a terminal, and follow a playlist.
+    FFmpeg must not get a text: it would draw it as a terminal's picture, or follow a playlist.
     """
     controls = (byte for byte in head if byte < 0x20 and byte not in _TEXT_CONTROLS)
     if not head or head.startswith(_YUV4MPEG) or any(True for _ in controls):
@@ -216,7 +216,7 @@ def _is_cover(stream: Any, has_sound: bool) -> bool:
     """
     Tell whether a stream is the cover picture of music.
 
-    FFmpeg gives such a stream the rate of its clock; old PyAV reports nothing else about it.
+    Old PyAV has no ``disposition``. A cover's only sign is then its rate, which is FFmpeg's clock.
     """
     disposition = getattr(stream, 'disposition', None)
     if disposition is not None:
@@ -238,7 +238,8 @@ _TRANSFERS = (
     'smpte2084', 'smpte428', 'arib-std-b67',
 )  # fmt: skip
 _RANGES = (UNKNOWN, 'tv', 'pc')
-# fcc weighs red and blue by 0.30 and 0.11, BT.601 by 0.299 and 0.114: about one level apart.
+# fcc is close enough to BT.601: red and blue weigh 0.30 and 0.11 instead of 0.299 and 0.114, so
+# results differ by about one level.
 _OUR_MATRICES = {
     'bt709': Matrix.BT709,
     **dict.fromkeys(('fcc', 'bt470bg', 'smpte170m'), Matrix.BT601),
@@ -257,31 +258,31 @@ _UPRIGHT_BY = (
     'only quarters of a circle and mirroring can be undone: convert it with another program, '
     "for example 'ffmpeg -i IN OUT', which turns the pictures themselves"
 )
-# The largest picture of standard definition has 720x576 pixels.
+# A picture this wide or this high is high definition; standard definition ends at 720x576.
 _HIGH_DEFINITION = 1280, 577
 
 Turn = tuple[int, int, int, int]
-"""(a, b, c, d): a picture's pixels go to x' = a·x + c·y, y' = b·x + d·y. Rows are counted down."""
+"""(a, b, c, d): pixel (x, y) moves to (a·x + c·y, b·x + d·y). The y axis points down."""
 UPRIGHT: Turn = (1, 0, 0, 1)
 _HALF = 1 << 15
 
 
 class Said(NamedTuple):
-    """The colours that a stream states; ``unknown``: it states none."""
+    """The colour properties that a stream states; ``unknown``: it doesn't state this one."""
 
     matrix: str = UNKNOWN
     range: str = UNKNOWN  # noqa: A003
     transfer: str = UNKNOWN
 
     def completed(self, before: Said) -> Said:
-        """Replace unknown values by those of an earlier frame."""
+        """Return a copy whose unknown values are taken from *before*, an earlier frame's."""
         return Said(
             *(old if new == UNKNOWN else new for new, old in zip(self, before, strict=True))
         )
 
 
 def said_by(frame: Any, codec: Any) -> Said:
-    """Return the colours that a frame states; the transfer comes from its decoder."""
+    """Return the colour properties of a frame of PyAV; its decoder states the transfer."""
     numbers = int(frame.colorspace), int(frame.color_range), int(codec.color_trc)
     names = _MATRICES, _RANGES, _TRANSFERS
     return Said(
@@ -298,8 +299,7 @@ def turn_of(frame: Any) -> Turn:
 
     :raises FormatError: the frame's rotation is not a multiple of 90 degrees.
     """
-    # Read each entry by its index: iterating over side_data gives the entries up to PyAV 18, but
-    # only their types from 19 on.
+    # Read each entry by its index: from PyAV 19 on, iterating over side_data gives only types.
     for data in (frame.side_data[place] for place in range(len(frame.side_data))):
         if getattr(data.type, 'name', data.type) == 'DISPLAYMATRIX':
             a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
@@ -319,9 +319,9 @@ def colorimetry(
     said: Said, *, rgb: bool, grey: bool, jpeg: bool, size: tuple[int, int]
 ) -> Colorimetry:
     """
-    Return the colorimetry of pictures of a stream.
+    Return the colorimetry of a stream's pictures.
 
-    For values that the stream doesn't state, the usual assumptions of video players are used.
+    If the stream doesn't state a value, the one that video players usually assume is taken.
 
     :param rgb: whether the pictures are R, G, B.
     :param grey: whether the pictures have one level for each pixel.
@@ -365,8 +365,8 @@ _FOURCCS = {
     'p010le': 'P010', 'p012le': 'P012', 'p016le': 'P016', 'p210le': 'P210',
     'yuyv422': 'YUYV', 'uyvy422': 'UYVY', 'yvyu422': 'YVYU',
 }  # fmt: skip
-"""FFmpeg's names of formats that have a DRM format."""
-# Formats whose samples are in the low bits of two bytes each.
+"""The DRM format (fourcc) of each of FFmpeg's formats that has one, by FFmpeg's name."""
+# Formats with 9 to 16 bits: each sample is in the low bits of two bytes.
 _DEEP = re.compile(r'(yuva?4(?:20|22|44)p|gray)(9|10|12|14|16)le')
 
 
@@ -374,9 +374,9 @@ class _Kind(NamedTuple):
     """
     How to read frames of one format and size.
 
-    :param form: FFmpeg's name of a format in :data:`_FOURCCS`.
-    :param parts: the parts of its planes.
-    :param bits: bits of a sample, if a sample has two bytes and *form* has one; else 0.
+    :param form: FFmpeg's name of the format, a key of :data:`_FOURCCS`.
+    :param parts: the arrays of the format's planes.
+    :param bits: bits of a frame's sample, if it has two bytes but *form* has one; else 0.
     :param converted: whether FFmpeg has to convert frames to *form* first.
     """
 
@@ -390,7 +390,7 @@ class _Kind(NamedTuple):
 def _kind_of(frame: Any, *, upside_down: bool) -> _Kind:
     name, bits, converted = frame.format.name, 0, False
     deep = _DEEP.fullmatch(name)
-    # Versions of PyAV differ in the place at which such a plane begins.
+    # FFmpeg has to convert upside-down frames: PyAV's versions disagree where their planes begin.
     if upside_down or (deep is None and name not in _FOURCCS):
         name, converted = _plain(frame.format), True
     elif name not in _FOURCCS:
@@ -402,7 +402,7 @@ def _kind_of(frame: Any, *, upside_down: bool) -> _Kind:
 
 
 def _plain(form: Any) -> str:
-    """Return another format, in :data:`_FOURCCS`, that keeps what NV12 can hold of *form*."""
+    """Return a format of :data:`_FOURCCS` to convert *form* to before it becomes NV12."""
     if form.is_rgb or form.has_palette or form.name.startswith('xyz'):
         best = 'bgr24'
     elif len(form.components) < 3:
@@ -416,13 +416,13 @@ class PictureWriter:
     """
     Writes frames of any format, upright, into NV12 planes of one size.
 
-    Scratch memory is allocated when a kind of frame first comes. FFmpeg first converts pictures
-    whose format has no DRM format (4:1:1, palettes, planar R, G, B …); it allocates memory for
-    each picture.
+    It allocates scratch memory for the first frame of each kind. Pictures whose format has no DRM
+    format (4:1:1, palettes, planar R, G, B …) are converted by FFmpeg first, which allocates
+    memory for each of them.
 
     :param turn: how the frames have to be turned.
     :param reformatter: PyAV's ``VideoReformatter()``.
-    :raises LayoutError: a size that NV12 can't have.
+    :raises LayoutError: NV12 can't have this size.
     """
 
     def __init__(self, width: int, height: int, turn: Turn, reformatter: Any) -> None:
@@ -515,13 +515,13 @@ def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
     return samples
 
 
-# The threads of the decoder decode slices of one picture, which rarely has more slices. Other CPUs
-# are left to the detector. Threads that decode one picture each would be faster, but then it isn't
-# known which picture an error is about.
+# The decoder's threads share the slices of one picture, which rarely has more slices; the detector
+# needs the other CPUs. One picture per thread would be faster, but an error could not be assigned
+# to its picture.
 _MOST_THREADS = 4
 # No codec delays a picture by more than this many other pictures.
 _MOST_REORDERED = 16
-# Reading goes on behind a damaged place, but only this often.
+# After this many damaged places in a row, reading ends.
 _READ_TRIES = 8
 _TOLERANCE_S = 0.2
 _MATROSKA_TIME = re.compile(r'(\d+):(\d+):(\d+\.?\d*)')
@@ -531,7 +531,7 @@ class Decoded(NamedTuple):
     """
     A decoded frame.
 
-    :param key: the frame's time in units of the stream; ``None``: the file has no time for it.
+    :param key: the frame's time in units of the stream; ``None``: the file states none.
     :param frame: the frame of PyAV; ``None``: the frame is damaged.
     """
 
@@ -587,8 +587,7 @@ class VideoFile:
         """
         Return the next frame; ``None``: there is none.
 
-        A frame that the decoder leaves out because the file begins between key frames counts as
-        damaged.
+        If the file begins between key frames, frames that the decoder drops count as damaged.
 
         :raises RecordingError: the rest of the file can't be read.
         """
@@ -626,7 +625,7 @@ class VideoFile:
             yield Decoded(key, None)
 
     def _packets(self) -> Iterator[Any]:
-        """Yield packets with content, then ``None``, which makes the decoder return the rest."""
+        """Yield packets with content, then ``None``, which makes the decoder return all frames."""
         tries = 0
         while tries < _READ_TRIES:
             try:
@@ -659,24 +658,23 @@ class VideoFile:
                 self._keys.append(key)
 
     def _decode(self, packet: Any) -> tuple[list[Any], bool]:
-        """Return the frames that decoding *packet* gives, and whether the packet is damaged."""
         try:
             return self._codec.decode(packet), False
         except self._av.error.FFmpegError:
             return [], True
 
     def _key(self, timed: Any) -> int | None:
-        """Return the time of a packet or a frame."""
+        """Return the time of a packet or a frame in units of the stream."""
         key = timed.dts if self._by_order else timed.pts
         return None if key is None else int(key)
 
     def framerate(self, wanted: float, most: float) -> float:
         """
-        Return frames per second: the header's, unless the first frames' times disagree.
+        Return frames per second: by the header, unless the first frames' times disagree.
 
-        :param wanted: the user's rate; 0: the user gives none.
+        :param wanted: the user's rate, for a file without a plausible one; 0: none given.
         :param most: the highest plausible rate.
-        :raises ConfigError: the rate is higher than *most*, and the user gives none.
+        :raises ConfigError: the rate is higher than *most*, and *wanted* is 0.
         """
         for _ in self._packets():
             if len(self._keys) == RATE_FROM:
@@ -699,11 +697,9 @@ class VideoFile:
 
     def shortfall(self, came: int, interval_s: float) -> str:
         """
-        Explain after the last frame which frames are missing that the header promised.
+        Return a sentence if the file ended before its header's duration; else an empty text.
 
-        The result is empty if none is missing.
-
-        :param came: how many frames came.
+        :param came: number of frames that the file had.
         :param interval_s: seconds between two frames.
         """
         begin = self._stream.start_time or 0
@@ -718,11 +714,11 @@ class VideoFile:
         )
 
     def _promised_s(self) -> float:
-        """Return the duration of the pictures in seconds by the header; 0: it states none."""
-        # if frames have no times, FFmpeg only guesses the duration from the file's size
+        """Return the pictures' duration by the file's header in seconds; 0: it states none."""
+        # without times of frames, FFmpeg only guesses the duration from the file's size
         if not self._keys:
             return 0.0
-        # in an AVI that was cut off, only the number of frames still says what the header promised
+        # in an AVI that was cut off, only the header's number of frames is still right
         if self._by_order:
             return float(self._stream.frames * self.unit_s)
         if self._stream.duration is not None:
@@ -738,12 +734,12 @@ class VideoFile:
         return (self._container.duration or 0) / 1e6 if alone else 0.0
 
     def close(self) -> None:
-        """End the decoder's threads and close the file. Idempotent."""
+        """Stop the decoder's threads and close the file. Idempotent."""
         container, self._container = self._container, None
         if container is None:
             return
         self._frames.close()
-        # Without this, old PyAV ends the decoder's threads only when the garbage collector runs.
+        # Without this, old PyAV stops the decoder's threads only when the garbage collector runs.
         if hasattr(self._codec, 'close'):
             self._codec.close(False)
         self._codec = self._stream = None
@@ -760,10 +756,12 @@ _BEGINS_ANEW_NS = 1_000_000_000
 
 class _Clock:
     """
-    Computes the times of frames.
+    Computes the times of frames in ns since the first frame; they never go back.
+
+    If a file's times start again, as in joined recordings, the computed times continue.
 
     :param unit_s: unit of the file's own times in seconds.
-    :param interval_ns: ns between frames that have no time.
+    :param interval_ns: assumed ns between frames without a time.
     """
 
     def __init__(self, unit_s: float, interval_ns: int) -> None:
@@ -774,12 +772,7 @@ class _Clock:
         self._last_ns: int | None = None
 
     def time_ns(self, key: int | None) -> int:
-        """
-        Return the next frame's time.
-
-        Times never go back. If a file's times start again, as in joined recordings, the returned
-        times continue.
-        """
+        """Return the next frame's time; *key* is its time in the file, if it has one."""
         due_ns = 0 if self._last_ns is None else self._last_ns + self._interval_ns
         if key is not None and self._begin is not None:
             own_ns = self._begin_ns + round((key - self._begin) * self._unit_ns)
@@ -824,7 +817,6 @@ class VideoSource(FrameSource):
             raise
 
     def _first_good(self) -> Any:
-        """Return the first frame that can be decoded."""
         for _ in range(_FIRST_TRIES):
             found = self._file.next()
             if self._file.encrypted:
@@ -931,7 +923,7 @@ class VideoSource(FrameSource):
 
 
 def _look_of(frame: Any, colours: Colorimetry) -> tuple[str, str, str]:
-    """Return texts for size, turn and colours, which must be equal in all frames."""
+    """Return texts for size, colours and rotation, which must be equal in all frames."""
     return (
         f'{frame.width}x{frame.height}',
         f'{colours.matrix.value} {colours.range.value}',
