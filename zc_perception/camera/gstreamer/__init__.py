@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Cameras of GStreamer pipelines.
+The camera that takes frames from a GStreamer pipeline.
 
-Read ``camera`` first. It runs a pipeline (module ``pipeline``), reads the frames' format from caps
-and samples, and makes slots of their buffers (both in ``image``). ``abi`` has GStreamer's C
-interface by ctypes.
+Read module ``camera`` first: it has the camera class. ``pipeline`` runs the pipeline, ``image``
+reads formats and turns GStreamer's buffers into slots, and ``abi`` calls GStreamer's C functions
+with ctypes.
 """

@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-The GStreamer camera: any pipeline that ends in our sink.
+The GStreamer camera, which takes frames from a pipeline that the user writes.
 
 Frames in dma-bufs are used without a copy; other frames are copied, and each copy is counted.
 
 A frame's GstBuffer is held while the frame has a lease, so that the GStreamer element doesn't fill
-the buffer again. A dma-buf is recognised by the file that its descriptor refers to. Each dma-buf
-is one slot of the pool, however often and in whichever order it comes, so that a device imports it
-only once. GStreamer's descriptors are duplicated, never closed.
+the buffer again. Each dma-buf is one slot of the pool, so that a device imports it only once. A
+dma-buf is recognised by the file that its descriptor refers to, because descriptor numbers and the
+buffers' order may change. GStreamer's descriptors are duplicated, never closed.
 
 ``v4l2src`` of 1.22 and 1.24 leaks a descriptor of the device each time that it has streamed (with
 any sink). So a camera that was unplugged may come back as another ``/dev/videoN``. Name the device
@@ -117,17 +117,17 @@ _ADVICE = (
 
 class GStreamerCamera(Camera):
     """
-    Frames of a GStreamer pipeline.
+    Takes frames from a GStreamer pipeline.
 
-    The pipeline is started at the opening, because its first frame describes all frames.
+    The constructor starts the pipeline, because the first frame shows the format of all frames. If
+    the pipeline can give several formats, it is asked for one that the consumers accept.
 
-    If the pipeline can give several formats, it is asked for one that the consumers accept. After
-    a change of caps :meth:`close` leaves the pipeline running. The next camera, whose options have
-    this camera as ``before``, takes it over, or :meth:`close_rest` ends it.
+    After a change of caps :meth:`close` leaves the pipeline running. The next camera, whose
+    options have this camera as ``before``, takes it over, or :meth:`close_rest` ends it.
 
-    :param start_timeout_s: seconds that the first frame may take.
+    :param start_timeout_s: the longest wait for the first frame, in seconds.
     :raises ConfigError: GStreamer isn't installed, the pipeline can't be made, or its frames
-        differ from what the parameters ask for.
+        don't have the size that the parameters name.
     :raises CameraError: the pipeline doesn't run.
     """
 
@@ -147,7 +147,7 @@ class GStreamerCamera(Camera):
         ),
         Check(
             'gstreamer.elements',
-            'the elements that matter',
+            'the elements that cameras use',
             'zc_perception.camera.gstreamer.camera:gstreamer_elements',
         ),
         Check(
@@ -162,8 +162,8 @@ class GStreamerCamera(Camera):
 
     def __init__(self, options: CameraOptions, *, start_timeout_s: float = 10.0) -> None:
         parameters, before = options.parameters, options.before
-        # Forget the camera before: else each camera would keep the one before it, and so all
-        # earlier ones, in memory.
+        # Drop the reference to the previous camera; otherwise all earlier cameras would stay in
+        # memory as a chain.
         self._options = replace(options, before=None)
         self._frame_id = parameters['frame_id']
         self._assume_linear, self._require_dmabuf = (
@@ -188,12 +188,13 @@ class GStreamerCamera(Camera):
         self._last_number: int | None = None
         self._sequence = -1
         self._captured = self._lost = self._bad = self._no_slot = 0
-        self.copy_reason = ''  # why the CPU copies every frame; empty: it copies none
+        self.copy_reason = ''  # why the CPU copies every frame; empty: it copies no frame
         self._resumable, self._given = True, False
         self._changed: Sample | None = None
         self._unmet = ''
         resumed = before.continuation() if isinstance(before, GStreamerCamera) else None
-        # If the pipeline gave an acceptable format before, it may give this format again.
+        # If the pipeline gave an accepted format before, it may do so again. So raise CameraError,
+        # after which the camera is opened again; ConfigError would mean a wrong parameter.
         refusal = CameraError if resumed is not None or options.identity else ConfigError
         if resumed is None:
             accepted = accepted_formats(options.consumers)
@@ -209,9 +210,9 @@ class GStreamerCamera(Camera):
             if resumed is not None:
                 self._begin(self._early[0])
             else:
-                # If the pipeline can't give a format that all consumers accept, ask for one that a
-                # program can read, or run the pipeline unchanged. A consumer that can't use these
-                # frames is refused by name later.
+                # If the pipeline can't give a format that all consumers accept, ask for one that
+                # the CPU can read; if that fails, too, accept any format. A consumer that can't
+                # use these frames is refused later, with its name in the error.
                 for offer in dict.fromkeys(
                     (self._offer, self._offered_caps(READABLE_FORMATS), '')
                 ):
@@ -248,7 +249,7 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Check that a pipeline is given."""
+        """Check that parameter ``pipeline`` isn't empty."""
         super().check(values)
         if not values['pipeline'].strip():
             raise ConfigError(
@@ -258,7 +259,7 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def try_out(cls, options: CameraOptions) -> None:
-        """Check that the pipeline can be made."""
+        """Check that GStreamer can make the pipeline, without opening a device."""
         check_description(cls._description(options.parameters))
 
     @classmethod
@@ -267,15 +268,13 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:
-        """Return the pipeline, as for gst-launch-1.0."""
         return str(parameters['pipeline']).strip()
 
     def _offered_caps(self, formats: Sequence[Format]) -> str:
-        """Return caps of the formats that consumers accept."""
         return offered_caps(formats, assume_linear=self._assume_linear)
 
     def _begin(self, first: Sample) -> None:
-        """Set format and size of all frames from the first frame."""
+        """Read format, size and layout of all frames from the first frame."""
         try:
             self._caps = first.keep_caps()
             self._format = read_format(self._gst, first.caps, assume_linear=self._assume_linear)
@@ -286,7 +285,7 @@ class GStreamerCamera(Camera):
         self.framerate, self._colorimetry = self._format.framerate, self._format.colorimetry
 
     def _take(self, first: Sample) -> None:
-        """Use frames without a copy; if that isn't possible, note the reason."""
+        """Decide from the first frame whether frames are shared, or copied and for what reason."""
         self._reader = reader = self._open_reader(first)
         memory = reader.memory(first)
         if memory is None:
@@ -304,7 +303,6 @@ class GStreamerCamera(Camera):
         self._shared = SharedFrames(self._pipeline, reader, layout, self._where, self.heap_name)
 
     def _open_reader(self, first: Sample) -> FrameReader:
-        """Open the reader that finds the memory of frames."""
         if self._format.nvmm:
             raise FormatError(
                 'its frames are in NVMM memory; use camera: argus, or put '
@@ -321,7 +319,7 @@ class GStreamerCamera(Camera):
         if self._format.modifier != LINEAR:
             raise FormatError(
                 f'{reason}, and a frame of {modifier_name(self._format.modifier)} '
-                f"can't be copied; {_ADVICE}, or one that makes them LINEAR, such as videoconvert"
+                f"can't be copied; {_ADVICE}, or one that makes LINEAR frames, like videoconvert"
             )
         self.copy_reason = reason
         self._layout = frame_layout(self._gst, first, self._format)
@@ -333,7 +331,7 @@ class GStreamerCamera(Camera):
 
     @property
     def identity(self) -> str:
-        """The pipeline's text, which names its device."""
+        """The pipeline's text, which contains the device's name."""
         return f'gstreamer: {self._text}'
 
     @property
@@ -345,7 +343,7 @@ class GStreamerCamera(Camera):
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """Return sentences to log once; diagnostics show them as a warning."""
+        """Return sentences that are logged once and shown as a warning in diagnostics."""
         found = [f'{self._where}: {warning}' for warning in self._pipeline.warnings]
         if self.copy_reason:
             found.insert(
@@ -358,13 +356,13 @@ class GStreamerCamera(Camera):
         if self._unmet:
             found.append(
                 f'{self._where} gives no format that all consumers accept ({self._unmet}), but '
-                f"'{self._format.caps}'; put an element at "
-                'its end that converts, such as videoconvert'
+                f"'{self._format.caps}'; put an element at its end "
+                'that converts the format, such as videoconvert'
             )
         if self._shared is not None and self._shared.copied_upstream:
             found.append(
                 f'{self._where} ran out of buffers {self._shared.copied_upstream} times and '
-                'copied instead; those frames were dropped: '
+                'copied frames instead; these frames were dropped: '
                 "raise parameter 'slots', or let consumers hold fewer frames"
             )
         return found
@@ -382,7 +380,7 @@ class GStreamerCamera(Camera):
         return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints; the pipeline decides strides, unless frames are copied."""
+        """Return the camera's constraints; strides are free only if frames are copied."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
         return BufferConstraints(
@@ -399,9 +397,9 @@ class GStreamerCamera(Camera):
 
     def possible(self) -> BufferConstraints:
         """
-        Return other formats that the elements before the sink could give.
+        Return the constraints with all formats that the elements before the sink could give.
 
-        These formats are known only while the pipeline runs.
+        The elements answer only while the pipeline runs.
         """
         now = self.constraints()
         known = now.formats or ()
@@ -412,14 +410,14 @@ class GStreamerCamera(Camera):
 
     @property
     def reallocates(self) -> bool:
-        """Whether frames are copied, so that the buffers are ours and can be replaced."""
+        """Whether buffers can be replaced: frames are copied into buffers of this camera."""
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Make a slot of each buffer that the pipeline gives before it wants one back.
+        Make the pool; if frames are shared, its slots are the pipeline's own buffers.
 
-        If there are fewer than two, or they differ, CameraError is raised.
+        :raises CameraError: the pipeline has fewer than two buffers, or their layouts differ.
         """
         if self._shared is None:
             assert self._heaps is not None
@@ -442,10 +440,10 @@ class GStreamerCamera(Camera):
 
     def capture(self) -> Frame | None:
         """
-        Return the next frame.
+        Return the next frame; ``None``: no frame came in time, or the frame was dropped.
 
-        :raises CameraLostError: the device is gone, the pipeline is silent, or a live source has
-            ended.
+        :raises CameraLostError: the device is gone, the pipeline gives no frames, or a live source
+            has ended.
         :raises CameraChangedError: frames have another size, format or layout.
         """
         pool = self._pool
@@ -481,13 +479,13 @@ class GStreamerCamera(Camera):
             raise CameraChangedError(f'{error}; it is opened again') from error
 
     def _look_why(self) -> None:
-        """Raise an error if the camera has ended or is silent; called when no frame came."""
+        """Check, when no frame came, whether the stream has ended or the camera is lost."""
         if self._stopped:
             return
         if self._pipeline.ended:
             if self._pipeline.live:
                 raise CameraLostError(
-                    f'{self._where} has ended although its source is live; see that the camera '
+                    f'{self._where} has ended although its source is live; check that the camera '
                     'is still there'
                 )
             self._ended = True
@@ -533,7 +531,7 @@ class GStreamerCamera(Camera):
         )
 
     def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:
-        """Return the sample's slot, which counts as being filled, and whether it is a copy."""
+        """Return the sample's slot (``None``: none was free), and whether the frame is a copy."""
         if isinstance(pool, ForeignBufferPool) and self._shared is not None:
             return self._shared.slot_for(pool, sample), False
         slot = pool.acquire()
@@ -571,7 +569,7 @@ class GStreamerCamera(Camera):
         """
         Hand the running pipeline over to the next camera after the caps have changed.
 
-        This works once. Afterwards, closing this camera leaves nothing running.
+        The caller then owns the pipeline; a second call returns ``None``.
         """
         changed, self._changed, self._resumable = self._changed, None, False
         if changed is None:
@@ -581,17 +579,17 @@ class GStreamerCamera(Camera):
         return Continuation(self._pipeline, samples, self._offer)
 
     def close_rest(self) -> None:
-        """End a pipeline that was left running after its caps had changed."""
+        """Close the pipeline that :meth:`close` left running after a change of caps."""
         rest = self.continuation()
         if rest is not None:
             rest.close()
 
     def statistics(self) -> CameraStatistics:
         """
-        Return counters.
+        Return the frame counters.
 
-        Lost frames are gaps in the source's numbers: frames that the source lost, and frames that
-        came faster than they were taken.
+        Gaps in the source's frame numbers count as lost frames: the source lost them, or they came
+        faster than :meth:`capture` took them.
         """
         lost, bad, no_slot = self._lost, self._bad, self._no_slot
         return CameraStatistics(self._captured, lost + bad + no_slot, 0, lost, bad, no_slot)
@@ -619,7 +617,7 @@ class GStreamerCamera(Camera):
 _JETPACK = 'it comes with JetPack (nvidia-l4t-gstreamer), and a container needs it mounted'
 
 
-#: By GStreamer element: its use, and the package that has it.
+#: For each GStreamer element: its use, and how to install it.
 PURPOSES = {
     'appsink': (
         'the end of every pipeline, which gives frames to this package',
@@ -633,7 +631,7 @@ PURPOSES = {
 }
 
 
-# Elements without which no pipeline works.
+# For each kind of camera, the elements that its pipelines always need.
 _OF_CAMERA = {'gstreamer': ('appsink',), 'argus': ('appsink', 'nvarguscamerasrc')}
 
 
@@ -650,13 +648,13 @@ def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
     if 'error' in answer:
         yield told(
             _pipeline_need(needs).missing_extra, answer['error']
-        )  # this is the camera's own message, which names the packages to install
+        )  # GStreamer's message already names the packages to install
     else:
         yield ok(f'GStreamer {answer["version"]}', version=answer['version'])
 
 
 def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report one line for each element."""
+    """Report for each element in :data:`PURPOSES` whether it is installed."""
     if _pipeline_need(needs) is Need.UNUSED:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
         return
@@ -666,7 +664,9 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
         return
     wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
     if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
-        wanted.discard('nvarguscamerasrc')  # an element is needed only if a pipeline names it
+        # Every argus camera has a pipeline of its own, so this source is needed only if one of
+        # these pipelines names it.
+        wanted.discard('nvarguscamerasrc')
     pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
     wanted |= {
         part.split()[0] for pipeline in pipelines for part in pipeline.split('!') if part.split()
@@ -691,7 +691,7 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that each pipeline of the parameter file can be made."""
+    """Check that GStreamer can make each pipeline of the parameter file."""
     cameras = [camera for camera in needs.cameras if camera.kind in _OF_CAMERA]
     if not cameras:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
@@ -701,7 +701,7 @@ def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
                 yield skip(
                     (
                         f'argus makes its own pipeline for sensor {camera["sensor_id"]}; see '
-                        'gstreamer.elements'
+                        'check gstreamer.elements'
                     ),
                     camera.node,
                 )
@@ -741,7 +741,7 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
 
 
 def describe_gstreamer(*elements: str) -> dict[str, Any]:
-    """Return GStreamer's version and which elements exist, or why GStreamer can't be used."""
+    """Return GStreamer's version and whether each element exists, or GStreamer's load error."""
     try:
         gst = load_gstreamer()
     except ZcError as error:
@@ -754,9 +754,9 @@ def describe_gstreamer(*elements: str) -> dict[str, Any]:
 
 def try_pipeline(description: str) -> dict[str, Any]:
     """
-    Tell whether a pipeline can be made of *description*, as the gstreamer camera does.
+    Make a pipeline of *description*, as the gstreamer camera does, without opening a device.
 
-    No device is opened.
+    :returns: the error as text in ``'error'``, or an empty dictionary.
     """
     try:
         check_description(description)

@@ -16,19 +16,18 @@
 """
 Read a stream's format and memory from GStreamer's caps and samples.
 
-Caps give the format. A sample gives the dma-bufs, and the places of its planes in them.
+Caps give the format. A sample gives the dma-bufs, and the offsets of its planes in them. The caps
+don't show whether a frame is in dma-bufs: frames of plain ``video/x-raw`` may be, too, if their
+layout is LINEAR. Only the type of the frame's memories shows this.
 
-Whether a frame is in dma-bufs can be seen only at its memories, not at the caps: frames of plain
-``video/x-raw`` may be in dma-bufs, too, if their layout is LINEAR.
-
-In the other direction, :func:`offered_caps` writes the formats that consumers accept as caps. The
-sink answers the CAPS query with them; elements before it convert, or choose another mode of their
-device, as far as they can.
+In the other direction, :func:`offered_caps` makes caps of the formats that consumers accept. The
+sink answers the CAPS query with these caps. The elements before the sink then convert, or choose
+another mode of their device, if they can.
 
 Source: GStreamer's *DMA buffers* design, *GstVideoMeta*, *GstVideoCropMeta*, *GstFdMemory* and
 *GstDmaBufMemory* documentation. In caps with the feature ``memory:DMABuf`` the format is
-``DMA_DRM`` and ``drm-format`` names the formats. Before GStreamer 1.24 such caps had GStreamer's
-name of the format, and did not give the layout.
+``DMA_DRM``, and ``drm-format`` names fourcc and modifier. Before GStreamer 1.24 such caps had
+GStreamer's own format name, such as ``NV12``, and no modifier.
 """
 
 from __future__ import annotations
@@ -91,14 +90,14 @@ _SD_LINES = 576
 @dataclass(frozen=True)
 class StreamFormat:
     """
-    The properties of every frame that the caps describe.
+    A stream's frame format, as its caps describe it.
 
     :param modifier: INVALID where the caps don't give it: caps with the feature ``memory:DMABuf``
         before GStreamer 1.24.
     :param framerate: frames per second; 0: the rate varies or isn't known.
     :param nvmm: whether frames are NvBufSurfaces.
-    :param dmabuf: whether the caps promise dma-bufs. Frames may be in dma-bufs without this
-        promise.
+    :param dmabuf: whether the caps have the feature ``memory:DMABuf``. Without this feature, too,
+        frames may be in dma-bufs.
     :param offsets: each plane's default offset, for frames without a GstVideoMeta.
     :param strides: each plane's default stride, for frames without a GstVideoMeta.
     """
@@ -116,18 +115,19 @@ class StreamFormat:
     strides: tuple[int, ...] = ()
 
     def same_picture(self, other: StreamFormat) -> bool:
-        """Tell whether frames of both formats are equal in all that a consumer agreed to."""
+        """Return whether both are equal except for frame rate and the text of the caps."""
         return replace(self, framerate=0.0, caps='') == replace(other, framerate=0.0, caps='')
 
 
 def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> StreamFormat:
     """
-    Read the caps at an address.
+    Return the format that caps describe.
 
-    :param assume_linear: whether caps of the old style, ``video/x-raw(memory:DMABuf),
-        format=NV12``, mean LINEAR. If not, their layout isn't known.
-    :raises FormatError: the stream is no raw video, is in memory that can't be shared, has single
-        fields, or has a format or colorimetry that this package doesn't know.
+    :param caps: the address of the GstCaps.
+    :param assume_linear: whether caps without a modifier, such as ``video/x-raw(memory:DMABuf),
+        format=NV12``, mean LINEAR. If not, the modifier is INVALID.
+    :raises FormatError: the stream isn't raw video, is in memory that can't be shared, has one
+        interlaced field per frame, or has a format or colorimetry that this package doesn't know.
     """
     text = gst.take_text(gst.gst_caps_to_string(caps))
     structure, features = gst.gst_caps_get_structure(caps, 0), gst.gst_caps_get_features(caps, 0)
@@ -146,9 +146,9 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
         for name in memory
         if name not in (NVMM_FEATURE, DMABUF_FEATURE, 'memory:SystemMemory')
     ]:
-        raise FormatError(f"caps '{text}': {foreign[0]} is nothing that another device can "
-                          'import; put an element before the sink that '
-                          f'makes video/x-raw({DMABUF_FEATURE}) of it')  # fmt: skip
+        raise FormatError(f"caps '{text}': another device can't import {foreign[0]}; put an "
+                          'element before the sink that converts it to '
+                          f'video/x-raw({DMABUF_FEATURE})')  # fmt: skip
 
     def word(field: str) -> str:
         return (gst.gst_structure_get_string(structure, field.encode()) or b'').decode(
@@ -157,8 +157,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
     if word('interlace-mode') in ('alternate', 'fields'):
         raise FormatError(
-            f"caps '{text}': each frame is one field of two; put a deinterlace element before "
-            'the sink'
+            f"caps '{text}': each frame is only one field of an interlaced image; put a "
+            'deinterlace element before the sink'
         )
     width, height, over, under = c_int(), c_int(), c_int(), c_int()
     sized = [
@@ -167,8 +167,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     ]
     if not all(sized) or not word('format'):
         raise FormatError(
-            f"caps '{text}' have no size or no format; put a caps filter before the sink that "
-            'names them'
+            f"caps '{text}' have no size or no format; put a caps filter with both before the "
+            'sink'
         )
     explicit = word('format') == DMA_DRM
     fourcc, modifier = _format(word('format'), word('drm-format'))
@@ -199,7 +199,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
 
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
-    """Return the colorimetry of the caps, with GStreamer's defaults for values that they lack."""
+    """Return the colorimetry that caps name; GStreamer's defaults stand for missing values."""
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
         default, wanted = Colorimetry(matrix, Range.LIMITED), 'bt709'
@@ -215,7 +215,6 @@ def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
 
 
 def _format(word: str, drm_format: str) -> tuple[int, int]:
-    """Return fourcc and modifier of the caps' format."""
     try:
         found = parse_drm_format(drm_format) if word == DMA_DRM else from_gstreamer(word)
         pixel_format(found[0])
@@ -226,8 +225,8 @@ def _format(word: str, drm_format: str) -> tuple[int, int]:
         )
         names = ', '.join(name for fourcc in READABLE for name in _gstreamer_names(fourcc, LINEAR))
         raise FormatError(
-            f'{reason}; let an element at the end of the pipeline, such as videoconvert, make one '
-            f'of {names}'
+            f'{reason}; add an element to the end of the pipeline, such as videoconvert, that '
+            f'converts to one of {names}'
         ) from error
 
 
@@ -236,8 +235,9 @@ class FrameMemory:
     """
     The dma-bufs of a frame.
 
-    :param parts: the frame's memories, in their order in the frame.
-    :param signature: equal for two frames if their planes are at the same places in their parts.
+    :param parts: the frame's memories, in GStreamer's order.
+    :param signature: a key that two frames share if their memories and planes have the same
+        offsets, sizes and strides. Their layouts are then equal.
     """
 
     parts: tuple[BorrowedMemory, ...]
@@ -246,13 +246,11 @@ class FrameMemory:
 
 class FrameReader:
     """
-    Finds the memory of one stream's frames.
+    Finds the dma-bufs that hold the frames of one stream.
 
-    Only dma-bufs count.
-
-    A memfd (GstFdMemory, such as that of pipewiresrc) can't be shared. Its element maps the memfd
-    for writing each time, and the seal that keeps other processes from writing would also keep the
-    element from writing.
+    Frames in a memfd (GstFdMemory, for example from pipewiresrc) are copied, not shared. The
+    element that owns the memfd maps it for writing for each frame, and a seal that keeps other
+    processes from writing would stop this element, too.
 
     :param what: the stream's format.
     """
@@ -262,11 +260,7 @@ class FrameReader:
         self._what = what
 
     def memory(self, sample: Sample) -> FrameMemory | None:
-        """
-        Return the dma-bufs of a frame's memories; ``None``: a memory is no dma-buf.
-
-        The cost doesn't depend on the frame's size.
-        """
+        """Return a frame's dma-bufs; ``None``: at least one of its memories is not a dma-buf."""
         gst, buffer = self._gst, sample.buffer
         offset, capacity = c_size_t(), c_size_t()
         parts = []
@@ -294,27 +288,22 @@ class FrameReader:
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
         """
-        Return the layout of the frame's planes, and which memories are the layout's buffers.
+        Return the frame's layout, and for each of its buffers an index into ``memory.parts``.
 
-        The second result has, for each buffer of the layout, the index of the first part of
-        *memory* that is in this buffer.
+        The index is that of the first part that lies in this buffer.
 
-        :raises LayoutError: the planes don't lie in the memories.
+        :raises LayoutError: a plane lies outside of the frame's memories.
         :raises FormatError: the crop rectangle can't be applied without a copy.
         """
         identities = [part.identity() for part in memory.parts]
-        # Several memories, one for each plane, may be parts of one dma-buf.
+        # Several memories, one for each plane, may be parts of the same dma-buf.
         first = [identities.index(identity) for identity in identities]
         extents = [(first[i], part.offset, part.size) for i, part in enumerate(memory.parts)]
         return number_buffers(place_image(self._gst, sample.buffer, self._what, extents))
 
 
 def number_buffers(layout: ImageLayout) -> tuple[ImageLayout, tuple[int, ...]]:
-    """
-    Renumber the layout's buffers from 0 in the order of the planes.
-
-    The second result has the former numbers of the buffers.
-    """
+    """Renumber the buffers in the planes' order; return the layout and each one's old number."""
     order = tuple(dict.fromkeys(plane.buffer for plane in layout.planes))
     planes = tuple(replace(plane, buffer=order.index(plane.buffer)) for plane in layout.planes)
     return replace(layout, planes=planes), order
@@ -324,17 +313,17 @@ def place_image(
     gst: GStreamer, buffer: int, what: StreamFormat, extents: Sequence[tuple[int, int, int]]
 ) -> ImageLayout:
     """
-    Return the layout of a frame's planes, with its crop rectangle applied.
+    Return a frame's layout, with the frame's crop rectangle applied.
 
-    :param extents: for each memory of the GstBuffer: the dma-buf that it is a part of, its offset
-        in the dma-buf, and its size in bytes.
-    :raises LayoutError: the planes don't lie in the memories.
+    :param extents: for each memory of the GstBuffer, the number of the layout's buffer that
+        contains it, its offset in this buffer, and its size, both in bytes.
+    :raises LayoutError: a plane lies outside of the frame's memories.
     :raises FormatError: the crop rectangle can't be applied without a copy.
     """
     crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
     meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type) if crop else None
     if meta:
-        # The caps have the size after the crop.
+        # The caps have the size after cropping; GstVideoMeta has the size of the whole frame.
         whole_frame = VideoMeta.from_address(meta)
         what = replace(what, width=whole_frame.width, height=whole_frame.height)
     places = [
@@ -357,9 +346,9 @@ def place_image(
 
 def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[int, int, int]]:
     """
-    Return for each plane the index of its memory, its offset there, and its stride.
+    Return for each plane the index of its memory, its offset in this memory, and its stride.
 
-    The values are those that GStreamer's own mapping would use.
+    GStreamer's own ``gst_video_frame_map`` would use the same values.
 
     :raises LayoutError: a plane begins outside of the memories, or its offset isn't known.
     """
@@ -380,20 +369,20 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
         )
     else:
         raise LayoutError(
-            f"frames with caps '{what.caps}' have no GstVideoMeta, so that nobody says where "
-            'their planes lie'
+            f"frames with caps '{what.caps}' have no GstVideoMeta, so the offsets of their "
+            'planes are not known'
         )
     places = []
     index, length, skip = c_uint(), c_uint(), c_size_t()
     for plane, (offset, stride) in enumerate(zip(offsets, strides, strict=True)):
         if stride == 0:
-            break  # GstVideoInfo has four offsets and strides for every format
+            break  # GstVideoInfo always has four strides; those after the last plane are 0
         if stride < 0 or not gst.gst_buffer_find_memory(
             buffer, offset, 1, byref(index), byref(length), byref(skip)
         ):
             raise LayoutError(
-                f'plane {plane}: offset {offset} with stride {stride} is not in the frame; see '
-                'the element before the sink'
+                f"plane {plane}: offset {offset} with stride {stride} is not in the frame's "
+                'memory; check the element before the sink'
             )
         places.append((index.value, skip.value, stride))
     return places
@@ -401,9 +390,10 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
 
 def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> int:
     """
-    Return the bytes of a LINEAR plane, whose last row may lack its padding.
+    Return a plane's size in bytes, at most *available*.
 
-    The size of a tiled plane is known only to its vendor.
+    The last row of a LINEAR plane may lack its padding. A tiled plane gets all of *available*,
+    because only the vendor knows its size.
     """
     planes = pixel_format(what.fourcc).planes
     if what.modifier != LINEAR or index >= len(planes):
@@ -413,10 +403,10 @@ def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> 
 
 def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
     """
-    Return the visible part of an image, in the same memory.
+    Return the layout of an image's visible part, in the same memory.
 
-    :raises FormatError: the rectangle isn't in the image or has no whole sample, or the image
-        isn't LINEAR.
+    :raises FormatError: the rectangle isn't in the image or is smaller than one chroma sample, or
+        it cuts the left or top off an image that isn't LINEAR.
     """
     whole = (crop.x, crop.y, crop.width, crop.height)
     if whole == (0, 0, layout.width, layout.height):
@@ -437,19 +427,19 @@ def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
         if crop.x or crop.y:
             raise FormatError(
                 f'{where}: only a LINEAR image can be cropped at its left and top without a copy; '
-                "let 'videoconvert' make one before the crop"
+                "put 'videoconvert' before the crop, which makes the image LINEAR"
             )
-        # Only padding at the right or bottom is cut off, such as lines 1080 to 1087 of a decoder's
-        # frame, so the planes' offsets don't change.
+        # The crop only removes padding at the right or bottom, such as lines 1080 to 1087 of a
+        # decoder's frame. So the planes' offsets don't change.
         return replace(layout, width=crop.width, height=crop.height)
-    # Do what videocrop's own copies do: each plane begins at the sample with the crop's corner.
-    # The last column or row is left out if its chroma sample is not complete.
+    # As videocrop does when it copies, begin each plane at the sample that contains the crop's
+    # corner. Leave out the last column or row if its chroma sample is incomplete.
     width = crop.width - crop.width % fmt.horizontal
     height = crop.height - crop.height % fmt.vertical
     if not width or not height:
         raise FormatError(
-            f'{where}: it has to be at least {fmt.horizontal}x{fmt.vertical}, '
-            'chroma has one sample for that many pixels'
+            f'{where}: it has to be at least {fmt.horizontal}x{fmt.vertical} pixels, the area of '
+            'one chroma sample'
         )
     planes = []
     for index, plane in enumerate(layout.planes):
@@ -471,16 +461,16 @@ def _bytes(address: int, start: int, end: int) -> bytes:
 
 
 READABLE_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READABLE)
-"""The formats that programs can read with the CPU."""
+"""The formats whose pixels this package can read with the CPU; all are LINEAR."""
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
     """
     Return the formats that all consumers accept, the best first.
 
-    If no consumer limits the formats, these are all formats that a program can read. A consumer
-    that accepts none of the remaining formats is ignored here; it is refused by name when buffers
-    are agreed on.
+    If no consumer limits the formats, return :data:`READABLE_FORMATS`. A consumer that accepts
+    none of the remaining formats is ignored here. The negotiation of buffers refuses it later,
+    with its name in the error.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:
@@ -493,12 +483,12 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
 
 def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
     """
-    Return caps of *formats* for a pipeline whose frames are dma-bufs or system memory.
+    Return caps of *formats* for a pipeline whose frames are in dma-bufs or system memory.
 
     The result is empty if GStreamer has no caps for any of *formats*.
 
-    :param assume_linear: whether caps of the old style with the feature ``memory:DMABuf`` mean
-        LINEAR. If not, they mean an implicit layout.
+    :param assume_linear: whether caps with the feature ``memory:DMABuf`` but no modifier mean
+        LINEAR. If not, they mean modifier INVALID.
     """
     explicit, old_style, plain = [], [], []
     for fourcc, modifier in formats:
@@ -519,7 +509,8 @@ def offered_nvmm_caps(formats: Sequence[Format]) -> str:
     """
     Return caps of *formats* for a pipeline whose frames are NvBufSurfaces.
 
-    Such caps can't express the layout. The result is empty if none of *formats* fits.
+    NVMM caps have no modifier, so only formats with LINEAR or INVALID are used. The result is
+    empty if there are none.
     """
     names = [
         name
@@ -531,7 +522,6 @@ def offered_nvmm_caps(formats: Sequence[Format]) -> str:
 
 
 def _gstreamer_names(fourcc: int, modifier: int) -> list[str]:
-    """Return GStreamer's names of a format; empty: GStreamer has none."""
     try:
         name = gstreamer_format(fourcc, modifier)
     except FormatError:
@@ -544,30 +534,30 @@ def _listed(names: Iterable[str]) -> str:
 
 
 RESERVE = 2
-"""Slots that the camera needs: one is handed over while the next one is filled."""
-# Slots for buffers that come later than those found at the start: a source has buffers queued, and
-# a V4L2 pool grows to 32 while consumers are slow. With fewer slots, each frame would be a new
-# buffer to every consumer, which would have to import it again.
+"""Slots that the camera needs for itself: one that it hands over and one that is filled."""
+# Spare slots for buffers that are not found at the start: a source has buffers queued, and a V4L2
+# pool grows to 32 while consumers are slow. With fewer slots than buffers, slots would be replaced
+# for each frame, and every consumer would have to import the buffer again.
 MORE = 24
-# If no new buffer comes for this time and for this number of frame periods, the source has no
-# further buffers.
+# Stop looking for buffers if no new one came for _IDLE_S and for _IDLE_FRAMES frame periods. The
+# wait for frame periods lasts at most _MAX_IDLE_S.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
-# A source that gives too few buffers may only be slow on a busy machine, so it is refused only
-# after this time.
+# Refuse a source with fewer than RESERVE buffers only after this time in seconds: on a busy
+# machine the source may only be slow.
 _SCARCE_S = 3.0
 _MAX_SIGNATURES = 64
 
 
 class SharedFrames:
     """
-    Turns a pipeline's samples into slots of a pool over the pipeline's own buffers.
+    Makes the slots of a pool from the pipeline's own buffers, without a copy.
 
     GStreamer may fill a buffer again after its sample is closed, so each sample is held while its
     slot is in use. A device may still read a slot that was retired, so the sample of such a slot
     is held until the pipeline is closed.
 
     :param layout: the layout of every frame; a frame with another layout is refused.
-    :param where: the pipeline, for messages.
+    :param where: the pipeline's name for error messages.
     :param heap: the name of the buffers' allocator.
     """
 
@@ -585,12 +575,10 @@ class SharedFrames:
 
     def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
         """
-        Collect frames until the source has no more buffers, and make a pool of them.
+        Pull frames until *wanted* buffers or all of the source's buffers are known; pool them.
 
-        The collecting also ends when *wanted* frames have come.
-
-        :returns: the pool, and the frames that were collected. Those of a file are its first
-            frames, to be used; those of a live camera are old by now, and dropped.
+        :returns: the pool, and the frames that were pulled, which are to be used first. A live
+            camera's frames are old by now, so they are closed and the list is empty.
         :raises CameraError: there are fewer than two buffers, or their layouts differ.
         """
         known: list[Buffers] = []
@@ -599,15 +587,15 @@ class SharedFrames:
             try:
                 self._discover(wanted, framerate, known, samples)
             except CameraChangedError as error:
-                raise CameraError(f'{self._where}: its frames are not alike: {error}') from error
+                raise CameraError(f"{self._where}: its frames' layouts differ: {error}") from error
             if len(known) < RESERVE and not self._pipeline.ended:
                 raise CameraError(
                     f'{self._where} gives {len(known)} buffers before it wants them back, '
-                    f'{RESERVE} are needed; let its source have more: '
-                    "parameter 'slots', and an element's own queue-size, num-buffers or the like"
+                    f'{RESERVE} are needed; give its source more buffers: raise '
+                    "parameter 'slots', or the element's queue-size, num-buffers or the like"
                 )
             reserve = min(RESERVE, len(known))
-            own, known = known, []  # the pool owns the memory now, also if this fails
+            own, known = known, []  # the pool closes these buffers, even if its constructor fails
             pool = ForeignBufferPool(
                 self._layout,
                 own,
@@ -655,17 +643,13 @@ class SharedFrames:
                 since = time.monotonic()
 
     def _order(self, sample: Sample, memory: FrameMemory) -> tuple[int, ...]:
-        """
-        Return which of the frame's memories are the layout's buffers.
-
-        This is computed once for all frames that have the same layout.
-        """
+        """Return for each buffer of the layout the index of its memory; cached by signature."""
         order = self._orders.get(memory.signature)
         if order is None:
             layout, order = self._reader.layout(sample, memory)
             if layout != self._layout:
                 raise CameraChangedError(
-                    f'{self._where} now gives {layout.describe()}, agreed on was '
+                    f'{self._where} now gives {layout.describe()} instead of '
                     f'{self._layout.describe()}; it is opened again'
                 )
             if len(self._orders) >= _MAX_SIGNATURES:
@@ -675,16 +659,16 @@ class SharedFrames:
 
     def slot_for(self, pool: ForeignBufferPool, sample: Sample) -> Slot | None:
         """
-        Return the sample's slot, which counts as being filled and holds the sample.
+        Acquire the slot of the sample's buffers; the slot then holds the sample.
 
-        ``None``: the pool has no place for the sample.
+        ``None``: the sample is a copy that the source made, or the pool has no free slot.
 
-        :raises CameraChangedError: the sample's planes are not at the places that were agreed on.
+        :raises CameraChangedError: the sample's layout differs from the negotiated one.
         :raises LayoutError: some of the sample's buffers belong to another frame.
         """
         memory = self._reader.memory(sample)
         if memory is None:
-            # Consumers hold all buffers of the source, so the source made a copy silently.
+            # Consumers hold all buffers of the source, so the source copied without a message.
             self.copied_upstream += 1
             return None
         order = self._order(sample, memory)
@@ -700,9 +684,9 @@ class SharedFrames:
 
 def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLayout:
     """
-    Return the frame's layout, whose buffers are the frame's memories.
+    Return the frame's layout; its buffer number *i* is the frame's memory number *i*.
 
-    :raises LayoutError: the planes don't lie in the memories.
+    :raises LayoutError: a plane lies outside of the frame's memories.
     :raises FormatError: the crop rectangle doesn't begin and end at whole samples.
     """
     extents = []
@@ -721,7 +705,7 @@ def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -
     Copy a LINEAR frame to *slot*, plane by plane; return the number of bytes written.
 
     :raises CameraError: a memory can't be mapped.
-    :raises LayoutError: the frame's planes don't lie in its memories.
+    :raises LayoutError: a plane lies outside of the frame's memories.
     """
     layout = frame_layout(gst, sample, what)
     maps: list[tuple[int, ctypes.Structure]] = []
@@ -731,8 +715,8 @@ def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -
             memory, info = gst.gst_buffer_peek_memory(sample.buffer, index), MapInfo()
             if not gst.gst_memory_map(memory, byref(info), MAP_READ):
                 raise CameraError(
-                    "a frame's memory can't be read by the CPU; put an element before the sink "
-                    'that makes video/x-raw of it'
+                    "the CPU can't read a frame's memory; put an element before the sink "
+                    'that converts it to video/x-raw'
                 )
             maps.append((memory, info))
         sources = [(ctypes.c_uint8 * info.size).from_address(info.data) for _, info in maps]
