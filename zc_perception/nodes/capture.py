@@ -820,7 +820,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def finished(self) -> bool:
-        """See the method of the same name in :class:`PerceptionNode`."""
+        """Whether no frame comes any more: the recording has ended, or the camera failed."""
         return self.supervisor.finished
 
     def progress(self) -> int | None:
@@ -846,7 +846,7 @@ class CaptureNode(PerceptionNode):
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
     def signs(self) -> object:
-        """See the method of the same name in :class:`PerceptionNode`."""
+        """Return counters on which levels depend, see :class:`PerceptionNode`."""
         camera, server = self.supervisor.camera, self._server
         if camera is None or server is None:
             return self._stirred

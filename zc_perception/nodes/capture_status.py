@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Make the diagnostics of a camera, its buffer pool, its clock, and the CPU's copies."""
+"""Makes diagnostics: camera, buffer pool, clock, negotiation, CPU copies and latency."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, StageLatencies
 
-# The rate is measured over the time of this many frames, so that one frame more or less does not
-# matter.
+# The rate is measured over this many frames, so that one frame more or less does not matter.
 _JUDGED_FRAMES = 10
-# A camera below this share of its target rate is reported. The share is below one half, because
-# some sensors expose longer in the dark and then give half of their rate.
+# Report a camera below this share of its target rate. It is less than one half, because some
+# sensors expose longer in the dark and then give half of their rate.
 _FAR_BELOW = 0.45
-# If stamps are ahead of the clock by more than this, the clock was set back; less is jitter.
+# Stamps further ahead of the clock than this mean that the clock was set back; less is jitter.
 _AHEAD_NS = 10_000_000
-_IF_BAD = 'look at its cable, power and bandwidth; of a video the log names them'
+_IF_BAD = "check the camera's cable, power and bandwidth; for a video the log names the bad frames"
 _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
 CAMERA = Part(
     'camera',
@@ -56,7 +55,7 @@ CAMERA = Part(
         ERROR,
         '{reason}',
         'restart the node',
-        'the reason why no waiting helps',
+        'why waiting does not help',
     ),
     Row(lambda s: s.state is CameraState.ENDED, OK, 'ended'),
     Row(lambda s: not s.started, WARN, 'not started', 'start or activate the node'),
@@ -75,7 +74,7 @@ CAMERA = Part(
     Row(
         lambda s: s.percent == 0 and s.no_slot,
         ERROR,
-        'no frame comes out: no slot is free, {no_slot} were left out lately',
+        'no frame comes out: no slot is free, {no_slot} frame(s) were left out lately',
         _IF_NO_SLOT,
     ),
     Row(
@@ -106,7 +105,7 @@ CAMERA = Part(
         lambda s: s.lost,
         WARN,
         'frames left out lately: {lost} lost by the driver',
-        'lower its rate or size, or raise what its bus may carry',
+        "lower the camera's rate or size, or give its bus more bandwidth",
         joins=True,
     ),
     Row(
@@ -128,7 +127,7 @@ CAMERA = Part(
         lambda s: s.stamp_trouble,
         WARN,
         '{stamp_trouble}',
-        "set 'stamps' to now if nothing else of the recording is compared with them",
+        "set 'stamps' to now, unless other topics of the recording are compared with the stamps",
         'recorded stamps are 0 or repeat',
         'see [recordings](cameras.md#recordings-replay)',
         joins=True,
@@ -141,7 +140,7 @@ POOL = Part(
         lambda s: s.absent,
         WARN,
         'not configured',
-        'it will be when the camera is open; see part camera',
+        'this happens when the camera opens; see part camera',
     ),
     Row(
         lambda s: s.exhausted,
@@ -181,8 +180,8 @@ CLOCK = Part(
     'clock',
     Row(lambda s: s.camera is None, OK, 'no camera is open'),
     Row(lambda s: s.steps or s.ahead_ns >= _AHEAD_NS, WARN, 'the ROS clock was set {times}',
-        ('let chrony or ptp4l slew it instead (makestep only at the start); in a simulation the '
-         'time jumped, or it was started again')),
+        ('let chrony or ptp4l slew it instead (makestep only at the start); or the '
+         'simulation jumped in time or was restarted')),
     Row(lambda s: s.implausible, WARN,
         ('{implausible} stamp(s) of the driver lay in the future or far in the past lately; '
          'the time of arrival counts instead'),
@@ -200,8 +199,8 @@ NEGOTIATION = Part(
         ERROR,
         '{disagreement}',
         'change what the message names, then {again}',
-        'nothing suits everybody',
-        'it names participant, format, heap or size',
+        'no settings suit all participants',
+        'the message names participant, format, heap or size',
     ),
     Row(
         lambda s: not s.settled and s.waits,
@@ -223,11 +222,11 @@ NEGOTIATION = Part(
 @dataclass(frozen=True)
 class CaptureInterval:
     """
-    How a camera's counters changed within the last seconds.
+    Changes of a camera's counters within the last seconds.
 
     :param rate: good frames per second.
-    :param pace: share of the target rate that the camera reached; ``None``: the camera has not
-        streamed long enough to judge it.
+    :param pace: reached share of the target rate; ``None``: the camera hasn't streamed long
+        enough to measure it.
     """
 
     rate: float
@@ -239,7 +238,7 @@ class CaptureInterval:
 
 
 class CaptureCounters:
-    """Sums a camera's counters over its openings, and returns how they changed lately."""
+    """Adds up a camera's counters over its openings, and returns their recent changes."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
@@ -258,13 +257,13 @@ class CaptureCounters:
         self._before = CameraStatistics(0, 0, 0)
 
     def begin(self, camera: Camera) -> None:
-        """Note that a camera was opened, for the first time or again."""
+        """Add the counters so far, and count from now those of *camera*, just opened."""
         self._before = self.total()
         self._camera = camera
         self.openings += 1
 
     def total(self) -> CameraStatistics:
-        """Return the counters since the start."""
+        """Return the counters since the node's start."""
         if self._camera is None:
             return self._before
         now = self._camera.statistics()
@@ -277,10 +276,10 @@ class CaptureCounters:
 
     def look(self, target: float) -> CaptureInterval:
         """
-        Return how the counters changed since the latest calls.
+        Return the recent changes of the counters.
 
-        :param target: frames per second that a streaming camera should give; 0: no rate is
-            expected, or the camera doesn't stream.
+        :param target: the camera's nominal frames per second; 0: don't measure its pace, because
+            it has no fixed rate or doesn't stream.
         """
         total = self.total()
         recent = {
@@ -305,7 +304,7 @@ def camera_status(
     started: bool,
     paced: bool = True,
 ) -> Status:
-    """Report whether the camera streams at its expected rate, and frames lost lately."""
+    """Report whether the camera streams at its expected rate, and which frames were lost."""
     streaming = condition.state is CameraState.STREAMING
     interval = counters.look(
         camera.framerate if camera is not None and streaming and paced else 0.0
@@ -372,9 +371,9 @@ def negotiation_status(
     """
     Report the agreement on buffers, its reasons, and how each participant gets its frames.
 
-    :param disagreement: why there is no agreement; empty: none was tried yet.
-    :param waits: whether the node still waits for a camera, which the status ``camera`` reports.
-    :param renewals: how often a new agreement on buffers was made.
+    :param disagreement: why participants could not agree; empty: they did, or did not try yet.
+    :param waits: whether the node waits for the camera; its own status then says why.
+    :param renewals: how often buffers were negotiated again.
     :param pause_s: seconds without frames at the latest renewal.
     """
     if session is None or not session.settled:
@@ -398,7 +397,7 @@ def negotiation_status(
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
-    """Report the free slots, which consumers hold the others for how long, and failures."""
+    """Report the pool's failures, and for how long which consumer holds how many slots."""
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
         return POOL.status(absent=True)
@@ -418,7 +417,7 @@ def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
 
 
 def _holders(pool: BufferPool) -> str:
-    """Say how many slots each consumer holds; the consumer with the most comes first."""
+    """Describe how many slots each consumer holds; the one with the most slots comes first."""
     slots: dict[str, set[int]] = {}
     longest: dict[str, float] = {}
     for holding in pool.holdings():
@@ -462,7 +461,7 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
     """
     Report how the driver's clock compares with the ROS clock.
 
-    :param ros_now_ns: the ROS time; 0: no simulated time has come yet.
+    :param ros_now_ns: the ROS time; 0 while no simulated time was received.
     """
     if camera is None:
         return CLOCK.status(camera=None)
@@ -496,7 +495,7 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
 
 
 def copies_status(ledger: CopyLedger) -> Status:
-    """Report how often the CPU copied pixels, including by Frame.copy() and Frame.bgr()."""
+    """Report how often the CPU copied pixels, also by Frame.copy() and Frame.bgr()."""
     return Status(
         'copies',
         OK,
@@ -511,7 +510,7 @@ def copies_status(ledger: CopyLedger) -> Status:
 
 
 def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
-    """Return by reason how often the CPU copied pixels and how many bytes, for a frame log."""
+    """Return the CPU's copies and their bytes by reason, for the frame log."""
     return {
         reason: {'count': entry.count, 'bytes': entry.bytes}
         for reason, entry in ledger.entries().items()
@@ -519,7 +518,7 @@ def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
 
 
 def latency_status(latencies: StageLatencies) -> Status:
-    """Report the latency of each stage."""
+    """Report median and 99th percentile of each stage's latency."""
     values = Figures(
         lambda: {
             f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}'

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Make a node's subscriptions, its frame server and its socket for GStreamer; report on them."""
+"""Makes a node's subscriptions, frame server and GStreamer socket, and their diagnostics."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ SUBSCRIBER_LINK = Part(
     Row(lambda s: s.rung == UNMATCHED, WARN, 'unmatched: {reason}',
         ("if this lasts, see the publisher's log and diagnostics, and compare both "
          'ends: ros2 topic info -v')),
-    # This is no warning for a subscriber on another host: hosts can't share memory, so there is no
-    # better link.
+    # No warning for a subscriber on another host: hosts can't share memory, so messages are the
+    # best link.
     Row(lambda s: s.rung == ROS_MESSAGE and not s.far, WARN, 'ros_message: {reason}',
-        ('each frame is copied; see that nothing but an adapted publisher of this host '
-         'publishes here'),
+        ('each frame is copied; make sure that only an adapted publisher on this host '
+         'publishes this topic'),
         see='see [the rungs](topics_and_links.md#the-three-rungs)'),
     Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because '
         '{slow.what}: '
@@ -106,10 +106,10 @@ SUBSCRIBER_LINK = Part(
          'this node')),
     well='{rung}: {reason}',
 )  # fmt: skip
-# By the reason for which a consumer in another process is refused: the advice.
+# Advice by the reason why a consumer in another process was refused.
 _REFUSALS = {
     'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
-    'constraints': 'change what stands against it, at the node that the message names',
+    'constraints': 'change the requirement that the message names, at that node',
     'slots': "the pool has no slots left to promise: raise 'slots'",
     'connections': 'too many consumers are connected: end some',
     'version': 'it speaks another version: install the same one at both ends',
@@ -134,7 +134,7 @@ _NO_PICTURE = Row(
     lambda s: s.link.turned_away, WARN, ('{link.turned_away} plain reader(s) of image_raw get '
                                          'no picture: {link.withheld}'),
     ("name the reader in the camera's parameter participants, such as 'viewer: NV12': the "
-     'camera must give that then'),
+     'camera must then give that format'),
     see='see [layouts that the CPU cannot read](cameras.md#layouts-that-the-cpu-cannot-read)',
 )  # fmt: skip
 PUBLISHER_LINK = Part(
@@ -145,8 +145,8 @@ PUBLISHER_LINK = Part(
             advice, see=f'key `refused_{reason}`')
         for reason, advice in _REFUSALS.items()
     ),
-    Row(lambda s: s.internal, WARN, ('a consumer lost its connection to a fault of this '
-                                     'package: {last_internal_error}'),
+    Row(lambda s: s.internal, WARN, ('a consumer lost its connection because of a fault '
+                                     'in this package: {last_internal_error}'),
         'it connects again; please report this line'),
     Row(lambda s: s.broken, WARN, '{broken} time(s) a peer broke a rule of the protocol lately',
         'run the same version of this package at both ends'),
@@ -185,11 +185,10 @@ def subscribe_frames(
     """
     Make a subscription of ``image_raw`` as the node's parameters allow.
 
-    :param held: the most frames that the node holds at the same time.
-    :param constraints: the node's requirements for the buffers; ``None``: the caller states them
-        later, by ``take_part``.
-    :param slow: what to name in diagnostics as too slow when the node holds as many frames as it
-        may.
+    :param held: how many frames the node may hold at the same time.
+    :param constraints: the node's requirements for buffers; ``None``: the caller calls
+        ``take_part`` later.
+    :param slow: part and advice for diagnostics when the node holds all frames that it may.
     :raises ConfigError: a parameter names a user that doesn't exist.
     """
     options: dict[str, Any] = {}
@@ -215,11 +214,10 @@ def subscription_status(
     subscription: AdaptedSubscription[Frame], errors: RecentCount, untaken: str = ''
 ) -> Status:
     """
-    Report by which kind of link (rung) frames come, why, and what its copies cost.
+    Report the kind of link (rung) by which frames come, the reason for it, and lost messages.
 
-    :param errors: counts messages that could not be converted, and remembers the count of earlier
-        calls.
-    :param untaken: why the accelerator can't take the frames; empty: it takes them.
+    :param errors: this subscription's recent conversion errors, kept between calls.
+    :param untaken: why the accelerator can't use the frames; empty: it can.
     """
     link = subscription.statistics()
     values: dict[str, object] = {
@@ -242,8 +240,7 @@ def subscription_status(
         values,
         rung=link.rung,
         reason=link.reason,
-        # With ``copy_free: required`` a subscription may have direct links and refused ones at
-        # once.
+        # With ``copy_free: required``, one publisher may be linked while another is refused.
         refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
         far=all(
             OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))
@@ -259,24 +256,20 @@ def subscription_status(
 
 
 def group_ids(name: str) -> list[int]:
-    """
-    Return a list with the number of a group, given by name or number.
-
-    Empty: no name is given.
-    """
+    """Return a group's number in a list; *name* is a name or number. No name: an empty list."""
     if not name:
         return []
     try:
         number = whole_number(name, HIGHEST_ID)
         return [grp.getgrnam(name).gr_gid if number is None else number]
-    except (KeyError, ValueError):  # ValueError: not a valid group name
+    except (KeyError, ValueError):  # ValueError: the name can't be any group's name
         raise ConfigError(
             f"parameter 'shared_memory_group': there is no group {shown(name)}; see /etc/group"
         ) from None
 
 
 def user_ids(names: Sequence[str]) -> list[int]:
-    """Return the numbers of users that are given by name or number."""
+    """Return the numbers of users; each is given by name or number."""
     ids = []
     for name in names:
         try:
@@ -293,7 +286,7 @@ class FrameServer:
     """
     Serves a publisher's frames to other processes, as the node's parameters allow.
 
-    ``server`` is ``None`` if the parameters allow no link.
+    ``server`` is ``None`` if the parameters allow no such link.
 
     :raises ConfigError: a group doesn't exist, or the folder for the socket can't be used.
     """
@@ -325,11 +318,7 @@ class FrameServer:
 
     @property
     def troubles(self) -> tuple[object, ...]:
-        """
-        A value that changes if a warning of :meth:`status` changes.
-
-        The warning about other publishers is left out.
-        """
+        """A value that changes if a warning of :meth:`status` does, other publishers left out."""
         publisher, counters = self._publisher, self.server and self.server.counters
         return (
             publisher.messages.errors,
@@ -339,7 +328,7 @@ class FrameServer:
         )
 
     def status(self) -> Status:
-        """Report by which link each consumer gets frames, and which consumers got none lately."""
+        """Report the link of each consumer, and why consumers lately got no frames."""
         link = self._publisher.statistics()
         server = None if self.server is None else self.server.statistics()
         here = self._publisher.in_process_peers()
@@ -353,8 +342,8 @@ class FrameServer:
             'internal': 0,
             'broken': 0,
             'trusted': '',
-            # GStreamer's readers aren't among these: one without slots is disconnected, and the
-            # status of the unixfd socket reports that.
+            # Without GStreamer's readers: one without slots is disconnected, which the status
+            # of the unixfd socket reports.
             'starved': next(
                 (p for p in here if p.without_slots and not p.name.startswith(READER)), None
             ),
@@ -381,8 +370,8 @@ class FrameServer:
         for row in (_STALLED, _WITHOUT_SLOTS, _RIVALS, _NO_PICTURE):
             if row.when(look):
                 text = f'{row.sentence}; {row.advice}'.format_map(seen)
-                # Compare only the text before the colon: the time after it grows with each call,
-                # which is no news.
+                # Log again only if the text before the colon changes: after it comes the time
+                # held, which grows with each call.
                 self._warn(text, text.partition(': ')[0])
         return PUBLISHER_LINK.status(Figures(lambda: self._values(link, server)), **seen)
 
@@ -429,7 +418,7 @@ class FrameServer:
 
 
 def _holds(held: int, in_hand: Sequence[tuple[int, float]], window: int, asked: int) -> str:
-    """Return a phrase: how many frames a consumer holds, which, and how many it may hold."""
+    """Describe how many frames a consumer holds, for how long, and how many it may hold."""
     if not window:
         return ''
     which = f' ({describe_in_hand(in_hand)})' if full_s(window, in_hand) >= STALLED_S else ''
@@ -444,7 +433,7 @@ UNIXFD = Part(
     Row(
         lambda s: s.unfit,
         WARN,
-        'GStreamer can have no frames: {unfit}',
+        'GStreamer readers get no frames: {unfit}',
         "change the camera's pixel_format or heap",
     ),
     Row(
@@ -457,7 +446,7 @@ UNIXFD = Part(
         lambda s: s.broken,
         WARN,
         '{broken} time(s) a reader was disconnected lately: {last}',
-        'see who opens that socket: only unixfdsrc of GStreamer 1.24 or newer should',
+        'see which programs open that socket: only unixfdsrc of GStreamer 1.24 or newer should',
     ),
     well='{readers} reader(s) at {path}',
 )
@@ -478,13 +467,12 @@ def socket_path(named: str) -> Path | None:
 
 class GStreamerSocket:
     """
-    One camera's socket for ``unixfdsrc``, if the node's parameters ask for one.
+    One camera's socket for GStreamer's ``unixfdsrc``.
 
-    In the agreement on buffers all its readers together count as one participant with one number
-    of frames.
+    In the negotiation of buffers, all its readers together are one participant.
 
     :param key: the key of the camera's frames on the bus.
-    :param framerate: the camera's frames per second; 0: unknown.
+    :param framerate: returns the camera's frames per second; 0: unknown.
     :raises ConfigError: the socket can't be made at its path.
     """
 
@@ -516,7 +504,7 @@ class GStreamerSocket:
         MEETING.add_consumer(key, self._consumer)
 
     def status(self) -> Status:
-        """Report the readers, and readers that were refused lately."""
+        """Report the readers, and why readers were refused lately."""
         seen = self.server.statistics()
         values: dict[str, object] = {
             'path': self.server.path,
@@ -540,6 +528,6 @@ class GStreamerSocket:
         )
 
     def close(self) -> None:
-        """End all streams. A second call does nothing."""
+        """Close the socket and end all streams. Idempotent."""
         MEETING.remove_consumer(self._key, self._consumer)
         self.server.close()

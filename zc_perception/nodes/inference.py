@@ -764,7 +764,7 @@ class InferenceNode(PerceptionNode):
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
-        """See the method of the same name in :class:`PerceptionNode`."""
+        """Return counters on which levels depend, see :class:`PerceptionNode`."""
         stream = self._stream
         if stream is None:
             return self._stirred

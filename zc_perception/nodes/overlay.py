@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``overlay_node``: the frame with its boxes drawn in, only while there is a subscriber."""
+"""``overlay_node``: draws detections into frames, while the result has a subscriber."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ Scale = tuple[float, float]
 
 
 Draw = Callable[[NDArray[np.uint8], Detection2DArray, Any, Scale, int], None]
-"""Draws a message: picture, detections, message, scale of the picture, width of lines."""
+"""Draws a message; arguments: BGR picture, detections, message, picture scale, line width."""
 
 
 class Layer:
     """
-    Keeps the latest messages of a topic whose content is drawn with the boxes (masks, points).
+    Keeps the latest messages of a topic (masks or points) to draw them with the boxes.
 
     :param came: called after each new message; it wakes the overlay's thread.
     """
@@ -113,17 +113,13 @@ class Layer:
         self._came()
 
     def waits(self, stamp: int) -> bool:
-        """
-        Say whether to wait for a frame's message.
-
-        A message is expected if messages for other frames came lately.
-        """
+        """Return whether a frame's message may still come: those of earlier frames came lately."""
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
     def paint(
         self, picture: NDArray[np.uint8], found: Detection2DArray, scale: Scale, line: int
     ) -> None:
-        """Draw the kept message, if any, for the frame of these detections."""
+        """Draw the message with the stamp of these detections, if there is one."""
         message = self._kept.pop(stamp_ns(found.header), None)
         if message is not None:
             self._draw(picture, found, message, scale, line)
@@ -152,7 +148,7 @@ def draw_masks(
 def draw_keypoints(
     picture: NDArray[np.uint8], found: Detection2DArray, message: Any, scale: Scale, line: int
 ) -> None:
-    """Draw the points and the lines between them; the overlay itself draws boxes."""
+    """Draw key points and the lines between them, not the boxes in the same message."""
     for drawn in message.points:
         kind = type(drawn)
         places = [
@@ -179,8 +175,8 @@ _IDLE_POLL_MS = 200
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000
-# At most this many frames are copied before the next picture is drawn. If copies take longer than
-# a frame's period, there would always be a new frame to copy, and nothing would be drawn.
+# Copy at most this many frames before the next picture is drawn. Otherwise nothing would be drawn
+# when a copy takes longer than a frame's period, because a new frame would always wait.
 _MOST_AT_ONCE = 2
 OVERLAY = Part(
     'overlay',
@@ -209,18 +205,18 @@ class OverlayNode(PerceptionNode):
     """
     Subscribes to frames and detections; publishes ``detections/image`` with the boxes drawn in.
 
-    It reads ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it publishes
+    It subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it publishes
     ``detections/image`` as bgr8, and ``detections/image/compressed``.
 
-    While neither output has a subscriber, the node has no subscription on frames or detections,
-    and no thread. Otherwise a thread of lower priority than the others makes a reduced copy of
-    each frame, and draws detections into the copy with exactly their stamp. If the thread is too
-    slow, it draws only the newest frames; nothing waits for it.
+    While neither output has a subscriber, the node has no thread and no subscription of frames or
+    detections. Otherwise its thread, at a lower priority than all others, makes a reduced copy of
+    each frame, and draws the detections with the same stamp. If the thread is too slow, it skips
+    older frames; nothing waits for it.
     """
 
     SPECS = NODES['overlay']
-    # These values are checked at the start. The node uses them only when somebody subscribes, and
-    # an error must not end the program then.
+    # Check this at the start: an error at its first use, when somebody subscribes, would end the
+    # program.
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (
         Endpoint('detections/image', 'publisher'),
@@ -265,11 +261,10 @@ class OverlayNode(PerceptionNode):
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
         self._wake: OwnedFd | None = None
-        # Only the thread closes this descriptor, because the number of a closed descriptor may
-        # belong to another file.
+        # Only the thread closes this descriptor; a write after the close could reach another file
+        # that got the same number.
         self._wake_lock = threading.Lock()
-        # Whether somebody subscribes is checked periodically, and when the node is activated or
-        # deactivated.
+        # Held while subscribing or unsubscribing: the periodic check and a transition may meet.
         self._demand_lock = threading.RLock()
         self._publisher = self.create_publisher(
             Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1))
@@ -286,7 +281,7 @@ class OverlayNode(PerceptionNode):
         self._annotations_qos = subscription_qos(self, ANNOTATIONS, QoSProfile(depth=2))
         subscription_qos(
             self, 'image_raw', QoSProfile(depth=2)
-        # its QoS parameters are declared now, although it is made only while somebody subscribes
+        # Declare its QoS parameters now, although the subscription is made only for a viewer.
         )
         self._label_subscription = self.create_subscription(
             LabelInfo, 'label_info', self._on_labels, latched
@@ -310,7 +305,7 @@ class OverlayNode(PerceptionNode):
             self._history.scale = value
 
     def update_demand(self) -> None:
-        """Subscribe if there is a viewer and the node is active; else unsubscribe."""
+        """Subscribe if the node is active and has a viewer; else unsubscribe."""
         with self._demand_lock:
             if not self._wanted():
                 self._unsubscribe()
@@ -362,8 +357,7 @@ class OverlayNode(PerceptionNode):
             target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
         )
         thread.start()
-        # The thread runs already. If it were set before its start, diagnostics would report it as
-        # dead.
+        # Set this only after the start; otherwise diagnostics would report the thread as dead.
         self._thread = thread
 
     def _unsubscribe(self) -> None:
@@ -412,14 +406,14 @@ class OverlayNode(PerceptionNode):
         with contextlib.suppress(OSError):
             nice = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, min(19, nice + _NICER))
-        self._rate.forget()  # the time without subscribers must not count as a low rate
+        self._rate.forget()  # the time without a viewer must not lower the rate
         self._pace = None
         try:
             kept = 0
             while not stop.is_set():
                 poller = select.poll()
                 poller.register(wake.fileno(), select.POLLIN)
-                if not subscription.queue.closed:  # a closed descriptor would be readable for ever
+                if not subscription.queue.closed:  # poll would return at once for a closed queue
                     poller.register(subscription.queue.fileno(), select.POLLIN)
                 if any(
                     fd == wake.fileno()
@@ -437,7 +431,7 @@ class OverlayNode(PerceptionNode):
                 if not stop.is_set():
                     self._draw_newest(history, detections)
         except BaseException:
-            # release the frames that wait, because the camera needs their slots
+            # Release the queued frames, because the camera needs their slots.
             subscription.queue.close()
             raise
         finally:
@@ -448,7 +442,7 @@ class OverlayNode(PerceptionNode):
         try:
             with frame:
                 num_bytes = history.keep(frame)
-        except ZcError as error:  # the node can't read the frame, or its publisher died meanwhile
+        except ZcError as error:  # the node can't read the frame, or its publisher has died
             self._unfit = str(error)
             return
         except Exception as error:
@@ -458,13 +452,13 @@ class OverlayNode(PerceptionNode):
         self.ledger.book('overlay', num_bytes)
 
     def _fail(self, error: Exception) -> None:
-        """Count an error. The picture is lost, but the thread goes on."""
+        """Count a picture that could not be drawn; the thread goes on."""
         text = message_of(error)
         self._last_error = f'{type(error).__name__}: {text}'.encode(errors='replace').decode()
         self.failed += 1
 
     def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
-        """Draw the newest detections whose picture has come; newer detections wait for theirs."""
+        """Draw the newest detections whose frame is here; newer ones wait for their frame."""
         waiting: list[Detection2DArray] = []
         newest: Detection2DArray | None = None
         while detections:
@@ -486,7 +480,7 @@ class OverlayNode(PerceptionNode):
             if picture is not None:
                 try:
                     self._draw(picture, newest)
-                except Exception as error:  # bad detections; the next message may be good
+                except Exception as error:  # bad detections must not end the thread
                     self._fail(error)
 
     def _draw(self, reduced: ReducedPicture, message: Detection2DArray) -> None:
@@ -555,7 +549,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def signs(self) -> object:
-        """See the method of the same name in :class:`PerceptionNode`."""
+        """Return link, thread state and counters, see :class:`PerceptionNode`."""
         subscription, thread = self._frame_subscription, self._thread
         link = None if subscription is None else subscription.choice
         lives = thread is None or thread.is_alive()
@@ -572,7 +566,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def collect_diagnostics(self) -> list[Status]:
-        """Report whether there is a viewer, and how many pictures find their detections."""
+        """Return the statuses of the drawing, the link of frames and the lifecycle."""
         subscription = self._frame_subscription
         links = (
             []

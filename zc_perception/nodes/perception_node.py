@@ -14,13 +14,12 @@
 # limitations under the License.
 
 """
-The base of the package's nodes: parameters, and the states of a managed (lifecycle) node.
+Base class of the package's nodes: parameters, and the states of a managed (lifecycle) node.
 
-Transitions that other processes ask for (``ros2 lifecycle``, a manager) run on a separate thread,
-one at a time, because opening a camera, loading a model or waiting for a thread's end takes up to
-seconds. Meanwhile the executor has to serve the other nodes, and ``get_state``. Transitions that
-the program itself makes run in the program's thread, so that a user's mistake ends the program
-with one line.
+Opening a camera, loading a model or joining a thread takes up to seconds. So transitions that
+other processes request (``ros2 lifecycle``, a manager) run one at a time on a separate thread,
+and the executor goes on serving the other nodes and ``get_state``. Transitions that the program
+itself makes run in the calling thread, so that a user's mistake ends the program with one line.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ from zc_perception.observe.diagnostics import (
 
 PATIENCE_S = 15.0
 """
-Seconds after which an executor or a node without progress counts as hanging.
+Seconds without progress after which an executor or a node counts as hanging.
 
-A node that waits for something slower has a longer limit. See :mod:`zc_perception.nodes.process`.
+A node may have a longer limit, see :attr:`PerceptionNode.patience_s`.
 """
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
 LIFECYCLE = Part(
@@ -92,7 +91,7 @@ LIFECYCLE = Part(
 
 
 class _WholeOrNothing(type):
-    """A metaclass: if a node's constructor fails, the node is removed from the ROS graph."""
+    """Metaclass: if a node's constructor fails, remove the node from the ROS graph."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         node = cls.__new__(cls)
@@ -103,7 +102,7 @@ class _WholeOrNothing(type):
                 ends.close()
             if (diagnostics := getattr(node, '_diagnostics', None)) is not None:
                 diagnostics.stop()
-            # rclpy's own constructor may have failed, or the node is destroyed already.
+            # AttributeError: rclpy's constructor failed; InvalidHandle: already destroyed.
             with contextlib.suppress(AttributeError, InvalidHandle):
                 end_lifecycle(node)
                 Node.destroy_node(node)
@@ -116,7 +115,7 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """Return the ledger of the CPU's passes over pixels; there is one for each context."""
+    """Return the ledger that counts the CPU's passes over pixels; each context has one."""
     with _LEDGERS_LOCK:
         ledger = _LEDGERS.get(context)
         if ledger is None:
@@ -128,25 +127,23 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     """
     A managed node with declared parameters.
 
-    All other keyword arguments go to ``rclpy.node.Node``.
+    A subclass overrides :meth:`_open`, :meth:`_agree`, :meth:`_activate`, :meth:`_deactivate` and
+    :meth:`_cleanup`, and calls :meth:`_begin` at the end of its constructor. Publishers and
+    subscriptions that cost nothing while no frames flow may live as long as the node. Closing
+    functions on :attr:`_ends` run after the stop, or when the constructor fails.
 
-    A subclass defines each step by overriding :meth:`_open`, :meth:`_agree`, :meth:`_activate`,
-    :meth:`_deactivate` and :meth:`_cleanup`, and calls :meth:`_begin` at the end of its
-    constructor. Publishers and subscriptions that cost nothing while no frames flow may live as
-    long as the node. Functions that close objects after the stop, or if the constructor fails, are
-    put on :attr:`_ends`.
-
-    :param ledger: counts the CPU's passes over pixels; ``None``: the process's own ledger.
+    :param ledger: counts the CPU's passes over pixels; ``None``: use the context's ledger.
+    :param node_options: arguments of ``rclpy.node.Node``.
     """
 
     SPECS: NodeSpecs = NodeSpecs()
     PREFIXES: Sequence[str] = ()
-    """First parts of the names of parameters that are declared later; each ends in a dot."""
+    """Prefixes of parameters that are declared later; each ends in a dot."""
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
     """
-    By parameter, a function that raises ConfigError for a value that can't work.
+    Further checks by parameter: a function raises ConfigError for a value that can't work.
 
-    Such a value is one that the parameter's declaration allows. The function opens no device.
+    It gets values that the declaration allows, and opens no device.
     """
     ENDPOINTS: Sequence[Endpoint] = ()
     """The publishers and subscriptions whose QoS can be overridden by parameters."""
@@ -156,7 +153,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     ) -> None:
         begin_node(self, name, **node_options)
         self.kind = name
-        """The name that the node has if nothing renames it."""
+        """The node's default name, such as ``capture``; it stays when the node is renamed."""
         self.ledger = ledger or process_ledger(self.context)
         self._ends = contextlib.ExitStack()
         self._opened = False
@@ -168,7 +165,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._warn_once = Seldom(lambda text: self.get_logger().warning(text), ONCE)
         self._err_once = Seldom(lambda text: self.get_logger().error(text), ONCE)
         self._diagnostics: DiagnosticsPublisher | None = None
-        # Held during a transition; a thread that stops the node waits for it.
+        # Held during a transition, so that a thread that stops the node waits for its end.
         self._transitions = threading.RLock()
         self.parameters = NodeParameters(
             self,
@@ -181,39 +178,37 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         guard_parameter_services(self)
         begin_lifecycle(self, self._transitions, self._on_refused)
 
-    # A subclass overrides the following.
+    # Methods that a subclass overrides.
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
         """
-        Refuse values that don't go together, or that name a missing file or model.
+        Raise ConfigError if values contradict each other or name a missing file or model.
 
         :meth:`_open` refuses the same values. This method opens no device.
 
         :param values: the values of all parameters, and the ``qos_overrides`` of a file.
-        :param node: the full name of the node that will have them.
+        :param node: the full name of the node that will get the values.
         """
 
     def _open(self) -> None:
         """
-        Open what the parameters name. This is the first part of configuring.
+        Open the devices, files and links that the parameters name: first step of configuring.
 
-        With ``autostart`` the constructor does this, so that a mistake makes it raise.
+        With ``autostart`` the constructor calls this, so that it raises for a user's mistake.
 
         :raises ZcError: a parameter, file or device can't be used; :meth:`_cleanup` follows.
         """
 
     def _agree(self) -> None:
-        """Agree on buffers with other participants. This is the second part of configuring."""
+        """Agree on buffers with other participants: the second step of configuring."""
 
     def _activate(self) -> None:
         """Let frames flow; :attr:`flowing` becomes true afterwards."""
 
     def _deactivate(self) -> None:
         """
-        Stop the flow of frames and give buffers back.
-
-        Idempotent.
+        Stop the flow of frames and give buffers back. Idempotent.
 
         :attr:`flowing` is false already, so that frames still in work are dropped silently.
         """
@@ -227,7 +222,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self.CHECKS[name](value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
-        """React to a parameter that has changed."""
+        """React to a parameter's new value, after it was set."""
 
     def _on_parameter_stirred(self, name: str, value: Any) -> None:
         self._on_parameter(name, value)
@@ -238,7 +233,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """Return values on which diagnostic levels depend: see :class:`DiagnosticsPublisher`."""
+        """Return a value that changes when a level may: see :class:`DiagnosticsPublisher`."""
         return object()
 
     def stir(self) -> None:
@@ -246,11 +241,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._stirred += 1
 
     def _describe(self) -> None:
-        """
-        Update the facts for the frame log.
-
-        Called once a second, before diagnostics are published.
-        """
+        """Update the facts for the frame log; called before diagnostics, once a second."""
 
     # Methods for the node's owner.
 
@@ -261,42 +252,38 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def flowing(self) -> bool:
-        """
-        Whether frames may be handed on.
-
-        It must be quick to read, because it is read for each frame.
-        """
+        """Whether frames may be handed on; read for each frame, so it must be quick."""
         return self._flowing
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing more to do (a file has ended)."""
+        """Whether the node's work is done: its video or recording has ended."""
         return False
 
     def progress(self) -> int | None:
-        """Return a number that grows as work is done; ``None``: there is no work to do."""
+        """Return a count of finished work; ``None``: there is no work. Read to detect a hang."""
         return None
 
     def given_up(self) -> str:
-        """Why only a restart of the node helps; empty: no restart is needed."""
+        """Return why only a restart of the node helps; empty: no restart is needed."""
         return ''
 
     @property
     def patience_s(self) -> float:
-        """Seconds for which :meth:`progress` may stay the same before that is a fault."""
+        """Seconds without :meth:`progress` after which the node counts as hanging."""
         return PATIENCE_S
 
     def lacks(self, what: str) -> AttributeError:
-        """Return the error that says: the node isn't configured, so it has no *what*."""
+        """Return the error for code that needs *what* while the node isn't configured."""
         return AttributeError(
             f"node '{self.get_name()}' is {self.state}: it has no {what}; configure it"
         )
 
     def start(self) -> None:
         """
-        Configure and activate the node, unless that was done before.
+        Configure and activate the node, unless that is done already.
 
-        Without ``autostart`` this does nothing, because a manager makes the transitions.
+        Without ``autostart`` do nothing: a manager then makes the transitions.
 
         :raises ZcError: the node can't start; it is unconfigured then.
         """
@@ -308,7 +295,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
                 self._pass(self.trigger_activate)
 
     def configure_now(self) -> None:
-        """Configure the node in the calling thread, unless that was done before."""
+        """Configure the node in the calling thread, unless that is done already."""
         with self._transitions:
             if self.state == UNCONFIGURED and not self._stopped:
                 self._pass(self.trigger_configure)
@@ -321,14 +308,14 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             )
 
     def stop(self) -> None:
-        """End all work within a second or two, and free everything; idempotent."""
+        """End all work and free everything, within one or two seconds. Idempotent."""
         try:
             with self._transitions:
                 if self._stopped:
                     return
                 self._stopped = True
                 self._end()
-                # if the context is shut down already, rclpy raises
+                # rclpy raises if the context is shut down already.
                 with contextlib.suppress(Exception):
                     if self.state in (UNCONFIGURED, INACTIVE, ACTIVE):
                         self.trigger_shutdown()
@@ -343,10 +330,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         end_lifecycle(self)
         super().destroy_node()
 
-    # Methods between rclpy and the subclass.
+    # Methods that rclpy calls, and their helpers.
 
     def _begin(self) -> None:
-        """Finish the constructor: raise if parameters are wrong, and start diagnostics."""
+        """Finish the constructor: with ``autostart`` open the node; start diagnostics."""
         if self.parameters['autostart']:
             self._open_once()
         self._diagnostics = DiagnosticsPublisher(
@@ -377,7 +364,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._cleanup()
 
     def _end(self) -> None:
-        """Free everything that the node holds, in whichever state it is."""
+        """Free everything that the node holds, in any state."""
         self._flowing = False
         try:
             self._deactivate()
@@ -385,7 +372,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._free()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Configure the node, when rclpy asks; after a user's mistake it stays unconfigured."""
+        """Configure the node when rclpy asks; after a user's mistake it stays unconfigured."""
         try:
             self._open_once()
             self._agree()
@@ -402,7 +389,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Configure the node, when rclpy asks; after a user's mistake it stays unconfigured."""
+        """Activate the node when rclpy asks."""
         return self._step('activate', self._flow)
 
     def _flow(self) -> None:
@@ -410,20 +397,20 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._flowing = True
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Deactivate the node, when rclpy asks."""
+        """Deactivate the node when rclpy asks."""
         self._flowing = False
         return self._step('deactivate', self._deactivate)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Clean the node up, when rclpy asks."""
+        """Clean up the node when rclpy asks."""
         return self._step('clean up', self._free)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Shut the node down, when rclpy asks."""
+        """Shut down the node when rclpy asks."""
         return self._step('shut down', self._end)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free everything after a failed transition, so that the node may be configured again."""
+        """Free everything after a failed transition, so that the node can be configured again."""
         try:
             self._end()
         except Exception as error:
@@ -450,12 +437,12 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
     def warn_once(self, sentences: Iterable[str], *, error: bool = False) -> None:
-        """Log each sentence only the first time that it is passed here."""
+        """Log a warning or an error for each sentence that this node hasn't logged before."""
         for sentence in sentences:
             (self._err_once if error else self._warn_once)(sentence)
 
     def lifecycle_status(self) -> Status:
-        """Report the state, and why it isn't the wanted state."""
+        """Report the lifecycle state, the last failed transition, and the next step."""
         state = self.state
         values = {
             'state': state,
@@ -472,7 +459,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def next_step(self) -> str:
-        """Return the advice that says how to make an inactive node active."""
+        """Return the command or advice that leads to the next state."""
         state = self.state
         if self._stopped or state == FINALIZED:
             return 'only a restart of the node helps'
@@ -484,7 +471,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def _not_changeable(self) -> str:
-        """Say why parameters that aren't dynamic can't be set now; empty: they can."""
+        """Return why static parameters can't be set now, and what to do; empty: they can."""
         state = self.state
         if self._stopped or state == FINALIZED:
             return f'the node is {FINALIZED}: restart it with that value'
@@ -499,19 +486,19 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
-        """Set parameters, see rclpy; the answers have all reasons why values are refused."""
+        """Set each parameter separately, see rclpy; an answer has all reasons for a refusal."""
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """
         Set all parameters or none, see rclpy.
 
-        rclpy reports only the first reason against the values; this method reports all. An integer
-        is accepted for a floating-point number, as at the start. No request of a client makes this
-        method raise, because an exception would end the executor.
+        Unlike rclpy, report all reasons for a refusal, not only the first. An integer is accepted
+        for a floating-point number, as at the start. This method never raises for a client's
+        request, because an exception would end the executor.
         """
         parameters = getattr(self, 'parameters', None)
-        # rclpy's constructor sets its own parameters before this node's are declared
+        # rclpy's constructor sets its own parameters before this node declares any.
         if parameters is None:
             return super().set_parameters_atomically(parameter_list)
         try:
@@ -527,7 +514,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
 @contextlib.contextmanager
 def all_or_none(nodes: Sequence[PerceptionNode]) -> Iterator[None]:
-    """Destroy *nodes* if the block raises, including nodes that were added meanwhile."""
+    """Destroy *nodes* if the block raises, including nodes appended within the block."""
     try:
         yield
     except BaseException:
