@@ -16,7 +16,7 @@
 """
 V4L2 cameras.
 
-Read ``camera`` first; ``kind`` has what it declares. It chooses a format and memory (module
-``choice``, among those that ``formats`` describes), and streams from a ``device``, which uses the
-C structs of ``abi``. ``mjpeg`` decodes the frames of cameras that give JPEGs.
+Read module ``camera`` first; ``kind`` declares its parameters and checks. ``choice`` selects a
+format (``formats`` describes them) and memory. ``device`` makes the ioctls, with the C structs of
+``abi``. ``mjpeg`` decodes the frames of cameras that deliver JPEGs.
 """

@@ -16,10 +16,9 @@
 """
 V4L2's numbers, structs and ioctl requests, under their C names without the prefix.
 
-For example ``Format`` is ``struct v4l2_format``.
-
-Source: ``include/uapi/linux/videodev2.h`` and ``v4l2-controls.h``, 64-bit.
-``test/camera/test_v4l2_abi.py`` has a C compiler compare the two.
+For example ``Format`` is ``struct v4l2_format``. Sources: ``include/uapi/linux/videodev2.h`` and
+``v4l2-controls.h``, 64-bit. ``test/camera/test_v4l2_abi.py`` compares this file with these headers
+by a C compiler.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ Capability = c_struct(
     'char[16] driver; char[32] card bus_info; u32 version capabilities device_caps; u32[3] '
     'reserved'
 )
-# ``ycbcr_enc`` stands in a union with ``hsv_enc``.
+# In C, ``ycbcr_enc`` shares a union with ``hsv_enc``.
 PixFormat = c_struct(
     'u32 width height pixelformat field bytesperline sizeimage colorspace priv flags ycbcr_enc '
     'quantization xfer_func'
@@ -90,7 +89,7 @@ PixFormatMplane = c_struct(
     packed=True,
     plane=PlanePixFormat,
 )
-# The pointer gives the union the alignment that v4l2_window has.
+# The pointer gives the union the alignment of ``v4l2_window``, which is left out here.
 _FORMAT = c_union(
     'pix pix; pix_mp pix_mp; u8[200] raw_data; ptr _align', pix=PixFormat, pix_mp=PixFormatMplane
 )
@@ -157,14 +156,14 @@ ExtControl = c_struct(
     anonymous=('_value',),
     value=c_union('s32 value; s64 value64; ptr string', packed=True),
 )
-# ``which`` stands in a union with ``ctrl_class``.
+# In C, ``which`` shares a union with ``ctrl_class``.
 ExtControls = c_struct(
     'u32 which count error_idx; s32 request_fd; u32[1] reserved; controls controls',
     controls=ctypes.POINTER(ExtControl),
 )
 EventSubscription = c_struct('u32 type id flags; u32[5] reserved')
-# The event's union has only these members: ``changes`` of a source change, the raw bytes, and a
-# member that gives the union its alignment.
+# Of the event's union, only these members are needed: ``changes`` of a source change, the raw
+# bytes, and one that gives the union its alignment.
 _EVENT = c_union('u32 src_change; u8[64] data; s64 _align')
 Event = c_struct(
     'u32 type; u u; u32 pending sequence; s64[2] timestamp; u32 id; u32[8] reserved', u=_EVENT
@@ -173,7 +172,7 @@ Input = c_struct(
     'u32 index; char[32] name; u32 type audioset tuner; u64 std; u32 status capabilities; '
     'u32[3] reserved'
 )
-# ``words`` stands for the union; width and height come first in its ``v4l2_bt_timings``.
+# ``words`` replaces the union of C; its first two are ``v4l2_bt_timings``' width and height.
 DvTimings = c_struct('u32 type; u32[32] words', packed=True)
 
 

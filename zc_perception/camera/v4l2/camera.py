@@ -14,15 +14,15 @@
 # limitations under the License.
 
 """
-The V4L2 camera: the driver's frames without a copy.
+The V4L2 camera: it publishes the driver's buffers as frames, without a copy.
 
-A buffer is queued again when its last lease is dropped.
+When a frame's last lease is released, its buffer is queued at the driver again.
 
-Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues buffers and takes them back; it counts
-lost frames and acts when the driver stops delivering. :class:`V4l2Signal` handles the picture's
-source: the device's input, the signal there, and the event that reports a changed signal. A plain
-camera has no inputs and signals, and its driver answers ENOTTY. If a driver fills its buffers with
-JPEGs, :mod:`~zc_perception.camera.v4l2.mjpeg` decodes them.
+Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues and dequeues buffers, counts lost
+frames, and restarts a stream that stopped delivering. :class:`V4l2Signal` handles a capture card's
+input, the signal at this input, and the event that reports a changed signal. A webcam has no
+inputs and signals: its driver answers ENOTTY. If a driver fills its buffers with JPEGs,
+:mod:`~zc_perception.camera.v4l2.mjpeg` decodes them.
 
 Sources: the kernel's *VIDIOC_QBUF, VIDIOC_DQBUF*, *VIDIOC_STREAMON*, *V4L2 poll()*; *Video Inputs
 and Outputs*, *Digital Video (DV) Timings* (query, set, and only then choose a format),
@@ -96,7 +96,7 @@ _NO_SIGNAL = (errno.ENOLINK, errno.ENOLCK, errno.ERANGE)
 
 class V4l2Signal:
     """
-    The input of an opened device.
+    The selected input of an opened device, and the signal at this input.
 
     :param wanted: number of the input to switch to; ``None``: keep the present input.
     :raises CameraError: the device has no input of this number.
@@ -138,7 +138,7 @@ class V4l2Signal:
         """
         Set the device to the incoming signal: timings of HDMI and SDI, or an analogue standard.
 
-        This is done before a format is chosen.
+        Call this before choosing a format, because it changes the formats that the device offers.
 
         :raises CameraLostError: there is no signal.
         """
@@ -161,8 +161,8 @@ class V4l2Signal:
             if self._asked('QUERYSTD', abi.VIDIOC_QUERYSTD, standard):
                 if not standard.value:
                     raise self._no_signal('no standard')
-                # If several bits are set, the device can't tell these standards apart, and each
-                # may be right.
+                # Several set bits mean that the device can't tell these standards apart: then keep
+                # the present one.
                 if standard.value & (standard.value - 1) == 0:
                     self._device.call('S_STD', abi.VIDIOC_S_STD, standard)
 
@@ -196,9 +196,9 @@ class V4l2Signal:
 
     def changed(self) -> str | None:
         """
-        Return the incoming signal, if the device is not set to this signal.
+        Describe the incoming signal, if it isn't the signal that :meth:`follow` has set.
 
-        ``None``: the signal is the same as before, it was only away.
+        ``None``: the signal is the same as before; it was only interrupted.
 
         :raises CameraLostError: there is no signal.
         """
@@ -243,7 +243,7 @@ class V4l2Signal:
 WAIT_MS = 250
 FENCE_POLL_MS = 5
 MAX_RESTARTS = 3
-# After this many good frames since a restart, the count of failures begins again.
+# After this many good frames since a restart, the count of failures is reset.
 _HEALTHY_FRAMES = 30
 # Errors after which starting the stream again helps: the driver gave up (EIO), ended the stream
 # (EPIPE), or stopped it by itself (EINVAL).
@@ -252,7 +252,7 @@ _RESTART_HELPS = (errno.EIO, errno.EPIPE, errno.EINVAL, errno.ETIMEDOUT, errno.E
 
 class V4l2Stream:
     """
-    Passes buffers to the driver and takes them back.
+    Queues buffers at the driver, and dequeues the buffers that it has filled.
 
     Any thread may call :meth:`queue_again`; only the camera's thread calls the other methods.
 
@@ -297,17 +297,17 @@ class V4l2Stream:
 
     def queue_again(self, slot: Slot) -> None:
         """
-        Queue a buffer again when its last lease is dropped.
+        Queue a buffer again when its last lease is released.
 
-        The thread that drops the lease calls this. A failure must not reach this consumer, so the
-        camera's thread handles it.
+        The thread that releases the lease calls this. If the driver refuses the buffer, the
+        camera's thread tries again, so the consumer gets no error.
         """
         with self._lock:
             if self._streaming and slot.index not in self._queued:
                 self._queue(slot)
 
     def _queue(self, slot: Slot) -> None:
-        """Queue a buffer, with the lock held. If the driver refuses, the camera's thread tries."""
+        """Queue a buffer, with the lock held; keep it for another try if the driver refuses it."""
         try:
             self._device.queue(slot.index, self._memory, slot.buffers)
         except (CameraError, ValueError):  # ValueError: the device was closed meanwhile
@@ -317,9 +317,9 @@ class V4l2Stream:
 
     def next(self, pool: BufferPool, wake: OwnedFd) -> Dequeued | None:  # noqa: A003
         """
-        Return the next filled buffer, whose slot the caller acquires.
+        Wait for the next filled buffer; the caller has to acquire its slot from *pool*.
 
-        ``None``: no buffer was filled within a bounded wait.
+        ``None``: no buffer was filled within :data:`WAIT_MS`, or *wake* became readable.
 
         :raises CameraLostError: the camera is unplugged or silent, or restarts did not help.
         :raises CameraChangedError: the source has another format.
@@ -381,8 +381,7 @@ class V4l2Stream:
         with self._lock:
             refused, self._refused = self._refused, {}
             for slot in refused.values():
-                # A slot that was replaced meanwhile is skipped, because its successor is queued
-                # already.
+                # Skip a slot that was replaced meanwhile: its successor is queued already.
                 if slot.state is SlotState.FREE and slot.index not in self._queued:
                     self._device.queue(slot.index, self._memory, slot.buffers)
                     self._queued.add(slot.index)
@@ -401,7 +400,7 @@ class V4l2Stream:
         self._start(pool)
 
     def _fail(self, pool: BufferPool, reason: str) -> None:
-        """Handle a stream that broke off: restart it, or raise an error if that did not help."""
+        """Restart a stream that failed; raise if :data:`MAX_RESTARTS` restarts did not help."""
         while True:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
@@ -419,10 +418,9 @@ class V4l2Stream:
 
     def _change(self, pool: BufferPool) -> None:
         """
-        Handle a change of the source.
+        Raise if the source has another format; restart the stream if it was only interrupted.
 
-        Drivers send the same event for a source that changed and for a source that was only away
-        for a moment.
+        Drivers send the same event in both cases.
         """
         now = self._signal.changed()
         if now is not None:
@@ -433,7 +431,7 @@ class V4l2Stream:
         self._fail(pool, f"'{self._device.path}': its source was interrupted")
 
     def good(self) -> None:
-        """Note that the last buffer from :meth:`next` is a complete frame."""
+        """Record that the last buffer from :meth:`next` is a complete frame."""
         self._heard = self._monotonic()
         self._silences = 0
         self._good += 1
@@ -442,9 +440,10 @@ class V4l2Stream:
 
     def bad(self, pool: BufferPool) -> None:
         """
-        Note that a buffer had no complete frame (its slot is free again), or that no frame came.
+        Record an incomplete frame, whose slot is free again, or a wait without any frame.
 
-        A camera that gives only bad frames counts as silent.
+        A camera that delivers only bad frames counts as silent. The stream is restarted after the
+        first silence.
 
         :raises CameraLostError: no good frame came for too long, also after a restart.
         """
@@ -463,9 +462,9 @@ class V4l2Stream:
 
     def _note(self, filled: Dequeued) -> None:
         """
-        Count missing sequence numbers.
+        Update :attr:`sequence`, and count the frames whose numbers are missing.
 
-        The numbers continue over a restart of the stream and over the end of 32 bits.
+        :attr:`sequence` continues after a restart, and after the driver's 32-bit number wraps.
         """
         step = 1
         if self._last is not None:
@@ -497,8 +496,8 @@ class V4l2Stream:
 
 _SILENT_S = 2.0
 _SILENT_FRAMES = 10
-# A timestamp that is older or newer than this is ignored, because some drivers leave it empty and
-# others use another clock.
+# Ignore a timestamp this far in the past or future: some drivers leave it empty, and others use
+# another clock.
 _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 
 
@@ -506,10 +505,9 @@ class V4l2Camera(V4l2):
     """
     Captures from a V4L2 device of the single- or multi-planar API.
 
-    :param path: the present device node of a camera that was lost; it replaces parameter
-        ``device``.
-    :raises CameraBusyError: another program streams from it.
-    :raises CameraLostError: there is no signal at its input.
+    :param path: the device node that a lost camera has now; it replaces parameter ``device``.
+    :raises CameraBusyError: another program streams from the device.
+    :raises CameraLostError: there is no signal at the device's input.
     :raises CameraError: the device can't do what the parameters ask for. The message lists what it
         can do.
     """
@@ -573,13 +571,13 @@ class V4l2Camera(V4l2):
                 _SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0
             )
             self._signal.subscribe()
-            # These objects are closed in the opposite order.
+            # From here on, close() closes these objects, in reverse order.
             self._opened = opened.pop_all()
         self.width, self.height = self._driver.size
 
     @classmethod
     def open(cls, options: CameraOptions) -> V4l2Camera:  # noqa: A003
-        """Open the camera; after it was plugged in again, its device node may be another one."""
+        """Open the camera; find a lost camera's new device node by its identity."""
         return cls(options, find_device(options.identity) if options.identity else None)
 
     def _set_framerate(self) -> float:
@@ -615,7 +613,7 @@ class V4l2Camera(V4l2):
 
     @property
     def memory(self) -> str:
-        """How frames' memory is made: ``export`` or ``import``."""
+        """Whose memory the frames use: the driver's (``export``) or a heap's (``import``)."""
         return self._memory.kind
 
     def notices(self) -> tuple[str, ...]:
@@ -661,9 +659,9 @@ class V4l2Camera(V4l2):
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Allocate buffers by the request's format, placement and alignment of strides.
+        Set the request's format, placement and stride alignment, and make the buffers.
 
-        The driver decides the rest of the layout, for tiled and linear formats.
+        The driver decides the rest of the layout.
         """
         modifier = next(
             (
@@ -704,7 +702,7 @@ class V4l2Camera(V4l2):
         self.framerate = self._set_framerate() if self._wanted_rate else self.framerate
 
     def _configure_driver(self, slots: int, heap: str | None) -> None:
-        """Set up the driver's buffers, which are the frames."""
+        """Set up the driver's buffers as the pool of frames."""
         if heap is not None:
             self._memory.choose(heap)
         made = self._made(slots)
@@ -723,7 +721,7 @@ class V4l2Camera(V4l2):
         )
 
     def _configure_jpegs(self, settings: BufferSettings) -> None:
-        """Set up the driver's buffers for JPEGs, from which frames are decoded."""
+        """Set up the driver's buffers for JPEGs, and a second pool for the decoded frames."""
         assert self._decoded_heaps is not None
         made = self._made(self._reserve + JPEG_BUFFERS)
         size = self._driver.planes[0].size
@@ -783,7 +781,7 @@ class V4l2Camera(V4l2):
 
     def capture(self) -> Frame | None:
         """
-        Return the next frame.
+        Return the next frame; ``None``: no good frame came within a bounded wait.
 
         :raises CameraChangedError: the camera's source has another format now.
         """
@@ -853,13 +851,9 @@ class V4l2Camera(V4l2):
         return Header(stamp_ns, self._frame_id), filled.stamp_ns if hardware else now
 
     def _next_decoded(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
-        """
-        Return the next decoded frame within a bounded wait.
-
-        This is a frame that is decoded already, or the next one that driver and decoder finish.
-        """
-        # The decoder, too, wakes this thread by the eventfd. Clear it before looking for frames,
-        # so that no frame is missed.
+        """Return the next decoded frame; ``None``: none was finished within a bounded wait."""
+        # The decoder also wakes this thread by the eventfd. Clear the eventfd before looking for
+        # frames, so that no frame is missed.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake.fileno())
         frame = self._finished(jpegs, stream)
@@ -901,8 +895,8 @@ class V4l2Camera(V4l2):
         """
         Return counters.
 
-        Dropped frames are gaps in the driver's sequence, and frames that the driver marked bad or
-        left incomplete.
+        ``lost`` counts gaps in the driver's sequence while buffers were queued; ``bad`` counts
+        frames that the driver marked bad or left incomplete, and JPEGs that can't be decoded.
         """
         lost, no_slot = (
             (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)
@@ -920,7 +914,7 @@ class V4l2Camera(V4l2):
 
     @property
     def restarts(self) -> int:
-        """How often the stream was restarted because the driver gave it up or was silent."""
+        """How often the stream was restarted because it failed or no frame came."""
         return 0 if self._stream is None else self._stream.restarts
 
     def stop(self) -> None:

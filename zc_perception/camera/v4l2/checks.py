@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-What ``zc_doctor`` checks for V4L2 cameras.
+``zc_doctor``'s checks of V4L2 cameras.
 
-The checks list the device nodes, and compare what they offer with the parameter file. A node is
-opened without waiting, and only ioctls that change nothing are used.
+They list the device nodes, and compare the cameras' formats with the parameter file. They open a
+node without blocking, and use only ioctls that change nothing.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.negotiation.constraints import Size, size_text
 from zc_perception.pixel.fourcc import fourcc_name, NV12
 
-# Checks run side by side, and some drivers let only one file have their node at a time.
+# Checks run in parallel, but some drivers allow only one open file for a node.
 _TURN, _TURN_S = threading.Lock(), 5.0
 
 
 @contextmanager
 def video(system: System, node: str) -> Iterator[DeviceFile]:
     """
-    Open a V4L2 node for this block, and for no other check meanwhile.
+    Open a V4L2 node for this block; no other check opens one meanwhile.
 
-    If a check hangs in a driver, the other checks wait for it a few seconds and then go on.
+    A check waits for its turn at most 5 s, because another check may hang in a driver.
 
     :raises OSError: the node can't be opened.
     """
@@ -72,22 +72,22 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
             _TURN.release()
 
 
-# Some drivers list a hundred formats. The check asks only the best formats for their rates, and
-# only for this number of sizes.
+# Some drivers list a hundred formats, so the check queries the rates only of this many formats
+# (the best ones) and sizes.
 _RATED_FORMATS, _RATED_SIZES = 8, 64
 
 
 @dataclass(frozen=True)
 class CameraView:
     """
-    What a V4L2 node reports about itself, in the form of the report's figures.
+    A V4L2 node's answers; the fields become figures of ``zc_doctor``'s report.
 
     :param role: ``capture``, ``metadata`` or ``other``.
-    :param busy: whether another open file streams from it.
-    :param imports: whether the driver imports our buffers (``memory: import``); ``None``: it
-        doesn't say.
+    :param busy: whether another open file has buffers of the node.
+    :param imports: whether the driver imports our buffers (``memory: import``); ``None``: the
+        driver doesn't report it.
     :param formats: formats, the best first, with their sizes and the rates of each size; a size
-        has no rates if they weren't asked for.
+        without rates was not queried for them.
     """
 
     driver: str
@@ -103,7 +103,7 @@ class CameraView:
 
 def look_at(file: DeviceFile) -> CameraView:
     """
-    Ask a node for all of these values.
+    Query a node, and return its answers.
 
     :raises CameraError: the node is gone, or isn't a V4L2 node.
     """
@@ -178,7 +178,7 @@ def _video_nodes(system: System) -> list[str]:
 
 
 def _need(needs: Needs, node: str) -> Need:
-    """Return how much the parameter file needs a device node."""
+    """Return whether a camera of the parameter file uses a device node."""
     if not needs.known:
         return Need.POSSIBLE
     return (
@@ -212,7 +212,7 @@ def _users(system: System, node: str) -> str:
 
 
 def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check each node: cameras with all that they offer, and other devices."""
+    """Yield a finding for each ``/dev/video*`` node, and one if there is no camera."""
     nodes, captures = _video_nodes(system), 0
     for node in nodes:
         missing = _need(needs, node).missing
@@ -283,7 +283,7 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
 
 
 def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
-    """Return the other nodes that use the same device, also by another link to it."""
+    """Return the other ROS nodes that are set to the same device, also by a symbolic link."""
 
     def device(other: NodeNeed) -> str:
         return os.path.realpath(system.root / str(other['device']).lstrip('/'))
@@ -330,7 +330,7 @@ def _offered(
     """
     Check that the camera offers what the parameters ask for.
 
-    The check chooses formats as the capture node does, which changes nothing in the device.
+    The check chooses formats as the capture node does; that changes nothing in the device.
     """
     names = sorted(one['fourcc'] for one in view.formats)
     figures: dict[str, Any] = {'formats': names, 'imports': view.imports, 'nv12': False}
@@ -387,11 +387,7 @@ def _offered(
 
 
 def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> list[str]:
-    """
-    Return the rates that the camera has, if the wanted rate is not among them.
-
-    The result is empty if the wanted rate exists or the driver lists no rates.
-    """
+    """Return the camera's rates if the wanted one is missing; empty: it exists, or is unknown."""
     found: list[str] = []
     codes = [
         *(code for offer in choice.offers for code in offer.codes),
@@ -409,7 +405,7 @@ def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> lis
 
 
 def picture_size(system: System, values: Mapping[str, Any]) -> Size:
-    """Return the picture size that the driver has now; UNKNOWN: it can't be asked."""
+    """Return the picture size that the device is set to; UNKNOWN: it can't be queried."""
     with suppress(ZcError, OSError), video(system, values['device']) as file:
         return V4l2Device(file).get_format().size
     return UNKNOWN
@@ -419,9 +415,9 @@ def driver_pool(
     system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
 ) -> PlannedPool | None:
     """
-    Return the pool by the driver's own answers; ``None``: these can't be used.
+    Plan the camera's pool by the driver's answers; ``None``: the driver can't be queried.
 
-    :raises NegotiationError: the consumers don't agree.
+    :raises NegotiationError: camera and consumers have no buffers in common.
     """
     try:
         with video(system, values['device']) as file:

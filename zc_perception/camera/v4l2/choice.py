@@ -16,8 +16,8 @@
 """
 A V4L2 camera's side of the negotiation: its formats, and the memory of its frames.
 
-The device is asked by ioctls that change nothing, so ``zc_doctor`` can ask the same before a
-drive.
+Formats are chosen with ioctls that change nothing, so ``zc_doctor`` can make the same choice in
+advance.
 
 The second half of this file makes the memory of the frames. It is either the driver's memory,
 which is exported once per buffer, or a heap's memory, which the driver imports. Sources: the
@@ -68,10 +68,10 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.modifier import LINEAR
 
-# The cost of decoding. It is higher than any consumer's preference among formats, because reading
-# YUYV costs less than decoding.
+# The cost of decoding JPEGs. It exceeds any consumer's preference among formats, because reading
+# YUYV costs less CPU time than decoding.
 _DECODING_COST = 1000.0
-# A rate counts as reached from this share of it on: 29.97 counts as 30.
+# A rate is reached from this share of the wanted rate on: 29.97 counts as 30.
 _NEAR = 0.99
 
 
@@ -84,7 +84,7 @@ class FormatChoice:
     :param placement: the placement of the planes; ``None``: both are possible.
     :param jpeg: V4L2's fourcc of JPEGs, which are decoded to NV12; ``None``: they aren't needed.
     :param passed_over: why other formats are left out, for the log.
-    :param notices: what is missing on this machine.
+    :param notices: warnings for the log about software that is missing on this machine.
     """
 
     offers: tuple[FormatOffer, ...]
@@ -99,7 +99,7 @@ class FormatChoice:
         """
         V4L2's fourcc of the best format.
 
-        The device is set to this format until something is agreed on.
+        The device is set to this format until the negotiation has chosen one.
         """
         best = self.offers[0].codes[0] if self.offers else self.jpeg
         assert best is not None, 'a choice has a format'
@@ -111,13 +111,13 @@ class FormatChoice:
         """
         Return the camera's side of the negotiation.
 
-        The driver decides stride and offsets. The constraints allow only the size to which the
-        driver is set.
+        The constraints allow only the size to which the driver is set, but any stride and offset,
+        because the driver decides them.
 
-        :param heaps: where the driver's buffers may come from, the best first.
+        :param heaps: heaps for the driver's buffers, the best first.
         :param reserve: see :func:`~zc_perception.camera.v4l2.kind.reserve_of`.
         :param why: why the buffers can't come from other heaps.
-        :param decoded: where decoded frames may come from.
+        :param decoded: heaps for frames that are decoded from JPEGs.
         """
         formats = tuple(offer.format for offer in self.offers)
         costs = tuple(map(float, range(len(formats))))
@@ -145,10 +145,9 @@ class FormatChoice:
 
     def code(self, wanted: Format, placement: Placement | None) -> int | None:
         """
-        Return V4L2's fourcc for a format that was agreed on.
+        Return V4L2's fourcc for a negotiated format; ``None``: the device doesn't have the format.
 
-        The result is the JPEGs' fourcc if NV12 is decoded from JPEGs; ``None``: the device doesn't
-        have the format.
+        The result is the JPEGs' fourcc if NV12 is decoded from JPEGs.
         """
         offer = next((offer for offer in self.offers if offer.format == wanted), None)
         if offer is not None:
@@ -156,12 +155,12 @@ class FormatChoice:
         return self.jpeg if wanted == (NV12, LINEAR) else None
 
     def describe(self, code: int) -> str:
-        """Return a line for the log: what V4L2's format *code* costs, and the alternatives."""
+        """Return a line for the log: the cost of V4L2's format *code*, and the alternatives."""
         name = fourcc_name(code).strip()
         if code in JPEGS:
             others = ', '.join(fourcc_name(offer.codes[0]) for offer in self.offers)
             passed = (
-                (*self.passed_over, f'not everybody here takes {others}')
+                (*self.passed_over, f'not every consumer accepts {others}')
                 if others
                 else self.passed_over
             )
@@ -183,9 +182,9 @@ def aligned_format(
     ask: Callable[..., DriverFormat], code: int, size: Size, align: int
 ) -> DriverFormat:
     """
-    Set strides that are a multiple of *align* bytes.
+    Ask for strides that are a multiple of *align* bytes; return the driver's answer.
 
-    These are the driver's own strides or longer ones. The driver may set other strides.
+    The driver's own strides are rounded up. The driver may answer with other strides.
 
     :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes
         nothing.
@@ -255,9 +254,9 @@ def _fast_enough(
     device: V4l2Device, found: _Usable, size: Size, framerate: float
 ) -> tuple[tuple[FormatOffer, ...], int | None, tuple[str, ...]]:
     """
-    Return the formats nearest to the rate, and the formats that are left out by their rate.
+    Return the formats that come nearest to the rate, a JPEG fourcc, and why others are left out.
 
-    JPEGs are among them only if NV12 isn't.
+    The JPEG fourcc is ``None`` if NV12 is among these formats, or if JPEGs come too slowly.
     """
 
     def reached(codes: Iterable[int]) -> float:
@@ -277,7 +276,7 @@ def _fast_enough(
 
 
 def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
-    """Return the highest rate of a format in *size*; infinite where the driver doesn't say."""
+    """Return the highest rate of a format in *size*; infinite if the driver lists no rates."""
     try:
         return max((rate.most for rate in device.frame_rates(code, *size)), default=float('inf'))
     except V4l2Error:
@@ -287,10 +286,10 @@ def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
 @dataclass(frozen=True)
 class _Usable:
     """
-    The formats that the driver really has in a size.
+    The formats that the driver accepts in a size.
 
-    :param misses: for the other formats, why they can't be used.
-    :param nearest: the nearest size that the best format has.
+    :param misses: why the other formats can't be used.
+    :param nearest: the size that the driver offered for the best format.
     """
 
     offers: tuple[FormatOffer, ...]
@@ -342,7 +341,7 @@ def _no_format(device: V4l2Device, wanted: str, refused: Mapping[str, str]) -> s
 
 
 def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int]) -> str:
-    """List formats and sizes; the best format's sizes in full."""
+    """Return a text with the best format and all its sizes, and the other formats' names."""
     best, *others = [*(code for offer in offers for code in offer.codes), *jpegs]
     sizes = ', '.join(map(str, device.frame_sizes(best))) or 'sizes that its driver does not list'
     names = ', '.join(map(fourcc_name, others))
@@ -350,7 +349,7 @@ def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterabl
 
 
 EXPORTED = "the driver's own buffers are used"
-# Several frames are tried, because one frame's pages may be contiguous by chance.
+# Try to import several frames, because one frame's pages may be contiguous by chance.
 _TRIALS = 4
 
 
@@ -358,12 +357,12 @@ class FrameMemory(ABC):
     """
     Makes the buffers of a camera's frames.
 
-    It owns the buffers that have not been taken yet. The camera's thread uses and closes it.
+    It owns each buffer until :meth:`take` returns it. The camera's thread uses and closes it.
     """
 
     kind: ClassVar[str]
     memory: ClassVar[int]
-    """V4L2's number of this kind of memory, with which buffers are queued."""
+    """V4L2's number of this memory type (MEMORY_*), which each ioctl for buffers needs."""
 
     def __init__(self, device: V4l2Device) -> None:
         self._device = device
@@ -383,7 +382,7 @@ class FrameMemory(ABC):
     @property
     @abstractmethod
     def heap_reasons(self) -> tuple[str, ...]:
-        """Why no other heap is possible, if that isn't obvious."""
+        """The reasons why other heaps can't be used, for the negotiation's messages."""
 
     @abstractmethod
     def choose(self, heap: str) -> None:
@@ -394,7 +393,7 @@ class FrameMemory(ABC):
         """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
-        """Make the buffers of *count* frames; return for how many frames the driver made them."""
+        """Make the buffers of *count* frames; return how many frames the driver has made."""
         made, _ = self._device.request_buffers(min(count, MOST_BUFFERS), self.memory)
         self._make(min(made, MOST_BUFFERS), driver)
         return len(self._made)
@@ -408,7 +407,7 @@ class FrameMemory(ABC):
         """
         Return the next frame's buffers; the pool calls this as its allocator.
 
-        :raises AllocationError: there are no more.
+        :raises AllocationError: no buffer is left, and none can be made.
         """
 
     @abstractmethod
@@ -416,7 +415,7 @@ class FrameMemory(ABC):
         """
         Queue at least frame 0, so that the driver reports where its data begins.
 
-        Stopping the stream takes the frame back.
+        The caller stops the stream to get the frame back.
         """
 
     def close(self) -> None:
@@ -427,9 +426,9 @@ class FrameMemory(ABC):
 
 class ExportedMemory(FrameMemory):
     """
-    The driver's own buffers.
+    The driver's own buffers, which are exported without a copy.
 
-    They are exported without a copy, and consumers can only read them.
+    Consumers can only read them, if the driver supports read-only export.
     """
 
     kind = 'export'
@@ -496,7 +495,7 @@ class ImportedMemory(FrameMemory):
     """
     Buffers of a heap, which the driver imports.
 
-    A buffer that is given up can be replaced by a new one while streaming.
+    Unlike exported buffers, a lost buffer can be replaced by a new one while streaming.
 
     :param heaps: the heaps to try. This object owns them and closes them, also if the constructor
         raises. Heaps whose buffers the driver can't import are removed.
@@ -532,11 +531,7 @@ class ImportedMemory(FrameMemory):
         self._heaps.choose(heap)
 
     def _try_all(self, driver: DriverFormat) -> None:
-        """
-        Find out which heaps' buffers the driver imports.
-
-        Notes say why a better heap is not used.
-        """
+        """Keep the heaps whose buffers the driver imports; note why better heaps fail."""
         good: list[str] = []
         reasons: list[str] = []
         for name in self._heaps.names:
@@ -600,10 +595,10 @@ class ImportedMemory(FrameMemory):
 
 def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
     """
-    Return a kind of memory that works; a kind is tried with a buffer before frames flow.
+    Return frame memory of the first allowed kind that works; each is tried with a buffer.
 
-    :param mode: ``export``, ``import``, or ``auto``: import only if export isn't possible; the
-        notes say why.
+    :param mode: ``export``, ``import``, or ``auto``: import only if export isn't possible; its
+        ``notes`` then give the reason.
     :param heap: for import: ``auto`` or the name of a heap.
     :raises ConfigError: there is no such heap.
     :raises CameraBusyError: another program streams.
@@ -633,7 +628,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
 
 def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMemory:
     """
-    Return all heaps whose buffers the driver imports.
+    Return memory of the heaps whose buffers the driver imports.
 
     Heap ``memfd`` is never among them, because no device can use its memory.
     """

@@ -16,13 +16,11 @@
 """
 An open V4L2 capture device: one method per ioctl, and errors that name the next step.
 
-Single- and multi-planar API work alike.
-
-:class:`DeviceFile` calls ioctl and poll, and explains error numbers to the user.
-:class:`V4l2Device` is the device, :class:`V4l2Controls` has all its controls by name, with the
+:class:`DeviceFile` calls ioctl and poll. :class:`V4l2Device` has the same methods for the single-
+and the multi-planar API. :class:`V4l2Controls` has the device's controls by name, with the
 driver's ranges. :func:`identity_of` returns the text by which a device is found again after it was
-unplugged. The name ``/dev/videoN`` can't be used for that, because the first device that is
-plugged in gets the free number.
+unplugged. The name ``/dev/videoN`` doesn't identify it, because a device that is plugged in gets
+any free number.
 
 Sources: for identities the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB
 ``serial``); for controls *User Controls*, *Extended Controls API* and *VIDIOC_QUERY_EXT_CTRL*.
@@ -108,7 +106,7 @@ class DeviceFile:
         """
         Return the POLL* bits that the device shows, after at most *timeout_ms*.
 
-        The result is 0 also when *wake* became readable; each call must pass the same *wake*.
+        The result is also 0 if *wake* became readable. Each call must pass the same *wake*.
         """
         if self._wake != wake.fileno():
             self._wake = wake.fileno()
@@ -120,7 +118,7 @@ class DeviceFile:
         self._fd.close()
 
 
-# The meaning of error numbers whose errno text says too little.
+# The cause or remedy of errors whose errno text is too general, by ioctl and error number.
 _HINTS = {
     (
         'STREAMON',
@@ -184,7 +182,7 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
     return V4l2Error(text + (f'; {hint}' if hint else ''), error.errno or 0)
 
 
-# The most entries of an enumeration, for drivers whose enumeration never ends.
+# Stop an enumeration here, because some drivers' enumerations never end.
 _MOST_ENTRIES = 256
 # Field orders that give complete pictures: progressive, and both fields interleaved.
 _WHOLE_FIELDS = {abi.FIELD_NONE: 'progressive', 4: 'interlaced', 8: 'interlaced', 9: 'interlaced'}
@@ -284,7 +282,7 @@ class V4l2Device:
         call(self.file, name, request, argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        """Wait for a frame or an event; return POLL* bits, 0: nothing came."""
+        """Wait for a frame or an event; return the device's POLL* bits; 0: neither came."""
         return self.file.poll(wake, timeout_ms)
 
     def _entries(self, name: str, request: int, argument: ctypes.Structure) -> Iterator[None]:
@@ -353,7 +351,7 @@ class V4l2Device:
         return found
 
     def get_format(self) -> DriverFormat:
-        """Return the format in force."""
+        """Return the format that the device is set to."""
         argument = abi.Format(type=self.type)
         self.call('G_FMT', abi.VIDIOC_G_FMT, argument)
         return self._read(argument)
@@ -373,8 +371,8 @@ class V4l2Device:
         Ask for a format, and return the format that the driver really set.
 
         :param strides: the wanted bytes per row for each memory buffer; the driver may set others.
-        :raises CameraBusyError: another program streams from it.
-        :raises CameraError: the device can't do this pixel format, or delivers single fields.
+        :raises CameraBusyError: another program streams from the device.
+        :raises CameraError: the device lacks this pixel format, or delivers single fields.
         """
         argument = self._format(fourcc, width, height, strides)
         self.call('S_FMT', abi.VIDIOC_S_FMT, argument)
@@ -382,7 +380,7 @@ class V4l2Device:
         if answer.fourcc != fourcc:
             raise CameraError(
                 f"'{self.path}' ({self.card}) has no {fourcc_name(fourcc)}, it offers "
-                f"{fourcc_name(answer.fourcc)} instead; set parameter 'format'"
+                f"{fourcc_name(answer.fourcc)} instead; set parameter 'pixel_format'"
             )
         field = int(argument.fmt.pix_mp.field)  # this field is at the same place in both structs
         if field not in _WHOLE_FIELDS:
@@ -433,7 +431,7 @@ class V4l2Device:
         return self._rate_of('S_PARM', abi.VIDIOC_S_PARM, argument)
 
     def get_framerate(self) -> float:
-        """Return the frames per second in force, 0 if the driver doesn't say."""
+        """Return the present frames per second; 0 if the driver doesn't report them."""
         return self._rate_of('G_PARM', abi.VIDIOC_G_PARM, abi.StreamParm(type=self.type))
 
     def _rate_of(self, name: str, request: int, argument: ctypes.Structure) -> float:
@@ -445,9 +443,9 @@ class V4l2Device:
 
     def request_buffers(self, count: int, memory: int) -> tuple[int, int]:
         """
-        Make *count* buffers (0: free them); return how many were made, and the BUF_CAP_* bits.
+        Make *count* buffers; return how many were made, and the BUF_CAP_* bits.
 
-        The bits are 0 before Linux 4.20.
+        With 0 the driver frees all buffers. The bits are 0 before Linux 4.20.
         """
         argument = abi.RequestBuffers(count=count, type=self.type, memory=memory)
         self.call('REQBUFS', abi.VIDIOC_REQBUFS, argument)
@@ -469,7 +467,7 @@ class V4l2Device:
         return OwnedFd(argument.fd)
 
     def query_offsets(self, index: int, count: int) -> tuple[int, ...]:
-        """Return for each memory buffer of a queued frame the offset at which the data begins."""
+        """Return the offset of the data in each memory buffer of a queued frame."""
         planes = (abi.Plane * abi.MAX_PLANES)()
         argument = self._buffer(index, abi.MEMORY_MMAP, planes)
         self.call('QUERYBUF', abi.VIDIOC_QUERYBUF, argument)
@@ -502,12 +500,12 @@ class V4l2Device:
 
     def dequeue(self, memory: int, count: int) -> Dequeued | None:
         """
-        Return the next filled frame, which has *count* memory buffers.
+        Return the next filled frame, which has *count* memory buffers; never block.
 
-        ``None``: no frame is filled yet. The method never blocks.
+        ``None``: no frame is filled yet.
 
         :raises CameraLostError: the device is gone.
-        :raises V4l2Error: the stream has to be restarted: EIO, EPIPE.
+        :raises V4l2Error: the driver failed; for EIO and EPIPE the stream has to be restarted.
         """
         planes = (abi.Plane * count)()
         argument = self._buffer(0, memory, planes)
@@ -540,7 +538,7 @@ class V4l2Device:
         """
         Start or stop streaming.
 
-        Stopping takes every queued buffer back, also if the stream was never started.
+        Stopping also takes every queued buffer from the driver, even if it never streamed.
         """
         name, request = (
             ('STREAMON', abi.VIDIOC_STREAMON) if on else ('STREAMOFF', abi.VIDIOC_STREAMOFF)
@@ -560,8 +558,8 @@ def capture_devices() -> list[tuple[str, str]]:
     """
     Return the path and the card's name of every capture device.
 
-    The name is empty for a device that can't be opened or is busy, so that it isn't known whether
-    it captures.
+    The name is empty for a device that can't be opened or is busy; such a device may be of another
+    kind.
     """
     found = []
     for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
@@ -584,7 +582,7 @@ def capture_devices() -> list[tuple[str, str]]:
 
 
 def devices_text() -> str:
-    """Return the list of :func:`capture_devices` as a text for messages."""
+    """Return the devices of :func:`capture_devices` as a text for messages."""
     return (
         ', '.join(f'{path} ({card})' if card else path for path, card in capture_devices())
         or 'none'
@@ -596,13 +594,11 @@ SYSFS = Path('/sys')
 
 def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
     """
-    Return bus, card, serial number and node number of a device.
+    Return a text that identifies a device: its bus, card, serial number and node number.
 
-    For example ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``.
-
-    For a device without a serial number, its path in sysfs is used instead, which is the same as
-    long as the device uses the same socket. Two cameras with equal serial numbers differ by their
-    bus.
+    For example ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``. The bus distinguishes
+    two cameras with equal serial numbers. Without a serial number, the text has the device's path
+    in sysfs, which stays the same in the same socket.
     """
     parts = [device.bus_info or 'no bus', device.card]
     try:
@@ -620,7 +616,7 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
 
 def _serial(node: Path) -> tuple[str, str]:
-    """Return the device's serial number, and its path below ``/sys/devices``."""
+    """Return the device's serial number; or ``''`` and its path below ``/sys/devices``."""
     try:
         place = (node / 'device').resolve(strict=True)
     except OSError:
@@ -629,8 +625,7 @@ def _serial(node: Path) -> tuple[str, str]:
         if folder.name == 'devices':
             return '', str(place.relative_to(folder))
         serial = _read(folder / 'serial')
-        # Stop at the host controller, which has no parent on the bus: its serial number is not the
-        # camera's.
+        # A folder ``usbN`` is the host controller; its serial number is not the camera's.
         if serial and not folder.name.startswith('usb'):
             return serial, ''
     return '', str(place)
@@ -673,7 +668,7 @@ _KINDS: dict[int, ControlKind] = {
     abi.CTRL_TYPE_INTEGER_MENU: 'integer_menu',
 }
 _MOST_CONTROLS = 1024
-# The most items of a menu. No real menu has more, and a broken driver's menu would take minutes.
+# The most items of a menu. To query a broken driver's endless menu would take minutes.
 _MOST_ITEMS = 256
 
 
@@ -695,14 +690,14 @@ class V4l2Controls:
         self._menus: dict[int, Mapping[int, str]] = {}
         for query in self._enumerate():
             name = control_name(query.name.decode(errors='replace')) or f'control_{query.id:08x}'
-            if name in self._found:  # a number is appended if two items have one title
+            if name in self._found:  # two controls have the same title: append the number
                 name = f'{name}_{query.id:08x}'
             self._found[name] = query
             if _KINDS[query.type] in ('menu', 'integer_menu'):
                 self._menus[query.id] = self._menu(query)
 
     def _enumerate(self) -> Iterator[ctypes.Structure]:
-        """Yield all controls with a single number as value; skip classes, arrays and compounds."""
+        """Yield all controls with a single value; skip classes, arrays and compound controls."""
         last = 0
         for _ in range(_MOST_CONTROLS):
             query = abi.QueryExtCtrl(id=last | abi.CTRL_FLAG_NEXT_CTRL)
@@ -738,12 +733,12 @@ class V4l2Controls:
         return items
 
     def minimum_buffers(self) -> int:
-        """Return how many queued buffers the driver needs; 0: it doesn't say."""
+        """Return how many queued buffers the driver needs; 0: it doesn't report a number."""
         query = abi.QueryExtCtrl(id=abi.CID_MIN_BUFFERS_FOR_CAPTURE)
         return max(0, self._value(query) or 0) if self._query(query) else 0
 
     def infos(self) -> dict[str, ControlInfo]:
-        """Return every control with its present state, asked from the driver."""
+        """Query the driver, and return every control with its present state."""
         return {name: self._info(name, found.id) for name, found in self._found.items()}
 
     def _info(self, name: str, number: int) -> ControlInfo:
@@ -795,9 +790,9 @@ class V4l2Controls:
 
     def set(self, name: str, value: ControlValue) -> int | None:  # noqa: A003
         """
-        Set a control, and return the value in force afterwards.
+        Set a control, and return its new value, which the driver may have rounded.
 
-        The driver may have rounded the value. ``None``: the control can't be read.
+        ``None``: the control can't be read.
 
         :raises ConfigError: there is no such control, or the value is outside of its range. The
             message names the value and the range.

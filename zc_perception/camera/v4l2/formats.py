@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Values made of a V4L2 driver's answers: formats, sizes, rates, and the planes' layout.
+Turn a V4L2 driver's answers into formats, sizes, rates, and layouts of planes.
 
 Sources: the kernel's *Image Formats* (planar formats: how strides and offsets of the chroma planes
-follow from the first plane's, one buffer for all planes or one for each) and *Single- and
+follow from the first plane's; one buffer for all planes or one for each) and *Single- and
 multi-planar APIs* (``data_offset``).
 """
 
@@ -50,9 +50,10 @@ JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 @dataclass(frozen=True)
 class DriverPlane:
     """
-    One memory buffer of a frame, as the driver describes it.
+    The driver's description of one memory buffer of a frame.
 
-    The fields are the bytes per row of the buffer's first plane, and the buffer's size in bytes.
+    :param stride: bytes per row of the buffer's first plane.
+    :param size: the buffer's size in bytes.
     """
 
     stride: int
@@ -85,8 +86,8 @@ class DriverFormat:
         """
         The colorimetry by the driver's colour fields.
 
-        If the driver gives no matrix, or one that this package doesn't know, it is BT.601 with the
-        driver's range, because a camera with unknown colours can still be used.
+        If the driver gives no matrix, or an unknown one, this is BT.601 with the driver's range,
+        because a camera with unknown colours can still be used.
         """
         rgb = not pixel_format(from_v4l2(self.fourcc).fourcc).is_yuv
         try:
@@ -102,15 +103,15 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
     """
     Return the layout of the planes in the buffers.
 
-    Planes in one buffer follow each other without a gap, the later ones' strides in proportion to
-    the first one's; planes in buffers of their own begin at *data_offsets*. A tiled format in one
-    buffer is accepted only without padding, because otherwise V4L2 doesn't say where its chroma
-    begins.
+    In one buffer, planes follow each other without a gap, and their strides are proportional to
+    the first plane's stride. Planes in buffers of their own begin at *data_offsets*. A tiled
+    format in one buffer is accepted only without padding, because V4L2 doesn't report where the
+    chroma begins after the padding.
 
     :param data_offsets: per buffer, the offset of the data; all 0 by default.
-    :raises FormatError: the V4L2 format has no counterpart here.
-    :raises LayoutError: the driver's numbers can't hold such an image. The message names the
-        plane.
+    :raises FormatError: this package doesn't support the V4L2 format.
+    :raises LayoutError: an image doesn't fit the driver's strides and sizes. The message names
+        the plane.
     """
     known = from_v4l2(driver.fourcc)
     fmt = pixel_format(known.fourcc)
@@ -137,7 +138,7 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
             if rest:
                 raise LayoutError(
                     f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves '
-                    'it no whole stride'
+                    'no whole stride for it'
                 )
         else:
             place = offsets[index]
@@ -149,7 +150,7 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
     if known.modifier != LINEAR and not known.multiplanar and place != driver.planes[0].size:
         raise LayoutError(
             f'V4L2 format {name} is tiled and padded to {driver.planes[0].size} bytes; where its '
-            'chroma begins is not told, use a size that needs no padding, or an untiled format'
+            'chroma begins is unknown; use a size that needs no padding, or an untiled format'
         )
     layout = ImageLayout(driver.width, driver.height, known.fourcc, known.modifier, tuple(planes))
     validate_layout(layout, [plane.size for plane in driver.planes])
@@ -158,9 +159,9 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
 
 def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
     """
-    Return for each buffer the least number of bytes of a complete frame.
+    Return the least number of bytes that a complete frame has in each buffer.
 
-    A frame with fewer bytes is incomplete. The padding of the last row doesn't count.
+    The padding of the last row doesn't count.
     """
     ends = [0] * layout.num_buffers
     for index, plane in enumerate(layout.planes):
@@ -178,7 +179,7 @@ def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class FormatOffer:
-    """A format that the device has, with V4L2's fourcc for each way of placing its planes."""
+    """A format of the device, with V4L2's fourcc for each placement of its planes."""
 
     fourcc: int
     modifier: int
@@ -222,11 +223,7 @@ def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[s
 
 
 def _rank(offer: FormatOffer) -> tuple[bool, int]:
-    """
-    Rank LINEAR formats first, because every consumer reads them.
-
-    A tiled format is only for a consumer that names it.
-    """
+    """Rank LINEAR formats before tiled ones, because every consumer can read them."""
     place = _PREFERRED.index(offer.fourcc) if offer.fourcc in _PREFERRED else len(_PREFERRED)
     return offer.modifier != LINEAR, place
 
@@ -237,8 +234,8 @@ def one_placement(
     """
     Return one placement of planes, and the formats that have this placement.
 
-    Constraints have one placement for all formats, so the best format's placement is used.
-    ``None``: the best format has both placements. Formats with one plane fit to either placement.
+    Constraints have one placement for all formats, so this is the best format's placement.
+    ``None``: the best format has both placements. Formats with one plane fit either placement.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:
@@ -259,7 +256,7 @@ def one_placement(
 
 @dataclass(frozen=True)
 class SizeRange:
-    """Sizes of a format: a single size (steps are 0), or all from least to most by the steps."""
+    """Sizes of a format: a single size (step 0), or all sizes from least to most by the step."""
 
     least: Size
     most: Size
@@ -283,5 +280,5 @@ class RateRange:
         return f'{self.most:g}' if self.least == self.most else f'{self.least:g} to {self.most:g}'
 
     def holds(self, rate: float) -> bool:
-        """Tell whether *rate* is in the range, within a hundredth: 29.97 counts as 30."""
+        """Tell whether *rate* is in the range, with a tolerance of 1 %: 29.97 counts as 30."""
         return self.least * 0.99 <= rate <= self.most * 1.01

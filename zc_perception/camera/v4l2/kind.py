@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 QUEUED = 3
-"""Buffers that the driver needs queued so that it can always write, and one in hand-over."""
+"""Buffers that the driver holds: two queued ones to write to, and one being handed over."""
 MOST_BUFFERS = 32
 """
 The most buffers to ask for: VIDEO_MAX_FRAME of kernels before 6.8. Some drivers refuse a request
@@ -50,7 +50,7 @@ for more.
 
 
 def _module(name: str) -> Any:
-    """Return a module of this folder; all of them import this one."""
+    """Import a module of this folder late, because each of them imports this one."""
     return importlib.import_module(f'zc_perception.camera.v4l2.{name}')
 
 
@@ -58,7 +58,7 @@ def reserve_of(minimum: int) -> int:
     """
     Return the number of slots that the driver holds.
 
-    :param minimum: how many queued buffers the driver says that it needs; 0: it doesn't say.
+    :param minimum: how many queued buffers the driver needs by its own report; 0: no report.
     """
     return max(QUEUED, minimum + 1)
 
@@ -71,13 +71,13 @@ class V4l2(Camera):
     """
 
     PARAMETERS = (
-        ParameterSpec('device', '/dev/video0', ('device node. After a loss the same camera is '
-                                                'looked for, wherever it is plugged in.')),
+        ParameterSpec('device', '/dev/video0', ('device node. A camera that was lost is found '
+                                                'again at any device node.')),
         ParameterSpec('input', -1, ("which of the device's inputs (HDMI, SDI, …). -1: the "
                                     'input is not changed.'), '', -1, 63),
         ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. "
-                                              'auto: the cheapest that suits all and keeps '
-                      'the framerate.'),
+                                              'auto: the cheapest that all consumers accept '
+                      'and that keeps the framerate.'),
         ParameterSpec('memory', 'auto', ("export: the driver's own buffers. import: the driver "
                                          'fills buffers from parameter heap.'),
                       choices=('auto', 'export', 'import')),
@@ -118,9 +118,9 @@ class V4l2(Camera):
         cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
     ) -> PlannedPool | None:
         """
-        Plan the pool by the driver's own answers, if the driver can be asked.
+        Plan the pool by the driver's answers, or estimate it if the driver can't be queried.
 
-        If not, the check of the camera itself reports the reason.
+        The check of the camera itself then reports the reason.
         """
         found: PlannedPool | None = _module('checks').driver_pool(system, values, heaps, agree)
         size = cls.picture_size(system, values)

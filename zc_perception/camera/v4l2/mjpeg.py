@@ -16,23 +16,20 @@
 """
 Decode the frames of a camera whose driver fills its buffers with JPEGs.
 
-A separate thread decodes each JPEG once, into an NV12 slot of the pool.
+The camera's thread hands over each filled buffer and goes on waiting for the driver. A separate
+thread decodes the newest picture into an NV12 slot of the pool, and gives the driver its buffer
+back. When a newer picture comes, a picture that still waits is skipped. So a machine that is too
+slow loses frames, but the decoded frames are always recent.
 
-The camera's thread hands over what the driver has filled and goes on waiting for the driver. The
-decoding thread takes the newest picture, writes the frame, and gives the driver its buffer back.
-If a newer picture comes, a picture that still waits is skipped. So a machine that is too slow
-loses frames, but the decoded frames are always recent.
-
-libturbojpeg decodes straight to planes of Y, Cb and Cr, without a detour through RGB. The luma
-plane is written directly into the slot. The chroma planes are written to scratch memory, scaled to
-half the picture's width and height if needed, and interleaved into the slot. The decoding doesn't
-hold the interpreter's lock. Webcams leave out the Huffman tables that JPEG calls typical;
-libturbojpeg 2.0 and later fill them in.
+libturbojpeg decodes to planes of Y, Cb and Cr, not to RGB. The luma plane is written directly into
+the slot. The chroma planes are written to scratch memory, scaled to half the picture's width and
+height if needed, and interleaved into the slot. The decoding doesn't hold the interpreter's lock.
+Webcams leave out JPEG's typical Huffman tables; libturbojpeg 2.0 and later add them.
 
 Sources: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole
-picture, ``bytesused`` says how long), ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too),
-ISO/IEC 10918-1 (annex B on markers; F.1.2.3: the last byte is filled up with ones), JFIF (ISO/IEC
-10918-5: BT.601, full range).
+picture of ``bytesused`` bytes), ``turbojpeg.h`` of libjpeg-turbo 2 (also tested with 3.2), ISO/IEC
+10918-1 (annex B on markers; F.1.2.3: the last byte is filled up with ones), JFIF (ISO/IEC 10918-5:
+BT.601, full range).
 """
 
 from __future__ import annotations
@@ -72,15 +69,15 @@ _NEEDED = (
     'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2',
     'tjGetErrorCode', 'tjDestroy',
 )  # fmt: skip
-# For each number TJSAMP_* of libturbojpeg: how many pixels one chroma sample covers horizontally
-# and vertically. Grey has no chroma.
+# For each TJSAMP_* of libturbojpeg: how many pixels a chroma sample covers horizontally and
+# vertically. Grey has no chroma.
 _SUBSAMPLING = {0: (1, 1), 1: (2, 1), 2: (2, 2), 3: None, 4: (1, 2), 5: (4, 1), 6: (1, 4)}
 _YCBCR, _GREY = 1, 2
 _OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
 _LIMIT_SCANS = 32768
 _WARNING = 0
-# This warning is no error: many webcams add bytes before the end marker, and the picture was
-# decoded completely by then.
+# Ignore this warning: many webcams add bytes before the end marker, after the whole picture was
+# decoded.
 _HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
 _BEGIN = b'\xff\xd8'
 _WIDEST_SUBSAMPLING = 4
@@ -96,7 +93,7 @@ Pixels = NDArray[np.uint8]
 
 
 class BadJpegError(CameraError):
-    """A picture is broken, or of another kind than expected. The next picture may be good."""
+    """A picture is broken, or has a wrong size or wrong colours. The next one may be good."""
 
 
 @cache
@@ -142,7 +139,7 @@ def _library() -> ctypes.CDLL:
 
 
 def missing_library() -> str:
-    """Return what to install before JPEG pictures can be decoded; empty: nothing."""
+    """Return a text with the package to install for decoding; empty: it is installed."""
     try:
         _library()
     except ConfigError as error:
@@ -152,7 +149,7 @@ def missing_library() -> str:
 
 def mended(data: Pixels) -> Pixels:
     """
-    Return *data* as a valid JPEG, if the defect is one that webcams often make.
+    Mend defects that webcams often make: stray bytes in the header, and a missing end marker.
 
     The result is a mended copy, or *data* itself if it needs no mending or isn't a picture.
 
@@ -173,9 +170,9 @@ def mended(data: Pixels) -> Pixels:
 
 def _header(data: Pixels) -> list[tuple[int, int]] | None:
     """
-    Return the parts of *data* to keep, so that the header has no stray bytes.
+    Return the begin and end of each part of *data* to keep, without the header's stray bytes.
 
-    :returns: begin and end of each part; ``None``: *data* has no start of a picture's scan.
+    ``None``: *data* has no start of a picture's scan.
     """
     begin = data[: _MOST_STRAY + len(_BEGIN)].tobytes().find(_BEGIN)
     if begin < 0:
@@ -203,7 +200,7 @@ def _ends(data: Pixels, end: int) -> bool:
 
 
 def _last(data: Pixels) -> int:
-    """Return the offset of the zero bytes at the end of *data*."""
+    """Return the offset at which the zero bytes at the end of *data* begin."""
     for start in range((data.size - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
         found = np.flatnonzero(data[start:][:_CHUNK])
         if found.size:
@@ -213,12 +210,11 @@ def _last(data: Pixels) -> int:
 
 def _with_zeros(data: Pixels, end: int) -> int:
     """
-    Return where the picture ends behind *end*, with the zeros that may belong to it.
+    Return *end* plus the number of zero bytes behind it that may belong to the picture.
 
     A byte 0xFF is always followed by a zero byte. Up to ten more bits at the end of a picture may
-    be zero (two blocks of chroma without any difference), hence at most one whole byte. Other
-    zeros don't belong to the picture: decoding them would invent the rest of a picture that is cut
-    off.
+    be zero (two blocks of chroma without any difference), so one whole byte at most. Further zeros
+    are excluded, because decoding them would invent the rest of an incomplete picture.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))
@@ -226,11 +222,9 @@ def _with_zeros(data: Pixels, end: int) -> int:
 
 class JpegDecoder:
     """
-    Decodes pictures of one size.
+    Decodes pictures of one size, into memory that the constructor allocates once.
 
-    Its memory is allocated once, in the constructor.
-
-    One thread uses it at a time.
+    Only one thread may use it at a time.
 
     :param width: width of the pictures in pixels.
     :param height: height of the pictures in pixels.
@@ -271,8 +265,7 @@ class JpegDecoder:
         with self._lock:
             if self._handle is None:
                 raise CameraError('the JPEG decoder is closed')
-            # If a camera's last picture needed mending, the next is mended before the first
-            # attempt.
+            # If the last picture needed mending, this one probably does, too: mend it at once.
             picture = mended(data) if self._mend_first else data
             try:
                 self._try(self._handle, picture, luma, chroma)
@@ -296,7 +289,7 @@ class JpegDecoder:
             raise
 
     def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
-        """Read the header; return how many pixels a chroma sample covers; ``None``: it is grey."""
+        """Check the header; return the pixels that a chroma sample covers; ``None``: grey."""
         if bytes(data[:2]) != _BEGIN:
             raise BadJpegError('a broken JPEG came: its first bytes are no picture')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
@@ -381,18 +374,18 @@ class JpegDecoder:
 
 
 SLOTS = 3
-"""Slots that the decoder needs: one is written, one is finished, one is being published."""
+"""Slots that the decoder needs: for a frame being written, a finished and a published one."""
 JPEG_BUFFERS = 2
-"""Buffers beyond those that the driver needs queued: one is decoded, one waits for that."""
+"""Buffers beyond the driver's reserve: one is being decoded, one waits for decoding."""
 _JOIN_S = 5.0
 _ROW = 4096
 
 
 def bytes_layout(size: int) -> ImageLayout:
     """
-    Return a layout for buffers that aren't images: rows of bytes.
+    Return a layout for buffers of JPEGs: rows of bytes.
 
-    The pool that counts the holders of the driver's buffers needs a layout.
+    Every pool needs a layout, even if its buffers aren't images.
     """
     row = min(size, _ROW)
     return ImageLayout(
@@ -408,7 +401,7 @@ class JpegPicture:
     :param slot: the slot of the driver's buffer; its pool still counts it as being filled.
     :param start: offset at which the data begins.
     :param end: offset at which the data ends.
-    :param captured_ns: CLOCK_MONOTONIC time at which the camera had the picture.
+    :param captured_ns: CLOCK_MONOTONIC time of the picture's arrival, in ns.
     """
 
     slot: Slot
@@ -421,14 +414,14 @@ class JpegPicture:
 
 Outcome = Frame | Exception | None
 """
-What became of a picture: its frame, why it is bad (:class:`BadJpegError`), or what broke the
-decoding. ``None``: no slot was free.
+The result for a picture: its frame, a :class:`BadJpegError`, or another error of the decoding.
+``None``: no slot was free.
 """
 
 
 class JpegFrames:
     """
-    Decodes the newest picture into the pool.
+    Decodes the newest picture into the pool, in a thread of its own.
 
     Only the camera's thread calls :meth:`give` and :meth:`finished`.
 
@@ -465,7 +458,7 @@ class JpegFrames:
         self.thread.start()
 
     def give(self, picture: JpegPicture) -> None:
-        """Hand a picture over for decoding. A picture that still waits goes back to the driver."""
+        """Pass a picture to the decoder; an older one that still waits returns to the driver."""
         with self._changed:
             skipped, self._next = self._next, picture
             self._changed.notify()
@@ -549,9 +542,9 @@ class JpegFrames:
 
     def close(self) -> None:
         """
-        End the thread, and release the pictures and frames that nobody has taken.
+        Stop the thread, and release the waiting picture and the frames that were not taken.
 
-        Idempotent. A picture that is being decoded is finished first.
+        A picture that is being decoded is finished first. Idempotent.
         """
         with self._changed:
             self._closed = True
