@@ -14,16 +14,16 @@
 # limitations under the License.
 
 """
-Heads, which decode a network's raw outputs into boxes.
+Heads, which decode a network's raw outputs into boxes. :data:`HEADS` registers them.
 
-:data:`HEADS` registers the kinds of heads, one line each.
+Each kind of head is a class derived from :class:`~zc_perception.detection.heads.spec.Head`. Its
+docstring describes the outputs that it reads, and its ``OPTIONS`` declare its options.
 
-Each kind is a class derived from :class:`~zc_perception.detection.heads.spec.Head`, whose
-docstring says which outputs it reads, and which declares its options. All heads work in the same
-steps. ``levels`` finds out what each output is. ``score_filter`` finds the cells that reach the
-score, before any box is computed. The head computes the boxes of these cells, and ``candidates``
-removes duplicates and maps the boxes to source pixels. Other packages add heads by entry points of
-the group ``zc_perception.heads``; such heads are treated like those here.
+All heads work in the same steps. ``levels`` finds out what each output holds. ``score_filter``
+finds the cells that reach the score, before any box is computed. The head computes the boxes of
+these cells. ``candidates`` removes duplicates and maps the boxes to source pixels.
+
+Other packages add heads by entry points of the group ``zc_perception.heads``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ HEADS: Kinds[Head] = Kinds(
 
 
 _END_TO_END = 'boxes, or yolov8 for an export without suppression'
-# Networks by name, and the head that reads their outputs.
+# Names of networks that a user may write in place of a kind of head, and the head to suggest.
 _MEANT = (
     (r'yolov?(8|9|1[1-9])u?[nsmblxtce]?|yolov5u|yolov3u', 'yolov8'),
     (r'yolov?(10|26)[nsmblx]?', _END_TO_END),
@@ -70,7 +70,7 @@ def make_head(spec: HeadSpec) -> Head:
     """
     Return the head that a manifest describes.
 
-    :raises ConfigError: the kind is unknown, it does not have an option, options don't fit
+    :raises ConfigError: the kind is unknown, an option belongs to other kinds, options don't fit
         together, or another package's head can't be imported. The message names the manifest's
         key.
     """
@@ -80,11 +80,7 @@ def make_head(spec: HeadSpec) -> Head:
 
 
 def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> None:
-    """
-    Refuse an option that only other kinds of this package have.
-
-    :raises ConfigError: there is such an option.
-    """
+    """Raise ConfigError if an option belongs only to other heads of this package."""
     for name in given:
         readers = [
             other
@@ -100,7 +96,7 @@ def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> No
 
 
 class HeadRule(Rule):
-    """The rule for a manifest's key ``head``: a kind, or a mapping of the kind and its options."""
+    """The rule for a manifest's key ``head``: a kind, or a mapping with ``kind`` and options."""
 
     @property
     def _kind(self) -> Leaf:

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The head ``boxes``, for models that yield tables of ready boxes with any columns.
-
-Other heads also use this module to interpret ready boxes.
-"""
+"""The head ``boxes``, for models whose outputs are tables of decoded boxes."""
 
 from __future__ import annotations
 
@@ -72,16 +68,16 @@ UNITS = choice('source', 'input', 'relative')
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (4, n) corners with x before y."""
+    """Return boxes' numbers (4, n) with x before y; with ``box_order: yxyx``, y is first."""
     return four[_TURNED] if spec.box_order == 'yxyx' else four
 
 
 class CornerUnit:
     """
-    The unit of the corners that a model gives.
+    Convert a model's boxes to corners in pixels.
 
-    :param spec: the head's spec with the options ``box_order`` and ``coordinates``; without
-        ``coordinates``, corners are fractions of the network's input.
+    :param spec: a spec with the options ``box_order`` and ``coordinates``. Without
+        ``coordinates``, boxes are fractions of the network's input.
     """
 
     def __init__(self, spec: HeadSpec) -> None:
@@ -94,7 +90,7 @@ class CornerUnit:
         """
         Return (4, n) x0, y0, x1, y1 in pixels, and the geometry that maps them to the source.
 
-        :param corners: (4, n) numbers of the boxes as the model gives them.
+        :param corners: (4, n) the boxes' numbers as the model gives them.
         """
         corners = x_first(self._spec, corners)
         if self._spec.box_order == 'cxcywh':
@@ -110,15 +106,16 @@ class CornerUnit:
 
 class Columns:
     """
-    The meaning of the columns of the tables of boxes.
+    The option ``head.columns``: which numbers the columns of each output hold.
 
-    The option is one text for each output, in the order of the outputs, such as ``image box class
-    score``.
+    The option has one text for each output, such as ``image box class score``. Its words:
 
-    ``box``: four numbers; ``score`` and ``class``: one number each for the row; ``scores``: one
-    number for each class; ``image``: the image's number, negative after the last valid row;
-    ``count``: the number of valid rows; ``-``: an output that isn't read. After the class or the
-    scores, ``extra`` further numbers may follow.
+    ``box``: four numbers; ``score`` and ``class``: one number each; ``scores``: one number for
+    each class; ``image``: the image's number, negative after the last valid row; ``count``: the
+    number of valid rows; ``-``: an output that isn't read.
+
+    :param extra: how many numbers of masks, keypoints or angles follow the class or the scores.
+    :raises ConfigError: a word is unknown, or the words don't describe boxes.
     """
 
     _WIDTHS: ClassVar[Mapping[str, int]] = {
@@ -154,7 +151,7 @@ class Columns:
 
     def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
         """
-        Return for each column its tensor, and its numbers (n, width).
+        Return for each word its tensor, and a view (n, width) of its columns.
 
         :raises AcceleratorError: the outputs don't fit the columns.
         """
@@ -162,8 +159,7 @@ class Columns:
         fits = len(outputs) == len(self._outputs)
         for tensor, words in zip(outputs, self._outputs, strict=False):
             width, start, shape = sum(self.widths[word] for word in words), 0, tensor.values.shape
-            # An output with one column may lack the axis of columns; an output with several has
-            # this axis.
+            # Only an output with one column may lack the last axis, that of the columns.
             fits &= not words or shape[-1:] == (width,) or (width == 1 and len(shape) <= 2)
             fits &= not words or (math.prod(shape[:-2]) == 1 and (width == 1 or len(shape) > 1))
             if not fits:
@@ -185,7 +181,7 @@ class Columns:
         return self._in_use(found)
 
     def expected(self) -> str:
-        """Describe the outputs that are expected."""
+        """Describe the expected outputs, for an error message."""
         widths = [sum(self.widths[word] for word in words) for words in self._outputs]
         named = ' and '.join(
             f'nx{width} ({", ".join(words)})' if words else 'any'
@@ -197,7 +193,7 @@ class Columns:
 
     @staticmethod
     def _in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
-        """Return the rows up to the last valid one."""
+        """Cut off the unused rows, which ``count`` or a negative ``image`` marks."""
         end: int | None = None
         if 'count' in found:
             number = float(real(found['count']).reshape(-1)[0])
@@ -212,19 +208,19 @@ class Columns:
 
 
 def real(part: tuple[RawTensor, Values]) -> NDArray[np.float32]:
-    """Return a column's numbers."""
+    """Dequantise one of the columns that :meth:`Columns.parts` returned."""
     return part[0].read(part[1])
 
 
 class Boxes(Head):
     """
-    Tables of ready boxes, in one output or several; ``columns`` says what the columns hold.
+    Read tables of decoded boxes from one output or several; see :class:`Columns`.
 
-    A row whose box has no area is an unused row of a fixed-size table.
+    A box without area marks an unused row.
 
-    Such outputs come from networks that suppress duplicates themselves (YOLOv10, YOLO26, DETR
-    exports, EfficientNMS); from networks that leave suppression to the host (YOLO-NAS; set
-    ``suppressed: false``); and from HOG, whose boxes are in pixels of the frame.
+    Such tables come from networks that suppress duplicates themselves (YOLOv10, YOLO26, DETR
+    exports, EfficientNMS), from networks that leave suppression to the host (YOLO-NAS; set
+    ``suppressed: false``), and from HOG, whose boxes are in pixels of the frame.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -283,7 +279,7 @@ class Boxes(Head):
             )
         self._unit = CornerUnit(spec)
         self._columns = Columns(spec, spec.columns, spec.extra)
-        # A class's own number is where the background isn't.
+        # If the background is class 0, the other classes are numbered from 1.
         self._first = int(spec.background == 0)
         self._filters: ReadyFor[CompiledFilter | ChannelMajorFilter | CellMajorFilter] = ReadyFor(
             lambda outputs, _: make_score_filter(
@@ -395,8 +391,8 @@ class Boxes(Head):
         return ''
 
 
-# A box may reach beyond the input's edge, but not by this many times the input's size; and the
-# boxes of a model are not all smaller than a pixel.
+# Limits for objections. A real box never extends beyond _FAR times the input's size. If no
+# coordinate of any box is above _UNIT, the boxes aren't in pixels.
 _FAR, _UNIT = 8.0, 2.0
 
 
@@ -406,9 +402,9 @@ def _numbers(box: NDArray[np.float32]) -> str:
 
 def check_background(spec: HeadSpec) -> None:
     """
-    Check the background class.
+    Check the option ``head.background``.
 
-    :raises ConfigError: the number is neither 0 (first), nor the last one, nor -1 (none).
+    :raises ConfigError: the number isn't 0 (first class), the last class, or -1 (none).
     """
     if spec.background not in (-1, 0, spec.num_classes):
         raise ConfigError(
@@ -424,7 +420,7 @@ def ready_made(
     num_classes: int,
     score: float,
 ) -> Candidates:
-    """Return a table's rows that have a valid class and reach the score."""
+    """Return the rows that have finite corners, an area, a valid class, and reach the score."""
     fine = (
         (scores >= np.float32(score))
         & (scores < np.inf)
@@ -443,6 +439,6 @@ def ready_made(
 
 
 def best_first(chosen: Candidates, box: Letterbox, count: int) -> Detections:
-    """Return the best boxes; the model has already suppressed duplicates."""
+    """Return the *count* best boxes, without suppression: the model has done it."""
     order = np.argsort(-chosen.scores, kind='stable')
     return in_source(chosen.chosen(order), box).chosen(slice(count))

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Turn a head's candidates into detections.
+Turn a head's candidates (boxes that reach the score) into detections.
 
-First non-maximum suppression removes duplicates, then the remaining boxes are mapped back to
-source pixels. :func:`keep` keeps exactly the same boxes as ``cv2.dnn.NMSBoxes``, for each class or
-for all classes together.
+Non-maximum suppression (NMS) removes duplicates. Then the remaining boxes are mapped to source
+pixels. :func:`keep` keeps exactly the same boxes as ``cv2.dnn.NMSBoxes``, for each class or for
+all classes together.
 """
 
 from __future__ import annotations
@@ -37,24 +37,27 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
-# The number of candidates in one batch, best first: a low score threshold gives thousands, of
-# which few are needed.
+# Candidates are compared in batches of this size, best first. A low score threshold gives
+# thousands of candidates, but often the first batches already give enough boxes.
 _CHUNK = 2048
-# With fewer boxes than this, OpenCV alone is quicker.
+# Up to this number of boxes, OpenCV alone is quicker than speculative removal in _keep().
 _FEW = 550
+# The highest number of speculative rounds in _keep().
 _ROUNDS = 3
-# If a round removes less than one of this many boxes, no further round is made.
+# Stop the rounds when one removes fewer boxes than a quarter of those that it leaves.
 _LITTLE = 4
-# If sizes are below this, OpenCV takes two boxes for the same object, wherever they are.
+# OpenCV takes two boxes with smaller sides for the same object, wherever they are.
 _NO_SIZE = 1e-7
-# To separate classes, their boxes are moved apart by at most this many pixels, because float64
-# would round larger coordinates until boxes coincide.
+# Classes are separated by moving their boxes apart, but only if all boxes lie within this many
+# pixels: float64 would round larger coordinates until boxes coincide.
 _WIDE = 2.0**20
 _INDEX_BITS = 31
+# The number of entries of a hash table of grid squares, see _leaders().
 _TABLE = 1 << 13
-# Grid squares per half pixel, indexed by half the exponent of a box's area, chosen so that a box
-# is 1.5 to 3 squares wide.
+# Grid squares per half pixel, indexed by half the exponent of a box's area. With these values a
+# box is 1.5 to 3 squares wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
+# How far each round shifts its grid, in squares.
 _TURNS = (0.0, 0.5, 0.21)
 
 
@@ -62,9 +65,8 @@ class Candidates(NamedTuple):
     """
     The boxes whose score reaches the threshold.
 
-    Corners are (4, n) x0, y0, x1, y1 in input pixels; scores and classes have shape (n). Rows (n)
-    has each candidate's row of the outputs, in the head's own numbering (see
-    :attr:`Detections.rows`).
+    Corners are (4, n) x0, y0, x1, y1 in input pixels; the other arrays have shape (n). For rows,
+    see :attr:`Detections.rows`.
     """
 
     corners: NDArray[np.float32]
@@ -79,13 +81,14 @@ class Candidates(NamedTuple):
         )
 
 
-_ABOVE_ZERO = 1e-30  # OpenCV needs scores above zero; as float32 this number still is
+# OpenCV takes only scores above zero. This number is above zero also as float32.
+_ABOVE_ZERO = 1e-30
 _NO_ROWS = np.zeros(0, np.intp)
 NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROWS, _NO_ROWS)
 
 
 def from_centres(centres: NDArray[np.float32], sizes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (4, n) corners of boxes with these centres and sizes, both (2, n)."""
+    """Return (4, n) x0, y0, x1, y1 of boxes with these centres and sizes, both (2, n)."""
     half = sizes * np.float32(0.5)
     return np.concatenate((centres - half, centres + half))
 
@@ -94,13 +97,13 @@ def detections(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
     """
-    Return the candidates that suppression leaves, in source pixels, best first.
+    Suppress duplicates; return the remaining boxes in source pixels, best first.
 
-    Of equal scores the first comes first.
+    Candidates with equal scores keep their order. Before suppression, a box is dropped if a corner
+    isn't finite, if its area is 0, or if it lies wholly outside the picture. Suppression compares
+    boxes in input pixels and before clipping, as the evaluation of networks does.
 
-    Suppression compares the boxes in input pixels and before clipping, as the evaluation of
-    networks does. Boxes are dropped first if a corner isn't finite, if their area is 0, or if they
-    lie wholly outside the picture.
+    :param class_agnostic: whether boxes of different classes suppress each other.
     """
     corners, scores, classes, rows = candidates
     if not len(scores):
@@ -111,8 +114,8 @@ def detections(
     sizes = corners[2:] - corners[:2]
     low, high = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
     wide = max(high[2:]) - min(low[:2])
-    # Usually all numbers are finite. The minimum and the maximum show this: if there is a NaN,
-    # both are NaN.
+    # Check all boxes at once by minimum and maximum: if a number is NaN, both are NaN, and the
+    # comparisons are false.
     fine = wide < _WIDE and bool(sizes.min() >= _NO_SIZE) and box.meets(low, high)
     if not fine:
         return _of_fine(candidates, box, limits, class_agnostic)
@@ -133,7 +136,7 @@ def detections(
 def _compiled(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
-    """Do what :func:`detections` does, in compiled code."""
+    """Do the same as :func:`detections`, in compiled code."""
     corners, scores, classes, rows = candidates
     count = min(limits.count, len(scores))
     places, sources = np.empty(count, np.intp), np.empty((count, 4), np.float32)
@@ -148,10 +151,10 @@ def _compiled(
 
 class CompiledRows:
     """
-    Turn rows of centre, size and scores into detections, in one compiled call.
+    Decode a table with centre, size and scores in each row, in one call of compiled code.
 
-    The result is the same as that of the score filter, :func:`from_centres` and
-    :func:`detections`. One thread uses it.
+    The result is equal to that of the score filter, :func:`from_centres` and :func:`detections`,
+    one after the other. One thread uses an object.
 
     :param tensor: the output tensor, with one scale for all values.
     :param cells: the number of rows.
@@ -177,7 +180,7 @@ class CompiledRows:
         class_agnostic: bool,
     ) -> Detections | None:
         """
-        Return the detections, or ``None`` if the arrays' layout needs NumPy.
+        Return the detections, or ``None`` if compiled code can't read the arrays' layout.
 
         :param scores: (n, classes) probabilities.
         :param boxes: (n, 4) centre and size in input pixels.
@@ -203,7 +206,7 @@ class CompiledRows:
 
 
 def compiled_rows(tensor: RawTensor, cells: int) -> CompiledRows | None:
-    """Return a :class:`CompiledRows` for such tensors; ``None`` without compiled code."""
+    """Return a :class:`CompiledRows`, or ``None`` if the package's C code isn't available."""
     return None if compiled is None else CompiledRows(tensor, cells)
 
 
@@ -213,8 +216,8 @@ def _of_fine(
     corners, scores, classes, _ = candidates
     sizes = corners[2:] - corners[:2]
     start, end = box.picture
-    # Comparisons with NaN are false, and the area of an infinite box isn't finite, so both are
-    # dropped.
+    # This also drops boxes with NaN (comparisons with NaN are false) and infinite boxes (their
+    # area isn't finite).
     inside: NDArray[np.bool_] = sizes > 0
     inside &= corners[2:] > start
     inside &= corners[:2] < end
@@ -228,11 +231,7 @@ def _of_fine(
 
 
 def in_source(chosen: Candidates, box: Letterbox) -> Detections:
-    """
-    Return candidates as detections in source pixels, clipped.
-
-    Boxes that clipping leaves empty are dropped.
-    """
+    """Map candidates to source pixels and clip them; drop boxes that are empty after clipping."""
     boxes = box.to_source(chosen.corners.T)
     found = Detections(boxes, chosen.scores, chosen.classes, chosen.rows)
     ahead = boxes[:, 2:] > boxes[:, :2]
@@ -250,17 +249,16 @@ def keep(
     limit: int,
 ) -> NDArray[np.intp]:
     """
-    Return the indices of the boxes that stay, best first.
+    Suppress duplicates; return the indices of the remaining boxes, best first.
 
-    Of equal scores the first comes first.
-
-    Overlaps are computed with OpenCV's arithmetic: sizes are float32 differences of the corners,
-    corner and size are then used in float64, and the overlap is rounded to float32.
+    Boxes with equal scores keep their order. Overlaps are computed as OpenCV does: sizes are
+    float32 differences of the corners, further steps use float64, and the overlap is rounded to
+    float32.
 
     :param corners: (4, n) x0, y0, x1, y1, finite.
     :param scores: (n), finite.
-    :param classes: (n), not negative; boxes suppress each other only within a class. ``None``:
-        boxes of all classes suppress each other.
+    :param classes: (n), not negative; a box suppresses only boxes of its own class. ``None``: a
+        box suppresses boxes of all classes.
     :param iou_threshold: boxes whose IoU is greater than this are taken for the same object.
     :param limit: the highest number of indices.
     """
@@ -284,8 +282,8 @@ def keep(
         return order[_keep(boxes, classes, threshold)[:limit]]
     kept = order[:0]
     for start in range(0, count, _CHUNK):
-        # The boxes kept so far don't suppress each other, so passing them again only removes boxes
-        # that come after them.
+        # Add the boxes kept so far to each batch. They don't suppress each other, so they only
+        # remove boxes of the new batch.
         some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
         kept = some[
             _keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)
@@ -299,9 +297,9 @@ def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
     """
     Sort by falling score, then by index.
 
-    The function sorts one integer per box, which is several times quicker than sorting indices.
-    Floats sort like their bit patterns, with a correction for negative ones, so the integer
-    combines the score's inverted bits with the index.
+    For each box, one integer combines the score's inverted bits with the index, because integers
+    sort several times quicker than indices. The bits of a float sort like the float itself, after
+    a correction for negative numbers.
     """
     bits = (scores + np.float32(0)).view(np.int32)
     keys = (~(bits ^ ((bits >> 31) & 0x7FFFFFFF))).astype(np.int64)
@@ -317,19 +315,18 @@ def _keep(
     boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32
 ) -> NDArray[np.intp]:
     """
-    Return the places of the boxes that stay, in ascending order.
+    Suppress duplicates; return the indices of the kept boxes, in ascending order.
 
-    The result has two properties: boxes that stay don't suppress each other, and each removed box
-    is suppressed by a better box that stays. Only one set of boxes has both. So the function may
-    remove a box by a guess, if the guess is confirmed: the box that suppresses it must stay in the
-    end.
+    Suppression has one correct result: kept boxes don't suppress each other, and a better kept
+    box suppresses each removed box. So this function may first guess which boxes are removed. At
+    the end it checks each guess: the box that suppressed the removed box must itself be kept.
 
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
     count = boxes.shape[1]
     if (
         boxes[2:4].min() < _NO_SIZE
-    ):  # OpenCV takes such tiny boxes for the same object, wherever they have been moved to
+    ):  # OpenCV takes such tiny boxes for the same object, so moving classes apart has no effect
         return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)
     left, rest, kinds = suppressors.copy(), boxes, classes
@@ -351,8 +348,8 @@ def _keep(
     if len(left) > count // 2:
         # Speculation rarely hit; undoing it costs more than it saves.
         return _few(boxes, _falling(count), classes, threshold)
-    # A box that suppressed others may itself have been removed later: then check whether its own
-    # suppressor also suppresses those others.
+    # A box that suppressed others may itself have been removed later. Then check whether the box
+    # that removed it also suppresses those others.
     last = suppressors.take(suppressors).take(suppressors)
     moved = (last != suppressors).nonzero()[0]
     unsure = moved[:0]
@@ -379,14 +376,14 @@ def _leaders(
     boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn: int
 ) -> NDArray[np.intp]:
     """
-    Return for each box the index of a box that probably suppresses it.
+    Guess for each box the index of a better box that suppresses it.
 
-    That is the best box whose centre lies in the same square of a grid. Squares are as wide as the
-    boxes are. Two grids are used one after the other, because with one grid the boxes of an object
-    that lies on a grid line would fall into several squares. A hash of the square's position
-    identifies it.
+    The guess is the best box whose centre lies in the same square of a grid. The size of the
+    squares depends on the boxes' size. A second, shifted grid is applied to the results, because
+    an object on a line of the first grid has boxes in several squares. Squares are identified by
+    a hash of their position.
 
-    :param turn: the number of the round; each round uses finer grids at other positions.
+    :param turn: the number of the round; each round shifts its grids differently.
     """
     count = boxes.shape[1]
     doubled = boxes[:2] * 2
@@ -423,7 +420,7 @@ def _best_in_squares(
         keys += classes * 1031
     keys &= _TABLE - 1
     table = np.empty(_TABLE, np.intp)
-    # If several values are written to one element, the last one stays.
+    # Write the best box last: of several values written to one element, the last one stays.
     table[keys[::-1]] = places[::-1]
     return np.asarray(table.take(keys))
 
@@ -440,7 +437,7 @@ def _few(
     threshold: np.float32,
 ) -> NDArray[np.intp]:
     """
-    Return the places of the boxes that stay, best first.
+    Suppress duplicates with OpenCV alone; return the indices of the kept boxes, best first.
 
     :param boxes: (4 or more, n) x, y, width, height.
     :param scores: above zero.
@@ -463,19 +460,18 @@ def _keep_few(
     wide: float,
 ) -> NDArray[np.intp]:
     """
-    Do what :func:`keep` does, for callers that have checked the values already.
+    Do the same as :func:`_few`, for callers that have already checked the values.
 
-    OpenCV does all the work. Boxes of different classes are moved apart, so that they don't
-    overlap.
+    Boxes of different classes are moved apart, so that OpenCV sees no overlap.
 
     :param places: (2, n) x0, y0.
     :param sizes: (2, n) float32 differences, at least ``_NO_SIZE``.
     :param scores: above zero.
-    :param wide: the distance by which classes are moved apart: at least the extent of all boxes
-        together, and below ``_WIDE``.
+    :param wide: at least the extent of all boxes together, and below ``_WIDE``; classes are moved
+        apart by more than this.
     """
     if classes is not None:
-        # Use a power of two, so that coordinates are not rounded.
+        # Move by multiples of a power of two, so that coordinates are not rounded.
         places = places + classes * math.ldexp(1.0, math.frexp(wide + 1.0)[1])
     return _opencv(np.concatenate((places, sizes), dtype=np.float64), scores, threshold)
 
@@ -486,7 +482,7 @@ def _class_by_class(
     classes: NDArray[np.intp] | None,
     threshold: np.float32,
 ) -> NDArray[np.intp]:
-    """Do what :func:`_few` does, one class after the other, if boxes can't be moved apart."""
+    """Do the same as :func:`_few`, class by class, for boxes that can't be moved apart."""
     if classes is None:
         return _opencv(boxes, scores, threshold)
     order = _best_first(scores)
@@ -509,7 +505,7 @@ def _class_by_class(
 
 def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
     """
-    Return the intersection over union of each pair.
+    Return the IoU of each box in *a* with the box at the same index in *b*.
 
     Each step is rounded as in OpenCV's ``rectOverlap``.
     """
@@ -527,16 +523,16 @@ def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.floa
 def _opencv(
     boxes: NDArray[np.float64], scores: NDArray[np.float32], threshold: np.float32
 ) -> NDArray[np.intp]:
-    # OpenCV's binding reads a list of lists quicker than an array, which it reads number by
-    # number.
+    # OpenCV's Python binding reads an array number by number; a list of lists is quicker.
     opencv: Any = cv2.dnn.NMSBoxes
     found = opencv(boxes[:4].T.tolist(), scores, 0.0, float(threshold))
     return np.asarray(found, np.intp).reshape(-1)
 
 
-# How many candidates are compared with the better ones at once: this bounds the memory, and few
-# are compared in vain after enough boxes were found.
+# Oriented boxes are compared in batches of this size. This limits the memory, and it ends the work
+# soon after enough boxes are found.
 _TURNED_CHUNK = 256
+# Limits against division by zero, and for the distance of two boxes, as in Ultralytics' probiou.
 _SMALL = 1e-7
 _FARTHEST = 100.0
 Turned = NDArray[np.float64]
@@ -553,17 +549,17 @@ def oriented(
     class_agnostic: bool = False,
 ) -> Detections:
     """
-    Return the oriented boxes that suppression leaves, in source pixels, best first.
+    Suppress duplicates of oriented boxes; return the remaining ones in source pixels, best first.
 
-    Of equal scores the first comes first.
+    Candidates with equal scores keep their order.
 
     If the letterbox scales width and height differently, a turned box would not stay a rectangle.
     So each side is scaled by the scale in its own direction.
 
-    :param candidates: the candidates, with corners as they are before the turn.
-    :param angles: (n) radians, from x to y.
+    :param candidates: the candidates, with the corners of the boxes before they are turned.
+    :param angles: (n) radians, clockwise on the screen (from x to y).
     :param about: (2, n) points about which the boxes are turned; ``None``: the boxes' centres.
-    :param suppressed: whether the model has removed duplicates.
+    :param suppressed: whether the model has already removed duplicates.
     """
     low, high = (
         candidates.corners[:2].astype(np.float64),
@@ -578,7 +574,7 @@ def oriented(
     reach = np.abs(np.stack((sizes[0] * cos, sizes[0] * sin)))
     reach = (reach + np.abs(np.stack((sizes[1] * sin, sizes[1] * cos)))) / 2
     start, end = box.picture
-    # Comparisons with NaN are false, so NaN is dropped.
+    # This also drops boxes with NaN, because comparisons with NaN are false.
     fine = ((sizes > 0) & (centres + reach > start) & (centres - reach < end)).all(axis=0)
     fine &= np.isfinite(sizes.prod(axis=0)) & np.isfinite(reach).all(axis=0)
     turned: Turned = np.concatenate((centres, sizes, angles[None])).T
@@ -603,9 +599,9 @@ def oriented(
 
 def overlaps(one: Turned, others: Turned) -> NDArray[np.float64]:
     """
-    Return the overlap of each oriented box of *one* (n, 5) with each of *others* (m, 5).
+    Return (n, m): how much oriented boxes (n, 5) and (m, 5) overlap, from 0 to nearly 1.
 
-    The result is (n, m), from 0 to nearly 1.
+    This is the similarity of two Gaussians (ProbIoU, Llerena et al., 2021), not exact geometry.
     """
     (x1, y1, a1, b1, c1), (x2, y2, a2, b2, c2) = _gaussian(one[:, None]), _gaussian(others[None])
     a, b, c, x, y = a1 + a2, b1 + b2, c1 + c2, x1 - x2, y1 - y2
@@ -620,14 +616,14 @@ def overlaps(one: Turned, others: Turned) -> NDArray[np.float64]:
 
 
 def _gaussian(turned: Turned) -> tuple[NDArray[np.float64], ...]:
-    """Describe each oriented box by a Gaussian: return centre and the 3 covariance numbers."""
+    """Return the Gaussian for each oriented box: centre x, y, and the covariances xx, yy, xy."""
     x, y, width, height, angle = np.moveaxis(turned, -1, 0)
     a, b, cos, sin = width**2 / 12, height**2 / 12, np.cos(angle), np.sin(angle)
     return x, y, a * cos**2 + b * sin**2, a * sin**2 + b * cos**2, (a - b) * cos * sin
 
 
 def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDArray[np.intp]:
-    """Return the indices of the boxes that stay; *turned* has the boxes best first."""
+    """Suppress duplicates among *turned*, best first; return the indices of the kept boxes."""
     kept: list[int] = []
     for start in range(0, len(turned), _TURNED_CHUNK):
         end = min(start + _TURNED_CHUNK, len(turned))
@@ -643,10 +639,9 @@ def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDAr
 
 def _in_source(turned: Turned, box: Letterbox) -> NDArray[np.float32]:
     """
-    Return (n, 5) in source pixels.
+    Map oriented boxes (n, 5) to source pixels, without clipping: the result must be rectangles.
 
-    The boxes are not clipped, because a clipped turned box would be no rectangle. Angles are
-    brought into the range from -pi/2 to below pi/2, which describes the same box.
+    Angles are normalised to the range from -pi/2 to below pi/2, which describes the same box.
     """
     scale = np.array((box.source_width / box.width, box.source_height / box.height))
     centres = (turned[:, :2] - (box.left, box.top)) * scale

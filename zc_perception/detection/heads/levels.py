@@ -14,11 +14,12 @@
 # limitations under the License.
 
 """
-Find out what each output holds, and which cell of the picture each number belongs to.
+Find out what each output of a model holds.
 
-A model may give its raw levels in any order, as one tensor or several per grid, with channels
-first or last: :func:`arrange` finds each part of each level. :class:`Grids` knows the cells that
-the levels predict on. :class:`ObjectRows` reads a table with one row for each box.
+A detector predicts boxes for the cells of several grids (levels). A model may give its levels in
+any order, as one tensor or several per grid, with channels first or last. :func:`arrange` finds
+each part (boxes, classes …) of each level, and :class:`Grids` has the position of each cell.
+:class:`ObjectRows` reads a table with one row for each box.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _Reader = TypeVar('_Reader')
 _LAYOUTS = ('nhwc', 'nchw')
 STRIDES = Key(
     array('a list of integers from 1 to 1024', integer(1, 1024), 1),
-    'Input pixels per cell of each level, finest first.',
+    'Side of a cell of each level in input pixels, finest level first.',
     [8, 16, 32],
 )
 ANCHORS = Key(
@@ -58,8 +59,9 @@ ANCHORS = Key(
         array('a list of pairs', array('a pair', number(above=0), 2, 2), 1),
         1,
     ),
-    'For each level its anchors, width and height in input pixels.',
+    'For each level its anchors, each as width and height in input pixels.',
 )
+# Values of these types can be compared with a threshold without a conversion.
 _READ_AS_IT_IS = frozenset(
     np.dtype(name) for name in ('int8', 'uint8', 'int16', 'uint16', 'int32', 'float32')
 )
@@ -67,13 +69,13 @@ _READ_AS_IT_IS = frozenset(
 
 class ReadyFor(Generic[_Reader]):
     """
-    A cache of the object that decodes outputs of one arrangement (the reader).
+    A cache of a head's reader, the object that decodes outputs of one arrangement.
 
-    A new reader is made when shape, type, strides, scale or the input's size change.
+    A new reader is made when a shape, type, stride, scale or the input's size changes.
 
     :param make: a function that makes a reader for outputs that *read* has returned.
-    :param read: a function such as :func:`readable`; not called again for an arrangement that it
-        returned unchanged.
+    :param read: a function that converts outputs, such as :func:`readable`. If it returned the
+        outputs unchanged, it isn't called again until the arrangement changes.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class ReadyFor(Generic[_Reader]):
 
     @property
     def last(self) -> _Reader | None:
-        """The reader of the outputs before; ``None`` before the first ones."""
+        """The reader of the previous outputs; ``None`` if there were none yet."""
         return self._reader
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
@@ -100,7 +102,7 @@ class ReadyFor(Generic[_Reader]):
     ) -> tuple[_Reader, Sequence[RawTensor]]:
         """Return the reader for these outputs, and the outputs in the form that it reads."""
         key: list[object] = [box.input_width, box.input_height]
-        # this runs for every frame, because the tests of readable() cost more
+        # Compare this key for every frame: that is quicker than the checks of readable().
         for output in outputs:
             values, scale = output.values, output.scale
             key += (
@@ -117,9 +119,9 @@ class ReadyFor(Generic[_Reader]):
 
 def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
     """
-    Return the index of the masks' prototypes: the largest grid with *masks* channels.
+    Return the index of the output that has the masks' prototypes; -1 if there is none.
 
-    Return -1 if there is none.
+    It is the largest grid with *masks* channels.
     """
     grids = [
         (output.values.size, -index)
@@ -152,13 +154,12 @@ def _scale(tensor: RawTensor) -> float | bytes:
 
 def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequence[RawTensor]:
     """
-    Return the outputs with types that can be compared without conversion, and one scale each.
+    Return the outputs in types that can be compared with a raw threshold, with one scale each.
 
-    Outputs of other types, or with several scales, become float32 here; they are rare.
+    Outputs of other types, or with several scales, are converted to float32; they are rare.
 
-    :param gathered: numbers of channels: outputs with as many channels are only read at a few
-        cells, all channels at once, so they may keep a scale for each channel if their layout is
-        NHWC.
+    :param gathered: an NHWC output with this number of channels isn't converted if it has a scale
+        for each channel, because its caller reads all channels of a few cells.
     :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the
         last axis.
     """
@@ -199,13 +200,13 @@ def _converted(kind: str, number: int, output: RawTensor, gathered: int) -> RawT
 
 
 def described(number: int, tensor: RawTensor) -> str:
-    """Describe one output, as in ``output 2 'name' has shape 1x80x80x64``."""
+    """Return a text for messages, such as ``output 2 'name' has shape 1x80x80x64``."""
     name = f" '{tensor.name}'" if tensor.name else ''
     return f'output {number}{name} has shape {"x".join(map(str, tensor.values.shape)) or "()"}'
 
 
 def all_described(outputs: Sequence[RawTensor]) -> str:
-    """Describe every output with its shape, or say that there is none."""
+    """Return a text for messages with the name and the shape of every output."""
     return (
         ', '.join(described(number, tensor) for number, tensor in enumerate(outputs))
         or 'there is no output'
@@ -213,7 +214,7 @@ def all_described(outputs: Sequence[RawTensor]) -> str:
 
 
 def without_batch(values: Values) -> Values:
-    """Return the same numbers without leading axes of length 1, down to three axes."""
+    """Remove leading axes of length 1 while there are more than three axes."""
     while values.ndim > 3 and values.shape[0] == 1:
         values = values[0]
     return values
@@ -225,12 +226,12 @@ def is_decoded(
     """
     Return whether the outputs are one table of decoded boxes, and not raw levels.
 
-    A single raw level, too, may have no batch axis.
+    A single raw level without a batch axis has three axes, as a table has.
 
-    :param channels: the number of channels of a level that is one tensor.
-    :param numbers: how many numbers each box of a table has, if they differ in meaning from a
-        level's.
-    :raises AcceleratorError: the outputs could be either.
+    :param channels: the number of channels if a level is one tensor.
+    :param numbers: how many numbers a row of a table has; 0: as many as a level has channels,
+        with the same meaning.
+    :raises AcceleratorError: the output can be a level or a table.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:
         return False
@@ -253,13 +254,12 @@ def is_decoded(
 @dataclass(frozen=True)
 class Part:
     """
-    The place of one part of a level's prediction among the outputs.
+    The channels of an output that hold one part of a level, such as boxes or classes.
 
     :param output: the index of the output.
     :param channels_first: whether the output's first axis has the channels.
-    :param start: the first channel of the part.
-    :param end: the channel after the part's last one; ``None``: the part extends to the output's
-        end.
+    :param start: the part's first channel.
+    :param end: the channel after the part's last one; ``None``: all further channels.
     """
 
     output: int
@@ -283,16 +283,14 @@ def arrange(
     parts: Mapping[str, int],
 ) -> list[dict[str, Part]]:
     """
-    Find the place of each part of each level among the outputs.
+    Find the output and the channels of each part of each level.
 
-    Either each part is a tensor of its own, or all parts of a level are consecutive channels of
-    one tensor.
-
-    The function recognises a tensor by its grid and its number of channels. If parts of a level
-    have the same number of channels, their order among the outputs must be that of *parts*.
+    Either each part is a separate tensor, or all parts of a level are consecutive channels of one
+    tensor. A tensor is recognised by its grid and its number of channels. If parts of a level have
+    the same number of channels, the outputs must have them in the order of *parts*.
 
     :param shapes: rows, columns of each level.
-    :param parts: the number of channels of each part.
+    :param parts: the number of channels of each part, by the part's name.
     :raises AcceleratorError: the outputs don't fit; the message names the tensor, its shape and
         the expected shapes.
     """
@@ -350,7 +348,7 @@ def _layouts(
     counts: set[int],
     expected: str,
 ) -> list[str]:
-    """Return each output's layout; all outputs without a named layout have the same one."""
+    """Return each output's layout; outputs that don't name theirs must share one layout."""
     possible = set(_LAYOUTS)
     for index, tensor in enumerate(outputs):
         fits = set()
@@ -380,9 +378,8 @@ class Grids:
     The cells of all levels, numbered level by level and row by row.
 
     :param shapes: rows, columns of each level.
-    :param starts: the index of each level's first cell; the last element is the number of all
-        cells.
-    :param corners: (2, cells) x and y of each cell, counted in cells of its level.
+    :param starts: the number of each level's first cell, then the number of all cells.
+    :param corners: (2, cells) column and row of each cell in its level.
     :param strides: (cells) the stride of each cell's level, in input pixels.
     """
 
@@ -400,9 +397,9 @@ class Grids:
 @lru_cache(maxsize=16)
 def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
     """
-    Return the grids for a network's input size, which every stride must divide.
+    Return the grids for a network's input size (width, height).
 
-    :raises ConfigError: a stride doesn't divide it.
+    :raises ConfigError: the width or the height isn't a multiple of a stride.
     """
     width, height = input_size
     for stride in strides:
@@ -425,10 +422,10 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
     """
     Check the option ``strides``.
 
-    :param has_grids: whether the outputs certainly are grids. If not, the strides need not divide
-        the input's size, because a decoded tensor may belong to an input of any size.
-    :raises ConfigError: there are no strides, they don't ascend, or one doesn't divide the input's
-        size.
+    :param has_grids: whether the outputs are certainly grids; only then must the strides divide
+        the input's size. A table of decoded boxes may belong to an input of any size.
+    :raises ConfigError: there are no strides, they don't ascend, or a stride doesn't divide the
+        input's size.
     """
     if (
         not spec.strides
@@ -446,9 +443,10 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
 @lru_cache(maxsize=16)
 def possible_rows(size: tuple[int, int], strides: tuple[int, ...]) -> frozenset[int]:
     """
-    Return the possible total numbers of cells of a network's levels.
+    Return the numbers of cells (all levels together) that a network of this input size may have.
 
-    If no strides are given, assume those of usual networks: from 4, 8 or 16 up to 32, 64 or 128.
+    These are the number for *strides*, and those for the strides of usual networks: from 4, 8 or
+    16 up to 32, 64 or 128.
     """
     width, height = size
     usual = [(4, 8, 16, 32, 64, 128)[i:j] for i in range(3) for j in range(4, 7)]
@@ -460,9 +458,9 @@ def possible_rows(size: tuple[int, int], strides: tuple[int, ...]) -> frozenset[
 
 def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int = 1) -> str:
     """
-    Explain why this number of rows can't be the number of a network's cells.
+    Explain why a table with *count* rows can't have one row for each cell of the network.
 
-    Each cell may have up to *most* rows. Return an empty text if the number matches.
+    Return an empty text if it can. A cell may also have several rows (anchors), up to *most*.
     """
     width, height = box.input_width, box.input_height
     cells = possible_rows((width, height), tuple(strides))
@@ -476,18 +474,17 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     )
 
 
-# Largest distance, in cells, of a box's centre from its own cell. No network predicts a greater
-# distance, while centres in pixels are far greater numbers.
+# If a centre is a larger number than this, it is in pixels, and the box is decoded. Before
+# decoding, a centre is relative to its cell, and no network predicts one this many cells away.
 _WITHIN_A_CELL = 16.0
 
 
 def negative_sizes(boxes: NDArray[np.float32]) -> str:
     """
-    Explain why most boxes (4, n), centre and size, can't be decoded boxes.
+    Explain why boxes (4, n), centre and size, aren't decoded: most of their sizes are negative.
 
-    Return an empty text if they can be. Boxes whose centres spread over the picture count as
-    decoded, whatever their sizes: a size computed from plain distances (YOLO26) may be negative if
-    no object is there.
+    Return an empty text if they can be decoded boxes. Centres in pixels are a proof of that,
+    whatever the sizes are: YOLO26 gives negative sizes where no object is.
     """
     wrong = (boxes[2:] < 0).any(axis=0)
     if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):
@@ -504,7 +501,7 @@ def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
     """
     Return the input size that the model's coordinates refer to.
 
-    :raises AcceleratorError: frames are letterboxed to a different size.
+    :raises AcceleratorError: ``head.input_size`` and the letterbox's input size differ.
     """
     size = (box.input_width, box.input_height)
     if spec.input_size not in ((0, 0), size):
@@ -532,9 +529,10 @@ class ObjectRows:
     """
     A table 1 x N x (5 + C), or 1 x (5 + C) x N, of boxes with objectness.
 
-    If both shapes fit, the first is assumed, unless the layout is ``nchw``.
+    A row has the box, the objectness and C classes. If both shapes fit, the first is assumed,
+    unless the layout is ``nchw``.
 
-    :param count: the expected number N of boxes, if it is known.
+    :param count: the expected number N of boxes; ``None``: any.
     :raises AcceleratorError: the output has another shape.
     """
 
@@ -567,7 +565,7 @@ class ObjectRows:
         self._sigmoid = sigmoid
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:
-        """Return the cells that reach the score, and the four box numbers (4, n) of each."""
+        """Return the rows that reach the score, and the four numbers of their boxes (4, n)."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = values if self._channels_last else values.T
         found = self._filter.find(rows[:, 4], rows[:, 5:], score)
@@ -576,7 +574,7 @@ class ObjectRows:
     def objection(
         self, tensor: RawTensor, box: Letterbox, strides: Sequence[int], score: float, most: int
     ) -> tuple[str, NDArray[np.float32]]:
-        """Return the same as :meth:`Head.objection`, and the boxes' numbers (4, n)."""
+        """Return the text of :meth:`Head.objection`, and the numbers of all boxes (4, n)."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = tensor.read(values if self._channels_last else np.ascontiguousarray(values.T))
         reason = (
