@@ -14,14 +14,15 @@
 # limitations under the License.
 
 """
-The only file that knows how rclpy versions differ (Humble to Rolling), and messages as bytes.
+Hide the differences between rclpy versions (Humble to Rolling), and help to write CDR bytes.
 
-The bytes are CDR in the wire format of XCDR1, little-endian. Publishing bytes takes a quarter of
-the time that publishing a message object takes, because rclpy makes an object for each field and
-then reads all of them. Alignment is relative to the end of the four bytes of encapsulation. Before
-the bytes are used, :func:`understood` tests whether this middleware and this version of the
-message's package read them correctly. Source: OMG DDS-XTypes 1.3, 7.4.1 (XCDR1) and DDSI-RTPS 2.5,
-10.2 (encapsulation).
+No other file depends on the version of rclpy.
+
+Publishing a message as bytes takes a quarter of the time, because rclpy reads a message object
+field by field. The bytes are CDR in the wire format of XCDR1, little-endian. Alignment is relative
+to the end of the four bytes of encapsulation. Before a publisher uses bytes, :func:`understood`
+tests whether this middleware and this version of the message's package read them correctly.
+Source: OMG DDS-XTypes 1.3, 7.4.1 (XCDR1) and DDSI-RTPS 2.5, 10.2 (encapsulation).
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ try:
 except ImportError:  # rclpy of Humble doesn't have this
     from rclpy.qos_event import SubscriptionEventCallbacks
 
-# What rclpy raises after a shutdown: executors have no guard condition any more, and the handles
-# of nodes are destroyed.
+# Exceptions that rclpy raises after a shutdown, when executors have no guard condition any more
+# and the nodes' handles are destroyed.
 _GONE = (InvalidHandle, AttributeError, RuntimeError)
 _TYPE_DESCRIPTION = 'start_type_description_service'
 
@@ -79,8 +80,8 @@ def call_soon(executor: Executor, function: Callable[[], object]) -> None:
     """
     Run *function* on the executor's thread; don't run it if the executor is shutting down.
 
-    Any thread may call this. If *function* is a method, the task has only a weak reference to its
-    object, because the executor keeps finished tasks until it wakes up the next time.
+    Any thread may call this. If *function* is a method, its object is referenced only weakly,
+    because the executor keeps finished tasks until it wakes up the next time.
     """
     if inspect.ismethod(function):
         method = weakref.WeakMethod(function)
@@ -91,9 +92,9 @@ def call_soon(executor: Executor, function: Callable[[], object]) -> None:
 
 def wake_up(executor: Executor) -> None:
     """
-    Wake the executor, so that it looks at its tasks. Any thread may call this.
+    Wake the executor, so that it continues its coroutines. Any thread may call this.
 
-    Without this, an executor continues a coroutine only when something else wakes it.
+    An executor that waits doesn't notice that the result for a coroutine is there.
     """
     call_soon(executor, lambda: None)
 
@@ -111,17 +112,17 @@ def trigger(guard: Any) -> None:
 
 
 def _says_shut_down(error: RuntimeError) -> bool:
-    """Say whether an RCLError means that ROS was shut down; a signal may do that at any moment."""
+    """Say whether an RCLError means that ROS was shut down, as by a signal at any moment."""
     return 'context is invalid' in str(error)
 
 
 def subscription_count(publisher: Any) -> int:
     """
-    Return the number of a publisher's readers; 0 if it is destroyed or ROS is shut down.
+    Return the number of a publisher's readers; 0 after the publisher or ROS has ended.
 
     This is called for every frame, so it doesn't use the publisher's own method, which takes six
-    times as long because it protects the handle. No protection is needed: the call keeps the
-    interpreter's lock, so nobody can destroy the publisher meanwhile.
+    times as long because it protects the handle. No protection is needed: the call holds the
+    interpreter's lock, so no other thread can destroy the publisher meanwhile.
     """
     try:
         return int(publisher.handle.get_subscription_count())
@@ -161,7 +162,7 @@ def understood(
     make: Callable[..., Any],
 ) -> bool:
     """
-    Say whether the middleware reads the bytes of *write* as the message of *make*.
+    Say whether the middleware decodes the bytes from *write* to the message from *make*.
 
     Both functions are called with the arguments in each of *samples*.
     """
@@ -210,8 +211,8 @@ def bytes_of(field: Any) -> Any:
     Return a message's ``uint8[]`` field in the CPU's memory, so that NumPy can read it.
 
     An ``array.array`` is returned as it is. From Lyrical on, the field may be a
-    ``rosidl_buffer.Buffer``, if a reader of the topic asks for memory of a vendor's backend. Such
-    a field is copied, because it has no buffer protocol and its bytes may be in a device.
+    ``rosidl_buffer.Buffer``, if a reader of the topic asks for memory of a vendor's backend. That
+    is copied, because it has no buffer protocol and its bytes may be in a device's memory.
     """
     return field.to_array() if hasattr(field, 'backend_type') else field
 
@@ -220,10 +221,8 @@ def parameter_overrides(node: Node) -> dict[str, Any]:
     """
     Return the parameters that the command line and YAML files set for *node*.
 
-    rclpy keeps them in a private attribute in every version so far.
-
-    :raises RuntimeError: this rclpy has no such attribute. Without this error, parameter files
-        would be ignored silently.
+    :raises RuntimeError: this rclpy has no such private attribute. Without this error, parameter
+        files would be ignored silently.
     """
     try:
         return dict(node._parameter_overrides)
@@ -240,10 +239,11 @@ def _unknown_rclpy(name: str) -> str:
 
 def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """
-    Make an executor call *sent* with each response and its header; return the real sender.
+    Replace the function that sends a service's responses by *sent*; return the original one.
 
-    From Lyrical on (rclpy 10), a service has both ``send_response`` and ``_send_response``. As no
-    document says which of them an executor calls, *sent* replaces both.
+    An executor calls *sent* with each response and its header. From Lyrical on (rclpy 10), a
+    service has ``send_response`` and ``_send_response``. As no document says which of them an
+    executor calls, *sent* replaces both.
 
     :raises RuntimeError: the service has neither method.
     """
@@ -295,16 +295,15 @@ def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None)
 
 def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], object]) -> None:
     """
-    Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and services.
+    Give a :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and standard services.
 
-    The services are the standard ones. A transition that ``change_state`` asks for runs on its own
-    thread, with *lock* held, so the executor serves other callbacks meanwhile, ``get_state``
-    included. But an EventsExecutor runs the transition itself, because it resumes no coroutine of
-    ours.
+    A transition that a client of ``change_state`` requests runs on its own thread, with *lock*
+    held. So the executor serves other callbacks meanwhile, ``get_state`` included. But an
+    EventsExecutor runs the transition itself, because it doesn't resume our coroutines.
 
     :param refused: called with the reason when a transition isn't possible from the current state,
-        and with an empty text when a transition failed. rclpy itself raises for an unknown number,
-        which would end the executor, and says nothing about an unknown label.
+        and with an empty text when a transition failed. Without it, rclpy would raise for an
+        unknown number, which ends the executor, and would not report an unknown label.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -364,11 +363,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """
-    Return *callback* with a check that *machine* still exists; if not, it does nothing.
-
-    The check is needed because reading a destroyed state machine crashes the process.
-    """
+    """Make *callback* do nothing if *machine* is destroyed; reading it would crash the process."""
 
     def guarded(request: Any, response: Any) -> Any:
         with contextlib.suppress(InvalidHandle), machine:
@@ -390,9 +385,9 @@ def lifecycle_state(node: Any) -> str:
 
 def end_lifecycle(node: Any) -> None:
     """
-    Destroy the state machine's publisher and services. Idempotent.
+    Destroy the state machine's publisher and services, if there are any. Idempotent.
 
-    This works also if the node's constructor failed before the state machine was made.
+    If the node's constructor failed early, there is no state machine yet.
     """
     with contextlib.suppress(*_GONE):
         node._state_machine.destroy_when_not_in_use()
@@ -400,7 +395,7 @@ def end_lifecycle(node: Any) -> None:
 
 def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> None:
     """
-    Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put the set values into *qos*.
+    Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and copy the user's values to *qos*.
 
     rclpy does this for an endpoint that it creates with :class:`QoSOverridingOptions`. But some of
     our endpoints are created later, or several times.
@@ -417,8 +412,8 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     prefix, given = f'qos_overrides.{topic}.{kind.__name__.lower()}.', parameter_overrides(node)
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
-    # Declare the other policies, too, so that tools show them. They are read from a copy of *qos*,
-    # because an endpoint that is made again may have other defaults.
+    # Declare the other policies, too, so that tools show them. Use a copy of *qos*, because an
+    # endpoint that is made again may have other defaults than the declared parameters.
     shown = [policy for policy in policies if policy not in overridden]
     _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
 
@@ -430,8 +425,8 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
     """
     Let a service's requests be answered from any thread at any time.
 
-    rclpy sends what the service's callback returns. A callback that waits would block the
-    executor, and a coroutine that waits would make the executor spin. So this replaces the
+    rclpy sends the response that the service's callback returns. A callback that waits would block
+    the executor, and a coroutine that waits would make the executor spin. So this replaces the
     service's ``send_response``, and *take* decides when to send. If an executor sends in another
     way, the client gets the response as the callback returned it.
 
@@ -458,10 +453,10 @@ def without_type_description(given: list[Parameter]) -> list[Parameter]:
     """
     Return *given* and a parameter that switches off the node's type description service.
 
-    If *given* has that parameter, return *given* as it is. The service is switched off because
-    rclpy never finalises it (seen in Jazzy and Kilted): after a node was destroyed, the service
-    stays in the graph, with 100 KiB of memory, as long as the process has another node. Humble has
-    no such service.
+    If *given* has that parameter already, or rclpy has no such service (Humble), return *given*.
+    The reason is that rclpy never finalises the service (seen in Jazzy and Kilted): after a node
+    was destroyed, the service stays in the graph, with 100 KiB of memory, as long as the process
+    has another node.
     """
     if importlib.util.find_spec('rclpy.type_description_service') is None or any(
         p.name == _TYPE_DESCRIPTION for p in given
@@ -477,9 +472,9 @@ COUNT = struct.Struct('<I')
 
 def cdr_string(text: str) -> bytes:
     """
-    Return *text* as a CDR string, to be placed at a multiple of 4.
+    Return *text* as a CDR string, whose offset must be a multiple of 4.
 
-    The caller aligns the field that follows.
+    The caller adds the padding before the next field.
     """
     encoded = text.encode(errors='replace') + b'\0'
     return COUNT.pack(len(encoded)) + encoded

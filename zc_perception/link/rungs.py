@@ -16,10 +16,12 @@
 """
 Choose the way (rung) by which the publishers of a topic reach a subscription.
 
-The code here only computes: endpoints call it with what they see, and act on the answer.
-
 The rungs from the best to the worst are ``in_process`` (the same object), ``shared_memory`` (the
-same memory) and ``ros_message`` (a copy). The first two are called direct links.
+same memory) and ``ros_message`` (a copy). The first two are called direct links. Only *adapted*
+publishers, those of this package, offer direct links; *plain* publishers send only messages.
+
+This module only computes: a subscription passes a :class:`TopicView` and acts on the
+:class:`Choice`.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ class LocalPublisher:
     """
     An adapted publisher of this process.
 
-    :param mismatch: why its QoS doesn't match; empty: it matches.
-    :param convertible: whether its objects have another custom type than the subscription's. If
-        so, they reach the subscription as ROS messages only.
-    :param misfit: why the subscription can't use its buffers, so that its frames come as ROS
-        messages only; empty: it can use them.
+    :param mismatch: why the QoS doesn't match; empty if it matches.
+    :param convertible: whether publisher and subscription have different custom types, so that
+        only ROS messages can pass between them.
+    :param misfit: why the subscription can't use the publisher's buffers and gets only ROS
+        messages; empty if it can use them.
     """
 
     name: str
@@ -69,9 +71,9 @@ class RemotePublisher:
     """
     An adapted publisher of another process that has announced itself.
 
-    :param reason: what prevents the connection; empty: nothing does.
-    :param listens: whether the latest attempt to connect to its socket reached a process, which
-        may be this publisher.
+    :param reason: why there is no connection yet; empty if no reason is known.
+    :param listens: whether a process answered the latest attempt to connect to the publisher's
+        socket.
     """
 
     publisher_id: str
@@ -83,19 +85,21 @@ class RemotePublisher:
 @dataclass(frozen=True)
 class TopicView:
     """
-    The publishers on the topic.
+    The publishers on a topic, as one subscription sees them.
 
     :param local: adapted publishers of this process.
-    :param remote: announced publishers of other processes that are still there.
+    :param remote: announced publishers of other processes that have not ended.
     :param unannounced: number of adapted publishers of other processes whose announcements may
         still come.
-    :param unfound: number of those for whose announcements the subscription no longer waits.
+    :param unfound: number of adapted publishers of other processes whose announcements didn't
+        come in time.
     :param plain: names of the nodes that publish only messages, in any process.
     :param copy_free_required: whether a copy is an error instead of a fallback.
     :param mismatch: why the QoS of no publisher in another process matches; empty if one matches.
-    :param recognises: whether a message's object can be recognised, so that none comes twice.
-    :param heard: the publishers that had no direct link when one of them was found to have sent a
-        readable message; empty: none was.
+    :param recognises: whether objects and messages have headers. Without them, an object that
+        comes directly and by message would be delivered twice.
+    :param heard: the publishers without a direct link at the time when one of them sent a readable
+        message; empty if none has sent one.
     """
 
     local: Sequence[LocalPublisher] = ()
@@ -112,13 +116,13 @@ class TopicView:
 @dataclass(frozen=True)
 class Choice:
     """
-    What the subscription has to do.
+    The rung that :func:`choose` chose, and what the subscription must do for it.
 
-    :param rung: the rung in use; with several direct links the worst of them.
-    :param reason: why this rung, in words for people.
+    :param rung: the rung in use; with several direct links, the worst of them.
+    :param reason: why this rung is used; a text for logs and diagnostics.
     :param reader: whether the subscription needs a reader of messages.
-    :param routes: the rung of each publisher and the reason for it.
-    :param by_message: whether all frames are read by messages.
+    :param routes: for each publisher, its rung and the reason for that rung.
+    :param by_message: whether the subscription takes all objects from messages.
     :param indirect: the publishers without a direct link.
     :param waiting: whether a publisher may get a direct link soon.
     """
@@ -136,8 +140,8 @@ def choose(view: TopicView) -> Choice:
     """
     Choose direct links if every publisher has one, else messages for all publishers.
 
-    If some publishers have a direct link and others don't, choose messages only after one of the
-    others has sent a readable message. If copies are not allowed, never choose messages.
+    If only some publishers have a direct link, choose messages only after a publisher without one
+    has sent a readable message. If copies are not allowed, never choose messages.
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}
@@ -160,8 +164,8 @@ def choose(view: TopicView) -> Choice:
         elif remote.state is RemoteState.CONNECTING:
             waiting.append(f'connecting to {label}{": " * bool(remote.reason)}{remote.reason}')
         elif remote.state is RemoteState.GONE:
-            # The graph still shows an ended publisher for a while. Don't read messages because of
-            # it: that would make the next publisher on the topic convert its frames.
+            # The graph still shows an ended publisher for a while. Don't read messages for it: a
+            # reader would make the next publisher on the topic convert its frames.
             ended.append(label)
         else:
             indirect[label] = f'{label}: {remote.reason}'
