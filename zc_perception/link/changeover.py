@@ -16,17 +16,17 @@
 """
 Drop objects that come twice when a subscription changes between direct links and messages.
 
-A subscription reads one way at a time: directly, or by messages. The same object may come both
-ways in two cases: while messages are read only to see which publisher sends them, and for 2 s
-after a change. The object is recognised by its *key*, (frame_id, stamp). A stamp of 0 is no key:
-after a change, a message with stamp 0 is never dropped.
+A subscription takes objects one way at a time: directly, or from messages. The same object may
+come both ways in two cases: while messages are read only to find out which publisher sends them,
+and for 2 s after a change. The object is recognised by its *key*, (frame_id, stamp). Stamp 0
+identifies no object: after a change, a message with stamp 0 is never dropped.
 
 - **From direct to messages**: a camera's messages may arrive later than its direct objects. So
-  messages of objects that came directly, and older messages, are dropped until the messages have
-  reached the newest direct object of that frame_id. Later messages pass with any stamp, because
+  messages of objects that came directly, and older messages, are dropped until a message of the
+  newest direct object with that frame_id arrives. Later messages pass with any stamp, because
   the camera's time may jump back.
 - **From messages to direct**: a direct object is dropped if its message was taken. Messages are
-  taken until the first object of their frame_id comes directly.
+  taken until the first object with their frame_id comes directly.
 """
 
 from __future__ import annotations
@@ -38,22 +38,20 @@ from typing import Any
 
 Key = tuple[str, int]
 REMEMBERED = 256
-#: For this time after a change the same object may come both directly and by message.
+#: Seconds after a change during which the same object may come both directly and by message.
 BOTH_WAYS_S = 2.0
 
 
 class Changeover:
     """
-    Remember which objects came directly, and which by message.
-
-    Any thread may call the methods.
+    Remember which objects came directly, and which by message. Any thread may call the methods.
 
     The thread that delivers an object directly appends its ``header`` (``frame_id``, ``stamp_ns``)
-    to :attr:`direct`, or to :attr:`ignored` if the subscription reads messages. Both are deques,
-    because an append costs almost nothing; the next question about a message empties them.
+    to :attr:`direct`, or to :attr:`ignored` if the subscription takes messages. Both are deques,
+    because an append costs almost nothing; the methods that check a message empty them.
 
-    :param remembered: number of objects to remember of each way; must be larger than the number of
-        messages that can wait in a reader.
+    :param remembered: number of objects to remember for each way; must be larger than the number
+        of messages that can wait in a reader.
     :param latched: whether each new reader may get the same messages again.
     """
 
@@ -63,22 +61,22 @@ class Changeover:
         self._remembered = remembered
         self._latched = latched
         self._lock = threading.Lock()
-        # For each key, number of direct objects whose messages didn't come yet; oldest first.
+        # For each key, number of direct objects whose messages haven't come yet; oldest first.
         self._came: dict[Key, int] = {}
-        #: For each key, number of messages that were taken and whose objects didn't come directly
+        #: For each key, number of messages that were taken and whose objects haven't come directly
         #: yet. While this is empty, each direct object is new. Other classes only read this.
         self.taken: dict[Key, int] = {}
         # For each frame_id, the newest stamp that came directly since the last change to direct.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
-        # The frame_ids whose messages have not reached the stamp in _newest yet.
+        # The frame_ids for which no message has had the stamp in _newest, or a later one, yet.
         self._behind: set[str] = set()
         self._until = 0.0
         self.duplicates = 0
         self.late = 0
 
     def changed(self, by_message: bool) -> None:
-        """Note that the subscription reads messages (*by_message*) or directly from now on."""
+        """Begin a change to messages (*by_message* is true) or to direct links."""
         with self._lock:
             self._collect()
             self._until = time.monotonic() + BOTH_WAYS_S
@@ -108,7 +106,7 @@ class Changeover:
         return True
 
     def came_directly(self, key: Key) -> bool:
-        """Say whether the object of a message came directly; each object has one message."""
+        """Say whether the object of a message came directly; call this once for each message."""
         with self._lock:
             self._collect()
             found = self._came_directly(key)
@@ -116,13 +114,13 @@ class Changeover:
             return found
 
     def sends_directly(self, frame_id: str) -> bool:
-        """Say whether objects with *frame_id* have come directly since the last change to that."""
+        """Say whether objects with *frame_id* came directly since the change to direct links."""
         with self._lock:
             self._collect()
             return frame_id in self._newest
 
     def accept_message(self, key: Key) -> bool:
-        """Say whether a message is new; called while the subscription reads messages."""
+        """Say whether a message is new; called while the subscription takes messages."""
         with self._lock:
             if key[1] and time.monotonic() < self._until:
                 self._collect()
@@ -138,7 +136,7 @@ class Changeover:
             return True
 
     def accept_last_message(self, key: Key) -> bool:
-        """Say whether to take a message that comes after the change from messages to direct."""
+        """Say whether to take a message that comes after a change to direct links."""
         with self._lock:
             self._collect()
             if time.monotonic() >= self._until or key[0] in self._newest:
@@ -151,7 +149,7 @@ class Changeover:
         """
         Say whether a message belongs to the newest direct object that was ignored.
 
-        If so, no earlier message of that frame_id is still on its way.
+        If so, all earlier messages with that frame_id have arrived.
         """
         with self._lock:
             while self.ignored:
@@ -168,11 +166,8 @@ class Changeover:
                 self._behind.add(header.frame_id)
 
     def _note(self, newest: dict[str, int], header: Any) -> bool:
-        """
-        Note the newest stamp of a frame_id; return ``False`` if the table is full.
-
-        The table has a limit, because other programs may send any number of frame_ids.
-        """
+        """Store the newest stamp of a frame_id; return ``False`` if the table is full."""
+        # The table has a limit, because other programs may send any number of frame_ids.
         room = header.frame_id in newest or len(newest) < self._remembered
         if room:
             newest[header.frame_id] = header.stamp_ns
@@ -184,11 +179,7 @@ class Changeover:
             del keys[next(iter(keys))]
 
     def _came_directly(self, key: Key) -> bool:
-        """
-        Say whether the object with *key* came by the direct link, and forget the key.
-
-        The caller holds the lock.
-        """
+        """Find *key* among the direct objects and forget it; the caller holds the lock."""
         if key[1] >= self._newest.get(key[0], key[1]):
             self._behind.discard(key[0])
         return self._match(self._came, key)

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Images in buffers of another library: where their planes are, and constraints that describe them.
+Describe images in another library's buffers: where their planes are, and their constraints.
 
 A library exports one descriptor for an image, or one for each plane. Several of these descriptors
-may refer to one buffer, as with EGL and VA-API. A buffer is recognised by what its descriptors
-refer to, not by their numbers.
+may refer to one buffer, as with EGL and VA-API. So a buffer is identified by the device and inode
+number of its descriptors, not by the descriptors' own numbers.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import check_modifier, LINEAR
 
 LEAST_IMAGES = 2
-"""The least number of images: while a consumer holds one, the owner fills the other."""
+"""The smallest number of images: the owner fills one image while a consumer holds the other."""
 
 
 class ForeignImages:
     """
     A library's images, which all have the same layout.
 
-    The caller keeps the descriptors and may close them after each call. Buffers that a method
-    returns own duplicates.
+    The descriptors stay the caller's, who may close them after each call. Buffers that a method
+    returns own duplicates of them.
 
     :param sets: the descriptors of each image: one for all planes, or one for each plane.
     :param strides: bytes from one row to the next, for each plane.
@@ -112,13 +112,11 @@ class ForeignImages:
 
     def identities(self, fds: Sequence[int]) -> tuple[BufferIdentity, ...]:
         """
-        Return the identities of one image's buffers.
-
-        This costs a system call for each descriptor.
+        Return the identities of one image's buffers; this costs a system call per descriptor.
 
         :raises AllocationError: a descriptor isn't open.
-        :raises LayoutError: the descriptors are spread over buffers in another way than those of
-            the first image.
+        :raises LayoutError: the image has another number of descriptors or buffers than the first
+            image, or another order of them.
         """
         pattern, identities = _distinct(fds)
         if pattern != self._pattern:
@@ -133,8 +131,8 @@ class ForeignImages:
         """
         Return the buffers of one image; the caller owns them.
 
-        :raises AllocationError: a descriptor is no buffer, or its memory is of another kind than
-            the first image's.
+        :raises AllocationError: a descriptor doesn't refer to a buffer, or its memory is of
+            another kind than the first image's.
         """
         made = self._open(fds)
         other = next((buffer.heap for buffer in made if buffer.heap != self.heap), None)
@@ -160,7 +158,7 @@ class ForeignImages:
         return found
 
     def _open(self, fds: Sequence[int]) -> Buffers:
-        """Return each buffer of an image once; the buffer owns a duplicate of its descriptor."""
+        """Open each distinct buffer of an image; it owns a duplicate of its first descriptor."""
         made: list[DmaBuf] = []
         try:
             for index in range(max(self._pattern) + 1):
@@ -177,7 +175,7 @@ class ForeignImages:
 
     def constraints(self, participant: str, *, slots: int) -> BufferConstraints:
         """
-        Return constraints that describe these images; nothing about them can be chosen.
+        Return constraints that allow only the format, size, memory and layout of these images.
 
         :param slots: number of buffers that the images' owner needs for itself.
         """
@@ -222,7 +220,7 @@ def _plane_size(
     Return the size of a plane in bytes.
 
     A LINEAR plane has stride x rows bytes, but the last row may be shorter. Only the vendor knows
-    the size of a tiled plane, so it gets all bytes up to the next plane or the buffer's end.
+    the size of a tiled plane, so its size is all bytes up to the next plane or the buffer's end.
     """
     buffer, offset = places[index]
     end = min(

@@ -16,7 +16,7 @@
 """
 Convert frames to ``sensor_msgs/Image`` and back, for the link's last rung, ``ros_message``.
 
-Each conversion is booked as a copy in the ledger.
+The ledger counts each conversion as a copy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _KEEP_ALL_DEPTH = 16
 # sensor_msgs has an old and a new name for each packed format. Readers of every ROS distribution
 # know the old name, so we send that.
 _OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}
-# Matrix and range that readers assume for a message's samples, because a message can't name them.
+# The Y'CbCr matrix and range that readers of a message assume, because a message can't name them.
 _MEANT = (BT601_LIMITED.matrix, BT601_LIMITED.range)
 _GREY = Colorimetry(Matrix.BT601, Range.FULL)
 
@@ -103,10 +103,10 @@ def stamp_to_message(header: Header, message: Any) -> None:
 
 def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     """
-    Return the encoding in which a message can have a frame's own bytes with the same meaning.
+    Return the encoding under which readers understand a frame's unconverted bytes.
 
     Return ``rgb8`` if there is no such encoding. A message can't name matrix and range: readers
-    take its Y'CbCr as BT.601 limited, and its R, G, B and grey as full range.
+    assume BT.601 limited for Y'CbCr, and full range for R, G, B and grey.
     """
     fmt = pixel_format(fourcc)
     same = (
@@ -118,7 +118,7 @@ def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
 
 
 def why_no_message(layout: ImageLayout) -> str:
-    """Say why frames of *layout* can't become messages in any encoding; empty: they can."""
+    """Return why frames of *layout* can't be converted to messages; empty if they can."""
     reason = why_unmapped(layout)
     if reason or layout.fourcc in READABLE:
         return reason
@@ -127,11 +127,11 @@ def why_no_message(layout: ImageLayout) -> str:
 
 class FrameToImage:
     """
-    Converts frames of any format to messages; its one message is valid until the next call.
+    Converts frames of any format to messages; each call overwrites the message of the last call.
 
     :param encoding: one of :data:`OUTPUT_ENCODINGS`. Every viewer shows ``rgb8``; many don't show
         ``nv12``. For ``native`` see :func:`native_encoding`.
-    :raises ConfigError: another encoding.
+    :raises ConfigError: *encoding* is not one of these.
     """
 
     def __init__(self, encoding: str, ledger: CopyLedger) -> None:
@@ -186,8 +186,8 @@ class FrameToImage:
             memory = array.array('B', bytes(image.buffer_size(0)))
             message.encoding, message.width, message.height = encoding, layout.width, layout.height
             message.step, message.data = image.planes[0].stride, memory
-        # Depending on rclpy's version the setter keeps our array or copies it. So write into the
-        # array that the message really has.
+        # Depending on rclpy's version, the setter keeps our array or copies it. So read the array
+        # from the message again, and write into that one.
         self._planes = views(image, message.data)
         self._convert = convert
         self._key = layout, colorimetry
@@ -222,7 +222,7 @@ class FrameToImage:
         has ``step * height * 3 / 2`` bytes.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
-        :raises LayoutError: nv12 was asked for, and the frame's width or height is odd.
+        :raises LayoutError: the encoding is nv12, and the frame's width or height is odd.
         """
         data = frame.data
         # This comparison is quick: tuples compare their members by identity first, and all slots
@@ -238,12 +238,10 @@ class FrameToImage:
 
 class FrameToJpeg:
     """
-    Converts frames of any format to JPEG.
-
-    The messages' ``format`` is a text that image_transport's compressed plugin understands.
+    Converts frames of any format to JPEG messages for image_transport's compressed plugin.
 
     :param quality: JPEG quality from 1 (small) to 100 (good).
-    :raises ConfigError: another quality.
+    :raises ConfigError: *quality* is out of range.
     """
 
     def __init__(self, quality: int, ledger: CopyLedger) -> None:
@@ -280,7 +278,7 @@ class ImageToFrame:
     """
     Converts messages of plain publishers into NV12 frames in its own small pool.
 
-    It takes every encoding of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`. Alpha is
+    The messages may have any of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`; alpha is
     ignored.
 
     :param holder: name of the pool, and of its frames' holder.
@@ -303,14 +301,13 @@ class ImageToFrame:
 
     def limit(self, held: int, depth: int | None, on_room: Callable[[], object]) -> None:
         """
-        Limit the frames: at most *held* are held at the same time, and at most *depth* wait.
+        Limit the frames: the consumer holds at most *held*, and at most *depth* wait for it.
 
-        When another frame would have to wait, :meth:`all_in_use` is true, and the caller drops a
-        waiting one first.
+        When both limits are reached, :meth:`all_in_use` is true. The caller must then drop a
+        waiting frame before the next message is converted.
 
         :param depth: ``None``: 16.
-        :param on_room: called when a frame that had to wait, because *held* frames were held, may
-            be handed over.
+        :param on_room: called when the consumer, after it held *held* frames, may get another one.
         """
         window = min(held, MAX_SLOTS // 2)
         depth = min(depth or _KEEP_ALL_DEPTH, MAX_SLOTS - window - 1)
@@ -321,16 +318,16 @@ class ImageToFrame:
         """
         Make frames in buffers that suit *constraints*, from the next message on.
 
-        So a consumer that gives frames to a device gets dma-bufs.
+        For example, a consumer that gives frames to a device gets dma-bufs.
         """
         self._needs = replace(constraints, slots=0)
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Return the sequence number of each frame that is held, and for how many seconds."""
+        """Return each held frame's sequence number, and for how many seconds it has been held."""
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def all_in_use(self) -> bool:
-        """Say whether no frame can be made now, because all slots are held or waiting."""
+        """Say whether no frame can be made now, because frames in all slots are held or wait."""
         if self._pool is None:
             return False
         self._pool.collect()
@@ -338,7 +335,7 @@ class ImageToFrame:
         return self._pool.statistics().holders.get(self._holder, 0) >= most
 
     def made(self, frame: Frame) -> bool:
-        """Say whether *frame* has a slot of the pool from which the next frame comes."""
+        """Say whether *frame* is in the current pool, so that its release frees a slot."""
         return frame.pool is self._pool
 
     def _pool_for(self, width: int, height: int) -> BufferPool:
@@ -365,7 +362,7 @@ class ImageToFrame:
         return self._pool
 
     def _memory_for(self, width: int, height: int) -> tuple[ImageLayout, Heap]:
-        """Return layout and heap of the frames: a memfd if that suits, as no device needs them."""
+        """Return layout and heap of the frames: a memfd unless the consumer needs other memory."""
         if self._needs is None:
             return compute_layout(NV12, width, height), self._heap
         self._heap = heaps = working_heaps(
@@ -387,7 +384,7 @@ class ImageToFrame:
 
         :raises FormatError: the encoding is not known, see :func:`layout_of`; or all slots are in
             use.
-        :raises LayoutError: a size that the encoding can't have.
+        :raises LayoutError: the encoding doesn't allow the message's size.
         :raises NegotiationError: the frames' consumer can't use NV12 of this size in any memory
             that this machine offers.
         :raises AllocationError: no memory.
@@ -413,8 +410,8 @@ class ImageToFrame:
         sources = cut_to(size, fmt, planes_there)
         converter = self._converters.get(fourcc)
         if converter is None:
-            # Store grey levels as they are, as luma of full range: so no level is lost by the
-            # conversion to NV12 and back.
+            # Store grey levels unchanged, as luma of full range, so that the conversion to NV12
+            # and back loses no level.
             given = (
                 BT601_LIMITED
                 if fmt.is_yuv
@@ -447,7 +444,7 @@ class ImageToFrame:
         )
 
     def close(self) -> None:
-        """Close the pool; frames in use stay readable. The next message makes a new pool."""
+        """Close the pool; frames in use stay readable. The next call makes a new pool."""
         pool, self._pool, self._pool_key, self._unfit = self._pool, None, None, None
         if pool is not None:
             pool.close()
@@ -458,7 +455,7 @@ def frame_adapter(encoding: str, ledger: CopyLedger, *, holder: str) -> TypeAdap
     """
     Return an adapter between Frame and ``sensor_msgs/Image``.
 
-    Each endpoint needs its own adapter, because an adapter has scratch memory.
+    Each endpoint needs its own adapter, because an adapter reuses its message and its pool.
     """
     return TypeAdapter(
         Frame, Image, FrameToImage(encoding, ledger), ImageToFrame(ledger, holder=holder)

@@ -14,13 +14,10 @@
 # limitations under the License.
 
 """
-REP 2007 type adaptation for rclpy: the vocabulary of rclcpp's ``TypeAdapter``.
+Adapt your own types to ROS messages, as REP 2007 and rclcpp's ``TypeAdapter`` do.
 
-Adapted objects are passed in one of two ways. If their type is *leased* (:class:`Leased`, as
-:class:`~zc_perception.frame.Frame` is), each subscriber gets its own lease, which ends with the
-callback unless the callback keeps it. Objects of any other type are passed as they are: all
-subscribers get the same object, like a shared pointer to const in rclcpp, so nobody may change it
-after publishing.
+A type is *leased* if it has the methods of :class:`Leased`, as :class:`~zc_perception.frame.Frame`
+has. :class:`TypeAdapter` says how objects of leased and of other types are passed.
 """
 
 from __future__ import annotations
@@ -34,11 +31,11 @@ _LEASED_METHODS = ('deliver', 'lend', 'borrowed', 'release', 'released')
 
 
 class Leased(Protocol):
-    """The methods of a custom type whose objects hold something that must be given back."""
+    """The methods of a custom type whose objects hold a resource, such as a camera's buffer."""
 
     @property
     def released(self) -> bool:
-        """Whether the object was given back."""
+        """Whether the object was released."""
 
     @property
     def borrowed(self) -> bool:
@@ -52,21 +49,21 @@ class Leased(Protocol):
         """
 
     def lend(self) -> None:
-        """Mark the object as borrowed: it is released when the callback returns."""
+        """Mark the object as borrowed: the link releases it when the callback returns."""
 
     def release(self) -> None:
         """
-        Give back what the object holds.
+        Give the resource back.
 
-        :raises BufferError: a view of its memory still exists. If a type also has
-            ``release_when_unseen``, the link calls that then.
+        :raises BufferError: a view of the object's memory still exists. The link then calls
+            ``release_when_unseen`` if the type has this method.
         """
 
 
 @dataclass(frozen=True)
 class TypeAdapter(Generic[CustomT]):
     """
-    Says how objects of your own type become ROS messages, and messages become objects.
+    Two functions that convert objects of your own type to ROS messages and back.
 
     ::
 
@@ -83,11 +80,12 @@ class TypeAdapter(Generic[CustomT]):
     The topic's type is always the ROS type, as in REP 2007. Within a process objects are passed as
     they are, and nothing is converted.
 
-    **Owner.** All subscribers in a process get the same object, so nobody may change it after it
-    was published. If the type has the methods of :class:`Leased`, as :class:`Frame` has, each
-    subscriber gets its own lease instead. If a callback keeps a view of the memory, ``release``
-    raises BufferError and is not called again. If the type also has the method
-    ``release_when_unseen``, that is called then.
+    **Owner.** All subscribers in a process get the same object, like a shared pointer to const in
+    rclcpp: do not change it after it was published. If the type has the methods of
+    :class:`Leased`, as :class:`Frame` has, each subscriber gets its own lease instead, which ends
+    with the callback unless the callback keeps it. If a callback keeps only a view of the memory,
+    ``release`` raises BufferError. The link then calls ``release_when_unseen`` once, if the type
+    has this method.
 
     **Threads.** A publisher calls *to_ros* on its own thread. A subscription calls *to_custom* on
     its node's executor. A publisher that gets a ROS message calls *to_custom* in ``publish``.
@@ -97,9 +95,9 @@ class TypeAdapter(Generic[CustomT]):
 
     :param custom_type: the type that your publishers and subscriptions handle.
     :param ros_type: the message type of the topic.
-    :param to_ros: makes a message from an object. It is called once for each object, and only
-        while there is a reader of messages, or always with transient_local QoS. It may return the
-        same message each time, with new values.
+    :param to_ros: makes a message from an object; called once for each object while there is a
+        reader of messages, and always with transient_local QoS. It may return the same message
+        each time, with new values.
     :param to_custom: makes an object from a message. A subscription calls it only while a
         publisher has no direct link to the subscription.
     """
@@ -118,7 +116,7 @@ class TypeAdapter(Generic[CustomT]):
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
         """
-        Return what *holder* gets: its own lease, or *item* itself; only for links.
+        Return the object for *holder*: one with its own lease, or *item* itself; only for links.
 
         Return ``None`` if *holder* has as many leases as its quota allows.
         """
@@ -131,10 +129,10 @@ class TypeAdapter(Generic[CustomT]):
 
     def end(self, item: CustomT) -> BufferError | None:
         """
-        Release an object that a subscriber had; only for links.
+        Release an object after a subscriber's callback; only for links.
 
-        If the subscriber kept a view of the object's memory, return the BufferError that says so.
-        The object is then released with its last view, if its type has ``release_when_unseen``.
+        If the subscriber kept a view of the object's memory, return the BufferError. The object
+        is then released with its last view, if its type has ``release_when_unseen``.
         """
         try:
             self.release(item)
