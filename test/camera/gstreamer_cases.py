@@ -621,7 +621,7 @@ def test_quotes_around_the_value_of_a_property_are_no_mistake() -> None:
     ],
 )
 def test_a_file_that_is_not_there_is_named(pipeline: str, file: str) -> None:
-    with pytest.raises(CameraError, match=f'{file}.*location names is there') as caught:
+    with pytest.raises(CameraError, match=f'{file}.*property location exists') as caught:
         open_camera(pipeline)
     assert 'plug it in' not in str(caught.value)
 

@@ -14,18 +14,16 @@
 # limitations under the License.
 
 """
-A GStreamer pipeline that ends in our sink.
-
-This module builds it, starts it, pulls samples out of it, and reads its bus.
+Build and start a GStreamer pipeline that ends in our sink, pull its samples, and read its bus.
 
 There is no GLib main loop, and no callback per frame: the camera's own thread pulls samples with a
 bounded wait. The sink keeps only the newest frame, so that a slow consumer never stops the
 pipeline.
 
-Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
+If the frames' format changes, the pipeline keeps running, and the next camera takes it over as a
+:class:`Continuation`. So no frame is lost or used twice.
 
-A pipeline whose frames have changed runs on, and the next camera takes it over as a
-:class:`Continuation`. So no frame of its source is lost or shown twice.
+Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
 """
 
 from __future__ import annotations
@@ -78,23 +76,23 @@ from zc_perception.errors import (
 _SAME_CLOCK_NS = 5_000_000
 _LAUNCHER = re.compile(r'(?:\S*/)?gst-launch\S*')
 _QUOTES = '"\'“”‘’'
-# Only the value of a property may be in quotes.
+# Quotes and backslashes that only a shell understands. GStreamer allows quotes only around the
+# value of a property.
 _FOR_A_SHELL = re.compile(rf'!\s*[{_QUOTES}]|[“”‘’]|\\[\s()]')
 _MAX_WARNINGS = 8
 
 
 def without_a_shell(description: str) -> str:
     """
-    Return a user's pipeline text, stripped of white space; refuse text for a shell.
+    Return the pipeline text without white space around it; refuse a shell's command line.
 
-    :raises ConfigError: the text has quotes or a program's name around the pipeline, or ends with
-        ``!``.
+    :raises ConfigError: the text begins with a quote or ``gst-launch-1.0``, or ends with ``!``.
     """
     text = description.strip()
     if text[:1] and text[0] in _QUOTES:
         raise ConfigError(
-            f'pipeline {description} begins with a quote; leave out the quotes around it, '
-            'they are for a shell'
+            f'pipeline {description} begins with a quote; leave out the quotes around the '
+            'pipeline, only a shell needs them'
         )
     if launcher := _LAUNCHER.match(text):
         raise ConfigError(
@@ -108,11 +106,13 @@ def without_a_shell(description: str) -> str:
 
 class Said(NamedTuple):
     """
-    An error or warning of an element on the bus.
+    An error or warning that an element has posted on the bus.
 
     :param text: the message, which begins with the element's name.
-    :param debug: the debug text, whose first line is a place in GStreamer's source.
-    :param source: the element's address; 0: it isn't known.
+    :param debug: the debug text; its first line names file and line of GStreamer's source.
+    :param domain: the name of the GError's domain, such as ``gst-resource-error-quark``.
+    :param code: the GError's code within the domain.
+    :param source: the element's address; 0: unknown.
     """
 
     text: str
@@ -123,7 +123,7 @@ class Said(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The debug text without its first line."""
+        """The debug text without its first line, in parentheses; may be empty."""
         words = ' '.join(self.debug.partition('\n')[2].split())
         return f' ({words})' if words else ''
 
@@ -132,18 +132,17 @@ class Said(NamedTuple):
         """
         Whether an element can't take the format of the element before it.
 
-        For a pad that appears late, such as decodebin's, the error is that no element is linked to
-        it.
+        If the pad was created late, as decodebin does, GStreamer reports ``not-linked`` instead.
         """
         return 'not-negotiated' in self.debug or 'not-linked' in self.debug
 
 
 class BarePipeline:
     """
-    A pipeline with its bus, whatever its last element is.
+    A pipeline and its message bus; the last element may be of any kind.
 
-    :param description: as for gst-launch-1.0.
-    :raises ConfigError: the description can't be understood, or an element is missing.
+    :param description: the pipeline's text, as for gst-launch-1.0.
+    :raises ConfigError: GStreamer can't parse the description, or an element is missing.
     """
 
     ERROR: ClassVar[type[ZcError]] = CameraError
@@ -161,7 +160,7 @@ class BarePipeline:
             if pipeline:
                 gst.gst_object_unref(gst.gst_object_ref_sink(pipeline))
             self._refuse(failure)
-        # The new object has a floating reference, which has to be taken.
+        # A new GStreamer object has a floating reference; ref_sink makes it ours.
         self._pipeline: int = gst.gst_object_ref_sink(pipeline)
         self._bus: int = gst.gst_element_get_bus(self._pipeline)
         self._held = [self._bus, self._pipeline]
@@ -170,7 +169,7 @@ class BarePipeline:
         message, domain, code = self._gst.take_error(failure)
         advice = 'try it with gst-launch-1.0 first'
         if 'parse' in domain and code == PARSE_NO_SUCH_ELEMENT:
-            advice = f'gst-inspect-1.0 lists what there is; {INSTALL}'
+            advice = f'gst-inspect-1.0 lists the installed elements; {INSTALL}'
         elif _FOR_A_SHELL.search(self.description):
             advice = (
                 'leave out quotes and backslashes that are for a shell: '
@@ -179,14 +178,14 @@ class BarePipeline:
         raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
 
     def element(self, name: str) -> int:
-        """Return the address of the element of that name; 0: there is none."""
+        """Return the address of the element with this name; 0: there is no such element."""
         found: int = self._gst.gst_bin_get_by_name(self._pipeline, name.encode()) or 0
         if found:
             self._held.insert(0, found)
         return found
 
     def use_system_clock(self) -> bool:
-        """Let the pipeline use the system's clock; return whether that is CLOCK_MONOTONIC."""
+        """Make the pipeline use GStreamer's system clock; tell if this is CLOCK_MONOTONIC."""
         gst = self._gst
         clock = gst.gst_system_clock_obtain()
         gst.gst_pipeline_use_clock(self._pipeline, clock)
@@ -199,14 +198,14 @@ class BarePipeline:
         if change == StateChange.FAILURE:
             self.check()
             raise self.ERROR(
-                f"pipeline '{self.description}' can't go to {state.name}; run it with "
+                f"pipeline '{self.description}' can't change to state {state.name}; run it with "
                 'GST_DEBUG=3 to see which element refuses'
             )
         return change
 
     def check(self) -> None:
         """
-        Read all messages on the bus.
+        Read all messages on the bus, and keep warnings in :attr:`warnings`.
 
         :raises ZcError: an element reported an error.
         """
@@ -225,11 +224,11 @@ class BarePipeline:
                 self._gst.gst_mini_object_unref(message)
 
     def _error(self, said: Said) -> ZcError:
-        """Return the exception for an element's error."""
+        """Return the exception that :meth:`check` raises for an element's error."""
         raise NotImplementedError
 
     def _end_of_stream(self) -> None:
-        """Tell whether every sink has reached the end of its stream."""
+        """Handle the end of the stream in all sinks; subclasses override this."""
 
     def _warn(self, said: Said) -> None:
         sentence = f'{said.text}{said.reason}'
@@ -272,7 +271,8 @@ class Reference:
     """
     Owns one reference to a reference-counted object of GStreamer.
 
-    :param address: the object; the caller passes its reference on. 0: there is no object.
+    :param address: the object's address; the caller's reference now belongs to this class.
+        0: there is no object.
     """
 
     __slots__ = ('_gst', 'address')
@@ -282,7 +282,7 @@ class Reference:
         self.address = address
 
     def close(self) -> None:
-        """Drop the reference. Idempotent; any thread may call this."""
+        """Give up the reference. Idempotent; any thread may call this."""
         address, self.address = self.address, 0
         if address:
             self._gst.gst_mini_object_unref(address)
@@ -294,16 +294,16 @@ class Reference:
         self.close()
 
     def __del__(self) -> None:
-        # The interpreter may be shutting down.
+        # At interpreter shutdown, what close() needs may be gone.
         with contextlib.suppress(AttributeError, TypeError):
             self.close()
 
 
 class Sample(Reference):
     """
-    A GstSample: a frame with its caps, and a reference to it.
+    A reference to a GstSample, which is a frame with its caps.
 
-    While the reference is held, the frame's memory is not filled again.
+    While the reference is held, GStreamer doesn't fill the frame's memory again.
     """
 
     __slots__ = ('buffer',)
@@ -315,26 +315,26 @@ class Sample(Reference):
     @property
     def caps(self) -> int:
         """
-        The address of the caps, valid as long as the sample.
+        The address of the caps, which is valid until the sample is closed.
 
-        Two samples with equal caps may have different addresses.
+        Equal caps of two samples may have different addresses.
         """
         return int(self._gst.gst_sample_get_caps(self.address) or 0)
 
     def keep_caps(self) -> Reference:
         """
-        Return a reference to the caps, which may be kept longer than the sample.
+        Return a reference to the caps, which keeps them alive after the sample is closed.
 
-        While the reference is kept, no other caps get the same address.
+        Until this reference is closed, no other caps get the same address.
         """
         return Reference(self._gst, self._gst.gst_mini_object_ref(self.caps))
 
     @property
     def frame_number(self) -> int | None:
         """
-        The number that the source gave to the frame: the offset of the GstBuffer.
+        The source's frame number, from the GstBuffer's offset; ``None``: it numbers no frames.
 
-        ``None``: the source doesn't number frames one by one.
+        The offset is a frame number only if ``offset_end`` is larger by one.
         """
         buffer = Buffer.from_address(self.buffer)
         return (
@@ -345,12 +345,12 @@ class Sample(Reference):
 
     @property
     def corrupted(self) -> bool:
-        """Whether the source marked the frame as damaged, such as by V4L2's error flag."""
+        """Whether the source marked the frame as damaged, for example for V4L2's error flag."""
         return bool(Buffer.from_address(self.buffer).mini_object.flags & BUFFER_CORRUPTED)
 
     @property
     def running_time_ns(self) -> int | None:
-        """The frame's time in ns since the pipeline's base time; ``None``: it has no stamp."""
+        """The frame's time stamp in ns after the pipeline's base time; ``None``: no stamp."""
         pts = Buffer.from_address(self.buffer).pts
         segment = self._gst.gst_sample_get_segment(self.address)
         if pts == CLOCK_TIME_NONE or not segment:
@@ -361,13 +361,13 @@ class Sample(Reference):
 
 def complete(description: str) -> tuple[str, str]:
     """
-    Return *description* with our sink at its end, and the sink's name.
+    Return *description* with a named ``appsink`` at its end, and this sink's name.
 
-    If it ends in an ``appsink``, with or without a name, that is the sink. Otherwise our sink is
-    put behind the last element.
+    If *description* already ends with an ``appsink``, this one is used, with its own name if it
+    has one.
 
-    :raises ConfigError: the description is empty, ends with ``!`` or another sink, or has quotes
-        or a program's name around it.
+    :raises ConfigError: the description is empty, ends with ``!`` or another sink, or begins with
+        a quote or ``gst-launch-1.0``.
     """
     text = description.strip()
     if not text:
@@ -379,7 +379,7 @@ def complete(description: str) -> tuple[str, str]:
     if sink := _LAST_SINK.search(text):
         raise ConfigError(
             f"pipeline '{description}' ends with the sink '{sink[1]}'; leave that out, "
-            "the camera's own is put there"
+            'the camera adds its own sink'
         )
     found = _LAST_ELEMENT.search(text)
     if found is None:
@@ -390,28 +390,25 @@ def complete(description: str) -> tuple[str, str]:
 
 def check_description(description: str) -> None:
     """
-    Check that a pipeline can be made of *description*.
+    Check that GStreamer can make a pipeline of *description*, without opening a device.
 
-    No device is opened.
-
-    :raises ConfigError: GStreamer isn't installed, the description can't be understood, or an
-        element is missing.
+    :raises ConfigError: GStreamer isn't installed or can't parse the description, or an element is
+        missing.
     """
     Pipeline(load_gstreamer(), description, buffers=1).close()
 
 
 class Pipeline(BarePipeline):
     """
-    A pipeline that ends in our sink.
+    A pipeline that ends in our ``appsink``, from which frames are pulled.
 
-    One thread calls :meth:`start`, :meth:`pull` and :meth:`close`.
+    The same thread calls :meth:`start`, :meth:`pull` and :meth:`close`.
 
     :param description: the text as for gst-launch-1.0, see :func:`complete`.
-    :param buffers: the number of buffers that the sink asks the other elements for, in addition to
-        those that they need themselves.
-    :param accepts: caps that the sink accepts, the best first; they are its answer to the CAPS
-        query. Empty: any caps.
-    :raises ConfigError: the description can't be understood, or an element is missing.
+    :param buffers: the number of buffers that the sink asks the source for, in addition to the
+        buffers that the source itself needs.
+    :param accepts: the caps that the sink accepts, the best first. Empty: any caps.
+    :raises ConfigError: GStreamer can't parse the description, or an element is missing.
     """
 
     def __init__(
@@ -429,11 +426,10 @@ class Pipeline(BarePipeline):
         if not self._sink or not gst.has_property(self._sink, 'max-buffers'):
             self.close()
             raise ConfigError(
-                f"pipeline '{description}': '{sink}' is not an appsink; leave the sink out, it "
-                'is put behind the last element'
+                f"pipeline '{description}': '{sink}' is not an appsink; leave the sink out, the "
+                'camera adds its own'
             )
-        # Keep the callback, because GStreamer calls it from its own threads as long as the pad
-        # exists.
+        # Keep a reference to the callback: GStreamer's threads call it as long as the pad exists.
         self._probe = ProbeCallback(self._answer)
         self._prepare()
         if accepts:
@@ -441,8 +437,7 @@ class Pipeline(BarePipeline):
 
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
-        # The sink must keep neither its last nor its first sample, because the source would have
-        # one buffer less for each.
+        # The sink must not keep a sample for itself: the source would have one buffer less.
         for name, value in (
             ('enable-last-sample', False),
             ('qos', False),
@@ -457,34 +452,30 @@ class Pipeline(BarePipeline):
         self.clock_is_monotonic = self.use_system_clock()
 
     def _accept(self, text: str) -> None:
-        """
-        Let the sink accept only these caps.
-
-        If the description gives the sink caps, too, it accepts only the caps that are in both.
-        """
+        """Make the sink accept only caps that are in *text* and in the sink's own ``caps``."""
         gst = self._gst
-        # Each format gets its own structure: with a list in one structure the other side's order
-        # would decide.
+        # Give each format its own structure, in our order of preference. From a list in one
+        # structure, the source would choose its own first format.
         accepted = Reference(gst, gst.gst_caps_normalize(gst.gst_caps_from_string(text.encode())))
         with Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0) as own:
             if own.address:
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # If both have no caps in common, the description decides. A consumer that can't take
-            # its format is refused by name later.
+            # Without common caps, keep those of the description. A consumer that can't take the
+            # format is refused later, with its name in the error.
             accepted.close()
             return
         self._accepted = accepted
         gst.gst_app_sink_set_caps(self._sink, accepted.address)
 
     def _common(self, first: int, second: int) -> Reference:
-        """Return the caps that are in both, in the order of the first."""
+        """Return the intersection of both caps, in the order of *first*."""
         gst = self._gst
         return Reference(gst, gst.gst_caps_intersect_full(first, second, CAPS_INTERSECT_FIRST))
 
     def could_give(self, caps: Sequence[str]) -> list[bool]:
-        """Return those of *caps* that the elements before the sink could give after a restart."""
+        """Return for each of *caps* whether the elements before the sink could give them."""
         gst, found = self._gst, []
         pad = gst.gst_element_get_static_pad(self._sink, b'sink')
         try:
@@ -500,7 +491,11 @@ class Pipeline(BarePipeline):
         return found
 
     def _answer(self, _pad: int, info: ctypes._Pointer[Any], _data: int) -> int:
-        """Answer a query in place of the sink, whose own answer says too little."""
+        """
+        Answer CAPS and ALLOCATION queries in place of the sink.
+
+        GStreamer calls this from its own threads.
+        """
         query = info[0].data
         kind = Query.from_address(query).type if query else None
         if kind == QUERY_CAPS and self._accepted.address:
@@ -514,10 +509,10 @@ class Pipeline(BarePipeline):
 
     def _answer_caps(self, query: int) -> None:
         """
-        Answer which caps are accepted, in our order.
+        Answer a CAPS query with the accepted caps, in our order of preference.
 
-        The sink's own answer would have the order of the caps in the query, so that a source would
-        choose its own first format.
+        The sink itself would answer in the query's order, so that the source would choose its own
+        first format.
         """
         gst, wanted = self._gst, c_void_p()
         gst.gst_query_parse_caps(query, byref(wanted))
@@ -529,18 +524,19 @@ class Pipeline(BarePipeline):
 
     def _answer_allocation(self, query: int) -> bool:
         """
-        Answer that strides may be the source's own, and that we keep several buffers.
+        Answer that the source may choose strides, and that we hold several buffers.
 
-        Without the first answer a V4L2 source copies every frame whose rows are padded. Without
-        the second it has too few buffers, and copies frames while we hold some. Both copies go to
-        system memory, without a message. Return ``False`` if the stream is no raw video; the query
-        is then not answered.
+        Without the first answer, a V4L2 source copies every frame whose rows are padded. Without
+        the second, it has too few buffers and copies frames while we hold some. Both copies go to
+        system memory, without a message.
+
+        :returns: ``False`` if the stream isn't raw video; then the query isn't answered.
         """
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
         structure = gst.gst_caps_get_structure(caps, 0) if caps.value else None
-        # Elements of other kinds of streams would take the size in the answer for the size of
-        # their buffers.
+        # Don't answer for other kinds of streams: their elements would use the size in the answer
+        # as the size of their buffers.
         if structure is None or gst.gst_structure_get_name(structure) != b'video/x-raw':
             return False
         known = gst.gst_video_info_from_caps(byref(video), caps)
@@ -553,19 +549,19 @@ class Pipeline(BarePipeline):
 
     def start(self, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> Sample:
         """
-        Start the pipeline and wait for the first frame, which describes all frames.
+        Start the pipeline, and return its first frame.
 
         A source that isn't live stays paused until :meth:`play`.
 
-        :param stopping: returns whether the camera is being stopped, so that the wait ends.
+        :param stopping: called repeatedly; if it returns ``True``, the wait ends.
         :raises CameraError: an element failed, the stream ended at once, no frame came within
-            *timeout_s*, or *stopping* said so.
+            *timeout_s*, or *stopping* returned ``True``.
         """
         deadline = time.monotonic() + timeout_s
         change = self._set_state(State.PAUSED)
         self.live = change == StateChange.NO_PREROLL
-        # Synchronising to time stamps would only add latency for a live source. Pictures of other
-        # sources come at the pace of their time stamps.
+        # A live source's frames are taken at once: waiting for their time stamps would only add
+        # latency. Frames of a file are delivered at the pace of their time stamps.
         self._gst.set_property(self._sink, 'sync', not self.live)
         if self.live:
             self._set_state(State.PLAYING)
@@ -592,12 +588,12 @@ class Pipeline(BarePipeline):
             if time.monotonic() >= deadline:
                 raise CameraLostError(
                     f"pipeline '{self.description}' gave no frame within {timeout_s:g} s; try "
-                    'it with gst-launch-1.0, and see that its '
-                    'source is there and that nothing in it waits'
+                    'it with gst-launch-1.0, and check that its '
+                    'source is connected and that no element of it is blocked'
                 )
 
     def play(self) -> None:
-        """Let a source that isn't live go on behind the first frame."""
+        """Let a source that isn't live continue after the first frame."""
         self._last_sample = time.monotonic()
         if not self.live:
             self._set_state(State.PLAYING)
@@ -612,7 +608,7 @@ class Pipeline(BarePipeline):
             self._gst.gst_app_sink_try_pull_sample(self._sink, round(timeout_s * 1e9))
         )
         self._pulls += 1
-        # Take warnings off the bus, so that they don't collect there.
+        # Read the bus now and then even while frames come, so that messages don't pile up there.
         if sample is None or self._pulls % 32 == 0:
             try:
                 self.check()
@@ -631,7 +627,7 @@ class Pipeline(BarePipeline):
 
     @property
     def ended(self) -> bool:
-        """Whether the last frame was taken, so that no other will come."""
+        """Whether the stream has ended and its last frame was pulled."""
         return bool(self._gst.gst_app_sink_is_eos(self._sink))
 
     @property
@@ -641,9 +637,9 @@ class Pipeline(BarePipeline):
 
     def captured_ns(self, sample: Sample) -> int | None:
         """
-        Return the CLOCK_MONOTONIC time at which the frame was taken, as its source states.
+        Return the frame's capture time on CLOCK_MONOTONIC in ns, from its time stamp.
 
-        ``None``: the source gives no time, or a time of another clock.
+        ``None``: the frame has no time stamp, or the pipeline's clock isn't CLOCK_MONOTONIC.
         """
         running = sample.running_time_ns if self.clock_is_monotonic else None
         return (
@@ -656,7 +652,7 @@ class Pipeline(BarePipeline):
         where = f"pipeline '{self.description}': {said.text}"
         if said.not_negotiated:
             return NotNegotiatedError(
-                f'{where} (not negotiated): what one element makes the next can not take; '
+                f"{where} (not negotiated): an element can't take the previous element's format; "
                 'check the caps with gst-launch-1.0 -v'
             )
         if 'resource' not in said.domain:
@@ -665,14 +661,16 @@ class Pipeline(BarePipeline):
             return CameraBusyError(f'{where}; end the other program that uses it')
         if said.source and self._gst.has_property(said.source, 'location'):
             advice = (
-                'see that what its location names is there and may be read; '
+                'check that the file in its property location exists and may be read; '
                 'write the whole path of a file'
             )
             kind = CameraLostError if self._had_sample else CameraError
             return kind(f'{where}{said.reason}; {advice}')
         if said.code == ResourceError.NOT_FOUND or self._had_sample:
             return CameraLostError(f'{where}{said.reason}; plug it in, or see the kernel log')
-        return CameraError(f'{where}{said.reason}; see that the device is there and may be used')
+        return CameraError(
+            f'{where}{said.reason}; check that the device is there and that this user may use it'
+        )
 
     def close(self) -> None:
         """Stop and free the pipeline. Frames that were pulled stay valid. Idempotent."""
@@ -684,11 +682,11 @@ class Pipeline(BarePipeline):
 @dataclass
 class Continuation:
     """
-    A running pipeline whose frames have changed, for the next camera.
+    A running pipeline whose frame format has changed, to be taken over by the next camera.
 
-    Its owner hands it to that camera, or closes it.
+    The object that holds this must hand it to this camera or close it.
 
-    :param samples: the first frame of the new kind, and later frames that were pulled already.
+    :param samples: the first frame of the new format, and later frames that were already pulled.
     :param offer: the caps that the pipeline's sink accepts; empty: any.
     """
 
