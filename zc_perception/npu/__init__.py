@@ -14,14 +14,12 @@
 # limitations under the License.
 
 """
-Accelerators behind one interface, the models that they load, and the frames' scheduler.
+Accelerators behind one interface, their models' manifests, and the scheduler of frames.
 
-No ROS.
-
-Read first:
+Nothing in this package imports ROS. Read first:
 
 * :mod:`~zc_perception.npu.accelerator`: :class:`Accelerator` and :class:`Job`, what each
-  accelerator has to implement.
+  accelerator must implement.
 * :mod:`~zc_perception.npu.scheduler`: :class:`Scheduler`, the one thread that takes frames,
   submits them and hands results over in order, so that the accelerator stays busy.
   :mod:`~zc_perception.npu.recovering_device` brings a lost device back.
@@ -31,7 +29,7 @@ Read first:
 The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's dma-buf;
 :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime;
 :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. In each package, read the module ``kind`` first.
-:mod:`~zc_perception.npu.metis_card` reads what Linux shows of the Metis cards that the first two
-use; :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for accelerators whose
-driver signals no fences.
+:mod:`~zc_perception.npu.metis_card` finds the Metis cards that the first two use and reads their
+state. :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for accelerators
+whose driver signals no fences.
 """

@@ -80,7 +80,7 @@ class ImportHandle:
 
 class Job(Protocol):
     """
-    A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`.
+    A submitted frame. Its owner must end it by either :meth:`close` or :meth:`abandon`.
 
     A job may have ``device_seqno``, the number (from 1) that the driver gave the job. It
     identifies the job in the kernel's trace events.
@@ -92,13 +92,13 @@ class Job(Protocol):
 
     def outputs(self) -> Outputs:
         """
-        Return the raw result, once the fence has signalled success.
+        Return the raw result; call this once :attr:`fence` has signalled success.
 
-        These are views that are valid until :meth:`close`. The CPU's access to the result's memory
+        The tensors are views, valid until :meth:`close`. The CPU's access to their memory
         (DMA_BUF_IOCTL_SYNC) begins here and ends with :meth:`close`.
 
         :raises AcceleratorError: the job failed.
-        :raises DeviceLostError: the device failed, and every other job with it.
+        :raises DeviceLostError: the device failed; all its other jobs fail too.
         """
 
     @property
@@ -107,32 +107,27 @@ class Job(Protocol):
 
     def abandon(self) -> Fence:
         """
-        Give the job up instead of closing it: its result is no longer wanted.
+        Give the job up instead of closing it, because its result is no longer wanted.
 
-        The fence that is returned belongs to the caller. It signals when the device no longer uses
-        the frame. :attr:`fence` signals when the device has ended the job. Then the device has
-        room for another job, and the accelerator may reuse the result's memory. The two may be the
-        same fence. If you want to wait for :attr:`fence` afterwards, duplicate its descriptor
-        before this call.
+        The returned fence belongs to the caller and signals when the device no longer uses the
+        frame. :attr:`fence` signals when the device has ended the job. Then the device has room
+        for another job, and the accelerator may reuse the result's memory. Both may be the same
+        fence. To wait for :attr:`fence` later, duplicate its descriptor before this call.
         """
 
     def close(self) -> None:
-        """
-        Give the result's memory back and close the fence.
-
-        The result's views are invalid then.
-        """
+        """Give the result's memory back and close the fence; the views become invalid."""
 
 
 def reads_by_cpu(participant: str) -> BufferConstraints:
-    """Return the constraints of an accelerator for which the CPU reads the pixels."""
+    """Return the constraints of an accelerator whose frames are read by the CPU."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
 
 def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:
     """
-    Return an accelerator's constraints with the slots that inference holds.
+    Add to an accelerator's constraints the number of slots that inference holds.
 
     Inference holds one slot for each frame in flight, and one for the frame that waits.
 
@@ -146,31 +141,29 @@ class Accelerator(ABC):
     """
     One opened device.
 
-    Derive from it, and register the class in :mod:`zc_perception.npu.kinds` or by an entry point.
+    To add an accelerator, derive a class from this one, and register it in
+    :mod:`zc_perception.npu.kinds` or by an entry point. The class attributes declare its engines
+    and parameters; nodes, launch files, ``--help``, the schemas, ``zc_doctor`` and ``zc_verify``
+    read them. The class must define :meth:`open`, :meth:`capabilities`, :meth:`constraints`,
+    :meth:`load`, :meth:`submit` and :meth:`close`. The other methods have defaults that fit an
+    accelerator which imports no buffers: the CPU reads the frames.
 
-    The class attributes declare the accelerator's name, engines and parameters; nodes, launch
-    files, ``--help``, the schemas, ``zc_doctor`` and ``zc_verify`` read them. A new accelerator
-    must define :meth:`open`,
-    :meth:`capabilities`, :meth:`constraints`, :meth:`load`, :meth:`submit` and :meth:`close`. The
-    other methods have defaults that fit an accelerator which imports no buffers: the CPU reads the
-    frames.
-
-    *Who owns what.* The scheduler owns the accelerator while it runs. Afterwards the code that
-    opened it closes it. Each job belongs to the scheduler, which closes or abandons it. The frame
-    stays leased until the job's fence has signalled.
+    *Ownership.* The scheduler owns the accelerator while the scheduler runs. Afterwards the code
+    that opened the accelerator closes it. Each job belongs to the scheduler, which closes or
+    abandons it. The frame stays leased until the job's fence has signalled.
 
     *Threads.* Only the scheduler's thread uses an accelerator. But any thread may call the methods
-    that only read:
-    :meth:`capabilities`, :meth:`notices`, :meth:`facts`, :meth:`hot_threads`, the counters.
+    that only read: :meth:`capabilities`, :meth:`notices`, :meth:`facts`, :meth:`hot_threads`, and
+    the counters.
 
-    *In what order.* ``open``, ``constraints``, ``load``, ``trial_import`` of each buffer, then for
-    each frame ``import_frame``, ``submit`` and, when its job has ended, ``release``; at the end
-    ``close``.
+    *Order of calls.* ``open``, ``constraints``, ``load``, ``trial_import`` of each buffer; then
+    for each frame ``import_frame``, ``submit`` and, when its job has ended, ``release``; at the
+    end ``close``.
 
     A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or
-    :meth:`submit`, or its jobs fail with that error. After that only two things are left to do:
-    abandon or close the jobs, and :meth:`close` the accelerator. Both work on a dead device. A new
-    accelerator is opened in its place, and shares no import with the old one.
+    :meth:`submit`, or its jobs fail with that error. Then the scheduler abandons or closes the
+    jobs, and closes the accelerator. Both must work on a dead device. A new accelerator is opened
+    afterwards, and shares no import with the old one.
     """
 
     ENGINES: ClassVar[Sequence[EngineRules]] = ()
@@ -178,7 +171,7 @@ class Accelerator(ABC):
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 
-    Their texts don't name the accelerator."""
+    Their descriptions don't name the accelerator."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks of ``zc_doctor`` for this accelerator."""
     IMPORTS: ClassVar[bool] = False
@@ -187,21 +180,21 @@ class Accelerator(ABC):
     """The driver's tracepoints of imports and jobs, for ``zc_verify``."""
     AUTO: ClassVar[int | None] = None
     """
-    Its place in the order in which ``accelerator: auto`` tries accelerators; the lowest is first.
+    This class's place in the order in which ``accelerator: auto`` tries classes; lowest first.
 
     ``None``: the accelerator is used only if the parameter names it.
     """
     DEVICE_FIRST: ClassVar[bool] = False
-    """Whether a device that can't be used is reported before a model that doesn't fit.
+    """Whether the device is opened before the model is checked, so that its error comes first.
 
-    If so, opening the device must not keep other programs from using the device."""
+    Opening such a device must not keep other programs from using the device."""
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Return the inference node's parameters that this class reads, by name.
+        Return by name the values of the inference node's parameters that this class reads.
 
-        A parameter that is not among *values* has its default.
+        A parameter that *values* lacks gets its default.
         """
         specs = (*FOR_ALL, *cls.PARAMETERS)
         return {spec.name: values.get(spec.name, spec.default) for spec in specs}
@@ -209,10 +202,10 @@ class Accelerator(ABC):
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
         """
-        Return the constraints of :meth:`constraints`, as far as no device is needed to know them.
+        Return the constraints to expect from :meth:`constraints`, without opening an accelerator.
 
-        The constraints say which frames the accelerator takes and how many slots it holds.
-        ``zc_doctor`` calculates the pools' sizes from them.
+        They say which frames the accelerator takes and how many slots it holds. ``zc_doctor``
+        calculates the pools' sizes from them.
 
         :param values: as :meth:`own` returns them.
         :returns: the constraints; ``None`` if the accelerator can't be used on this machine.
@@ -222,12 +215,10 @@ class Accelerator(ABC):
     @classmethod
     def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
         """
-        Open the device.
+        Open the device, without a model.
 
-        No model is loaded yet.
-
-        :param values: as :meth:`own` returns them; :meth:`tune` is called with values that change
-            later.
+        :param values: as :meth:`own` returns them; if they change later, :meth:`tune` gets the new
+            ones.
         :param ledger: counts each pass of the CPU over pixels.
         :raises AcceleratorError: there is no such device, or it can't be used; the message says
             what to use instead.
@@ -236,7 +227,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """Return what the accelerator can do."""
+        """Return the device's name, its limits, and whether it reads frames without a copy."""
 
     @abstractmethod
     def constraints(self) -> BufferConstraints:
@@ -245,41 +236,40 @@ class Accelerator(ABC):
     @abstractmethod
     def load(self, manifest: ModelManifest) -> None:
         """
-        Make a model ready.
+        Load a model, so that frames can be submitted.
 
-        :raises ConfigError: the model can't run here.
+        :raises ConfigError: this accelerator can't run the model.
         """
 
     @abstractmethod
     def submit(self, handle: ImportHandle, frame: Frame) -> Job:
         """
-        Start a job. The caller keeps *frame* until the job's fence has signalled.
+        Start a job. The caller keeps *frame* leased until the job's fence has signalled.
 
-        :raises AcceleratorError: the device refused.
+        :raises AcceleratorError: the device refused the job.
         :raises DeviceLostError: the device is gone.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """End the jobs in flight and release everything. A second call does nothing."""
+        """End the jobs in flight and close the device. A second call does nothing."""
 
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
         """
-        Import one slot's buffers before the first frame, as :meth:`import_frame` will.
+        Import one slot's buffers before the first frame, to find out whether the device can.
 
-        An accelerator with an import cache keeps this import.
+        An accelerator with an import cache keeps this import for :meth:`import_frame`.
 
-        :returns: a function that releases the kept import; call it if the buffers won't be used.
-
-        :raises AcceleratorError: the device can't import them.
+        :returns: a function that releases the kept import if the buffers won't be used.
+        :raises AcceleratorError: the device can't import the buffers.
         """
         return None
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         """
-        Make the frame's buffers readable for the device.
+        Import the frame's buffers, so that the device can read them.
 
         :raises AcceleratorError: the device can't import them.
         :raises DeviceLostError: the device is gone.
@@ -287,13 +277,13 @@ class Accelerator(ABC):
         return ImportHandle()
 
     def release(self, handle: ImportHandle) -> None:  # noqa: B027
-        """Undo :meth:`import_frame`."""
+        """Release an import of :meth:`import_frame`, unless the import cache owns it."""
 
     def notices(self) -> Sequence[str]:
         """
-        Return sentences to log once: what works less well than it could, and the remedy.
+        Return warnings to log once: each names a limit of this device or setup, and the remedy.
 
-        The sentences are complete after :meth:`load`.
+        The list is complete after :meth:`load`.
         """
         return ()
 
@@ -301,31 +291,30 @@ class Accelerator(ABC):
         """
         Return the values that diagnostics show: device, driver, PCIe link, counters.
 
-        The call is cheap. Any thread may call it, after :meth:`close` too.
+        The call is cheap. Any thread may call it, also after :meth:`close`.
         """
         return {}
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """
-        Return the accelerator's threads whose CPUs and real-time priority may be set.
+        Return the accelerator's threads that may get CPUs of their own and a real-time priority.
 
-        These are threads that a frame waits for. Threads that compute the model are left out,
-        because at a real-time priority they would block all other threads on their CPUs while the
-        model runs. The call is cheap. Any thread may call it, after
-        :meth:`close` too.
+        Each frame waits for these threads. Threads that compute the model are left out: at a
+        real-time priority they would block all other threads on their CPUs while the model runs.
+        The call is cheap. Any thread may call it, also after :meth:`close`.
         """
         return ()
 
     def tidy(self) -> None:  # noqa: B027
         """
-        Release buffers whose owners have given them up.
+        Release the imports of closed buffers, and the memory of given-up jobs that have ended.
 
-        The call is cheap; the scheduler's thread makes it when it has no other work.
+        The call is cheap. The scheduler's thread makes it when the thread has no other work.
         """
 
     def tune(self, values: Mapping[str, Any]) -> None:  # noqa: B027
         """
-        Apply, between two frames, values of parameters that may change at run time.
+        Apply new values of parameters that may change at run time; called between two frames.
 
         :param values: as :meth:`own` returns them.
         """
@@ -338,9 +327,9 @@ class Accelerator(ABC):
     @property
     def imports(self) -> int:
         """
-        Return how many imports of frames' buffers the device has made.
+        Return how many imports the device has made for frames.
 
-        Neither cache hits nor :attr:`trial_imports` count.
+        Cache hits and :attr:`trial_imports` are not counted.
         """
         return 0
 

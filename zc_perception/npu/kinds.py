@@ -18,13 +18,12 @@ List the accelerators, one line each, and the tracepoints of their drivers.
 
 Other packages add accelerators by entry points of the group ``zc_perception.accelerators``: the
 entry point's name is the accelerator's name, and its value ``module:Class`` names a class derived
-from
-:class:`~zc_perception.npu.accelerator.Accelerator`.
+from :class:`~zc_perception.npu.accelerator.Accelerator`.
 
-``zc_verify`` measures an accelerator by its driver's tracepoints, and ``zc_timeline`` shows them:
-an accelerator declares its tracepoints as ``EVENTS``. Each must have the fields of
-``axl_trace.h``: ``handle`` and ``ino`` of an import and its release; ``handle``, ``ctx`` and
-``seqno`` of a submit; ``ctx`` and ``seqno`` of its end.
+An accelerator declares its driver's tracepoints as ``EVENTS``; ``zc_verify`` measures the
+accelerator by them, and ``zc_timeline`` shows them. They must have the fields of ``axl_trace.h``:
+``handle`` and ``ino`` for an import and its release; ``handle``, ``ctx`` and ``seqno`` for a
+submit; ``ctx`` and ``seqno`` for the job's end.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ FOR_ALL = (
 )
 """Parameters of the inference node that every accelerator also reads."""
 AUTO = 'auto'
-"""The value of parameter ``accelerator`` that means: the first that fits, see ``AUTO``."""
-# The registered classes derive from Accelerator. That module imports this one for manifests'
-# engines, so it isn't imported here.
+"""The value of parameter ``accelerator`` that chooses the first accelerator that fits."""
+# The registered classes derive from Accelerator. Its module imports this module, so importing it
+# here for the type would be a circular import.
 ACCELERATORS: Kinds[Any] = Kinds(
     'accelerator',
     ACCELERATOR_GROUP,
@@ -76,11 +75,11 @@ ACCELERATORS: Kinds[Any] = Kinds(
 @dataclass(frozen=True)
 class DriverEvents:
     """
-    The events of one driver.
+    The names of one driver's trace events, and advice for the user.
 
     :param system: the folder of the events in tracefs.
-    :param absent: what a user should do if the kernel has no such events.
-    :param unimported: what a user should look at if a frame was not imported.
+    :param absent: what to do if the kernel has no such events.
+    :param unimported: what to check if a frame was not imported.
     :param kept: the highest number of imports that a node's cache keeps.
     """
 
@@ -95,13 +94,13 @@ class DriverEvents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all events."""
+        """The names of the four events."""
         return self.imported, self.released, self.submitted, self.completed
 
 
 class Traced:
     """
-    The events of all drivers, by what they mean.
+    The trace events of all drivers, grouped by their meaning.
 
     :param drivers: each accelerator's events, by the accelerator's name.
     """
@@ -116,6 +115,6 @@ class Traced:
 
 
 def traced() -> Traced:
-    """Return the events of all accelerators whose package can be imported here."""
+    """Return the trace events of all accelerators whose package can be imported here."""
     kinds = ACCELERATORS.declared.classes
     return Traced({name: kind.EVENTS for name, kind in kinds.items() if kind.EVENTS is not None})

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Open an accelerator anew after a loss, and decide when a late device counts as lost."""
+"""Reopen an accelerator after its device was lost, and decide whether a late device hangs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zc_perception.npu.accelerator import Accelerator
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
-# The device hangs when this many results in a row did not come in time.
+# The device counts as hanging after this many late results in a row.
 HANG_TIMEOUTS = 3
 Reopen = Callable[[], Accelerator]
 
@@ -36,12 +36,12 @@ Reopen = Callable[[], Accelerator]
 @dataclass(frozen=True)
 class DeviceState:
     """
-    Whether the device works, or is lost and why.
+    Whether the device works; if not, since when and why.
 
     A change makes a new object, so that any thread may read the state.
 
     :param since_ns: CLOCK_MONOTONIC of the loss; 0 while the device works.
-    :param attempt: how often opening the device was tried since it last yielded a result.
+    :param attempt: the number of attempts to open the device since it last yielded a result.
     :param last_error: why the device was lost, or why the last attempt to open it failed.
     """
 
@@ -55,11 +55,7 @@ class DeviceState:
         return self.since_ns != 0
 
     def describe(self) -> str:
-        """
-        Return ``running``, or for how long the device has been lost, and why.
-
-        The text also says how often opening the device was tried.
-        """
+        """Return ``running``, or the time since the loss, the attempts and the last error."""
         if not self.recovering:
             return 'running'
         seconds = (time.monotonic_ns() - self.since_ns) / 1e9
@@ -71,13 +67,13 @@ class DeviceState:
 
 class RecoveringDevice:
     """
-    An accelerator, and the ones opened in its place after losses.
+    An accelerator that is opened again each time its device was lost.
 
-    The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
+    The scheduler's thread uses this object; any thread may read :attr:`state` and the counters.
 
-    :meth:`lose` closes the accelerator at once. The accelerator is opened again after 0.1 s. That
-    delay doubles, up to 5 s, each time that opening fails, or that the device is lost again before
-    it has yielded a result (:meth:`proved`).
+    :meth:`lose` closes the accelerator at once; the first attempt to open it again follows after
+    0.1 s. The delay doubles, up to 5 s, if opening fails, or if the device is lost again before it
+    has yielded a result (:meth:`proved`).
 
     :param reopen: opens the accelerator and loads its model; ``None``: the device can't be opened
         again, so it never counts as lost.
@@ -87,8 +83,7 @@ class RecoveringDevice:
         self.accelerator = accelerator
         self.capabilities = accelerator.capabilities()
         self.state = DeviceState()
-        #: The same as ``state.recovering``; an attribute, because each frame reads it several
-        #: times.
+        #: The same as ``state.recovering``, but faster to read; each frame reads it several times.
         self.recovering = False
         self.losses = 0
         self.recovered = 0
@@ -103,7 +98,7 @@ class RecoveringDevice:
 
     @property
     def due_ns(self) -> int:
-        """When a lost device may be opened anew, CLOCK_MONOTONIC."""
+        """The time of the next attempt to open a lost device, CLOCK_MONOTONIC."""
         return round(self._retry.due * 1e9)
 
     @property
@@ -118,15 +113,15 @@ class RecoveringDevice:
 
     def loss(self, error: Exception) -> str:
         """
-        Return why the device is lost.
+        Return the reason if *error* means that the device is lost; otherwise an empty text.
 
-        Empty: *error* means no loss, or it can't be opened again.
+        A device that can't be opened again never counts as lost.
         """
         return str(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
         """
-        Call *function*; catch every exception, so that none ends the thread.
+        Call *function*; catch every exception, so that none ends the scheduler's thread.
 
         :returns: why the device is lost; empty if it isn't.
         """
@@ -137,7 +132,7 @@ class RecoveringDevice:
         return ''
 
     def lose(self, reason: str) -> None:
-        """Close the device, whose jobs were abandoned; note when to open it again."""
+        """Close the lost device and plan when to reopen it; the caller has abandoned its jobs."""
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
         self.recovering = True
@@ -145,7 +140,7 @@ class RecoveringDevice:
         self._retry.failed()
 
     def try_again(self) -> None:
-        """Open the device anew; if that fails, plan the next attempt."""
+        """Try to open the device again; if that fails, plan the next attempt."""
         assert self._reopen is not None
         self.state = replace(self.state, attempt=self.state.attempt + 1)
         try:
@@ -163,28 +158,25 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Note that the device yielded a result, so the next loss starts with the first delay."""
+        """Note that the device yielded a result; the next loss starts with the first delay."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()
 
     def close(self) -> None:
-        """Close the accelerator; the errors of a dead one are ignored."""
+        """Close the accelerator; ignore errors, because the device may be dead."""
         with contextlib.suppress(Exception):
             self.accelerator.close()
 
 
 class HangWatch:
     """
-    Tells a device that hangs from one that is only late.
-
-    The scheduler's thread uses it.
+    Decide whether a device hangs or is only late. The scheduler's thread uses this object.
 
     A device counts as hanging after :data:`HANG_TIMEOUTS` timeouts without a result between them.
     Jobs that were in flight together count as one timeout, because one delay makes all of them
-    late. While jobs that were given up take all places on the device, no job can be submitted and
-    time out: then the device counts as hanging when this state has lasted as long as the missing
-    timeouts would have.
+    late. If jobs that were given up fill the device, no new job can be submitted and time out.
+    Then the device counts as hanging once it has been full for two timeouts more.
 
     :param timeout_s: a job's timeout in seconds.
     """
@@ -196,11 +188,11 @@ class HangWatch:
         self._full_since_ns = 0
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Begin counting anew, because a result came or another device was opened."""
+        """Use a job's new timeout, in seconds, as parameter ``timeout`` was changed."""
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """Begin counting anew, because a result came or another device was opened."""
+        """Restart the count, because a result came or the device was opened again."""
         self._in_a_row = self._full_since_ns = 0
 
     def timed_out(self, submitted_ns: int) -> str:
@@ -221,7 +213,7 @@ class HangWatch:
 
     def full(self, is_full: bool, now_ns: int) -> str:
         """
-        Note whether jobs that were given up take every place on the device.
+        Note whether jobs that were given up fill the device, so that it accepts no other job.
 
         :returns: a message if the device hangs; otherwise an empty text.
         """

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Choose the accelerator: the named one, or the first of ``auto``'s order that fits.
+Choose the accelerator: the one that the parameter names, or with ``auto`` the first that fits.
 
-The result also says why each better accelerator does not fit. :mod:`zc_perception.npu.kinds` lists
-the accelerators; each class declares what it can do.
+:mod:`zc_perception.npu.kinds` lists the accelerators; each class declares its engines and its
+place in the order of ``auto``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from zc_perception.shipped_files import shipped_file
 @dataclass(frozen=True)
 class Selection:
     """
-    An accelerator with a model loaded.
+    The chosen accelerator, with the model loaded.
 
     :param manifest: the model's variant for this accelerator.
-    :param reasons: one sentence for each accelerator that ``auto`` prefers and that didn't fit.
-    :param without_card: whether this machine has no card at all; then the reasons are no faults to
-        report.
-    :param reopen: opens the same accelerator anew and loads the model, for use after the device
-        was lost.
+    :param reasons: for each accelerator that ``auto`` tried before, one sentence why it didn't
+        fit.
+    :param reopen: opens the same accelerator again and loads the model, after the device was lost.
+    :param without_card: whether an accelerator before this one didn't fit because the machine has
+        no card; then *reasons* are not reported as faults.
     """
 
     accelerator: Accelerator
@@ -57,9 +57,9 @@ class Selection:
 
 def auto_order() -> tuple[str, ...]:
     """
-    Return the accelerators that ``auto`` tries, in the order that their classes declare.
+    Return the accelerators that ``auto`` tries, ordered by their classes' ``AUTO``.
 
-    Accelerators whose package is broken are left out.
+    An accelerator whose package can't be imported is left out.
     """
     places: dict[str, int] = {}
     for name in ACCELERATORS.names:
@@ -71,13 +71,13 @@ def auto_order() -> tuple[str, ...]:
 
 
 def candidates(name: str) -> tuple[str, ...]:
-    """Return the accelerators that a value of parameter ``accelerator`` means, best first."""
+    """Return the accelerators to try for a value of parameter ``accelerator``, best first."""
     return auto_order() if name == AUTO else (name,)
 
 
 def engines_of(name: str) -> tuple[str, ...]:
     """
-    Return the engines that *name* runs, best first; for ``auto``, those of all that it tries.
+    Return the engines that accelerator *name* runs, best first; ``auto``: all of its candidates'.
 
     :raises ConfigError: there is no accelerator of that name, or its package is broken.
     """

@@ -16,10 +16,10 @@
 """
 The ioctls of an Axelera driver that imports dma-bufs: structs, flags, numbers.
 
-This file does no I/O. Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what
-every member means and which errno the driver answers to which mistake. In
-``test/npu/test_axl_abi.py`` a C compiler compares this file with the header, so that neither can
-change alone. Little-endian, natural alignment, 64-bit kernel.
+This module does no I/O. Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which explains
+every member, and the errno that the driver returns for each mistake.
+``test/npu/test_axl_abi.py`` compares this module with the header by a C compiler, so that neither
+can change alone. Little-endian, natural alignment, 64-bit kernel.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AxlImportFd(ctypes.LittleEndianStructure):
 
 
 class AxlSubmit(ctypes.LittleEndianStructure):
-    """``struct axl_submit``: run a model; the job's fence has the time of the job's end."""
+    """``struct axl_submit``: run a model on an imported frame."""
 
     _fields_ = (
         ('input_handle', ctypes.c_uint32),
@@ -78,7 +78,7 @@ class AxlSubmit(ctypes.LittleEndianStructure):
 
 
 class AxlPlane(ctypes.LittleEndianStructure):
-    """``struct axl_plane``: where one plane of an image lies."""
+    """``struct axl_plane``: the dma-buf, stride, offset and size of one plane."""
 
     _fields_ = (
         ('fd', ctypes.c_int32),
@@ -124,7 +124,7 @@ class AxlSubmit2(ctypes.LittleEndianStructure):
 
 
 class AxlFormat(ctypes.LittleEndianStructure):
-    """``struct axl_format``: one pair of format and modifier that can be imported."""
+    """``struct axl_format``: one format, with its modifier, that the device can import."""
 
     _fields_ = (
         ('fourcc', ctypes.c_uint32),
@@ -135,7 +135,7 @@ class AxlFormat(ctypes.LittleEndianStructure):
 
 class AxlQuery(ctypes.LittleEndianStructure):
     """
-    ``struct axl_query``: what the device can do.
+    ``struct axl_query``: the device's limits and formats.
 
     `formats_ptr` points to an array with room for `num_formats` entries of `AxlFormat`.
     """
@@ -159,8 +159,8 @@ _IOC_READ = 2
 IOCTL_TYPE = 'U'
 
 _BOTH = _IOC_READ | _IOC_WRITE
-# Each ioctl, by the name that parameter `axl_ioctls` uses: its number, the direction from user
-# space's view, and the type that its argument points to.
+# By each ioctl's name in parameter `axl_ioctls`: its number, its direction as user space sees it,
+# and the type that its argument points to.
 _IOCTLS: Mapping[
     str, tuple[int, int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]
 ] = {
@@ -187,15 +187,15 @@ class Requests:
 
 
 def ioc(direction: int, ioctl_type: str, number: int, size: int) -> int:
-    """Return what the kernel's ``_IOC()`` makes of these arguments."""
+    """Return an ioctl's request code, as the kernel's macro ``_IOC()`` does."""
     return direction << 30 | size << 16 | ord(ioctl_type) << 8 | number
 
 
 def requests(numbers: Mapping[str, int] | None = None) -> Requests:
     """
-    Return the request codes.
+    Return the request codes of all ioctls.
 
-    If a driver uses other ioctl numbers than `IOCTL_NUMBERS`, `numbers` gives these.
+    `numbers` replaces entries of `IOCTL_NUMBERS`, for a driver with other numbers.
     """
     chosen = {**IOCTL_NUMBERS, **(numbers or {})}
     return Requests(
@@ -208,10 +208,9 @@ def requests(numbers: Mapping[str, int] | None = None) -> Requests:
 
 def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
     """
-    Parse ioctl numbers from texts such as ``submit=65`` or ``submit=0x41``.
+    Parse parameter ``axl_ioctls``: entries such as ``submit=65`` or ``submit=0x41``.
 
-    :raises ConfigError: an entry is wrong; the message names the parameter, the entry and what is
-        allowed.
+    :raises ConfigError: an entry is wrong, or two ioctls would have the same number.
     """
     known = IOCTL_NUMBERS
     numbers: dict[str, int] = {}

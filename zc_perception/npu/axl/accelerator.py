@@ -14,28 +14,25 @@
 # limitations under the License.
 
 """
-The ``axl`` accelerator: the Metis driver imports the camera's own buffer and reads it there.
+The ``axl`` accelerator: the Metis card imports the camera's own buffer and reads it there.
 
-The CPU makes no pass over pixels.
+The CPU makes no pass over pixels. The accelerator needs a driver with the ioctls of
+``axl_ioctl.h``. Axelera's shipped driver lacks them and answers ENOTTY; opening the accelerator
+then fails with an error that says so. Read :class:`AxlAccelerator` first, then :class:`AxlJob`.
+:class:`ResultBuffers` has the memory of results.
 
-It needs a driver with the ioctls of ``axl_ioctl.h``. The driver that Axelera ships has no such
-ioctls and answers ENOTTY; then opening the accelerator fails with an error that says so. Read
-:class:`AxlAccelerator` first, then :class:`AxlJob`; the memory of results is in
-:class:`ResultBuffers`.
-
-:class:`ImportCache` remembers which buffers the device has imported, so that the steady state
-imports nothing. The key is (device-open epoch, direction, fourcc, modifier, width, height, per
-plane (st_dev, st_ino, offset, stride)). An entry owns duplicates of the descriptors: as long as
-the entry exists, the kernel can't give the inode number to another buffer.
+:class:`ImportCache` keeps imports, so that each buffer is imported only once. Its key is
+(device-open epoch, direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset,
+stride)). An entry owns duplicates of the descriptors: as long as the entry exists, the kernel
+can't give the inode number to another buffer.
 
 Duplicates and imports also keep the buffer's memory allocated. Therefore the cache must drop an
 entry when the buffer's owner gives the buffer up: when a pool retires or replaces a slot or is
 closed, or when a link's producer is gone. Each of these owners closes its :class:`DmaBuf`, on any
-thread, and the :class:`DmaBuf` then tells the cache (:meth:`DmaBuf.tell_end`), so that no pool has
-to know a cache. The cache queues these messages until the thread that uses the cache reads them.
+thread. The :class:`DmaBuf` then calls a function of the cache (:meth:`DmaBuf.tell_end`), so that
+pools need no reference to it. The cache queues these calls for the thread that uses the cache.
 
-An import that a job in flight reads is never taken away from that job: :class:`ImportsInUse`
-releases it after its last job.
+While a job in flight reads an import, :class:`ImportsInUse` delays the import's release.
 """
 
 from __future__ import annotations
@@ -80,10 +77,11 @@ def import_key(
 
 class ImportsInUse:
     """
-    Record which jobs read which handle, and release a handle after its last job.
+    Count the jobs that read each import, and release an import after its last job.
 
-    One thread uses it. ``release_errors`` counts handles that the device refused to take back, and
-    ``last_release_error`` says why. Such a refusal raises nothing, because it affects no frame.
+    Only one thread uses this object. ``release_errors`` counts handles that the device refused to
+    release; ``last_release_error`` is the reason. A refusal raises no error, because it affects no
+    frame.
     """
 
     def __init__(self, release: Callable[[int], None]) -> None:
@@ -98,12 +96,7 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """
-        Note that a job has ended.
-
-        If it was the last job that read the handle, and a release of the handle waits, release it
-        now.
-        """
+        """Note that a job has ended; if it was the handle's last, make a delayed release."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]
@@ -122,7 +115,7 @@ class ImportsInUse:
         try:
             self._release(handle)
         except DeviceLostError:
-            pass  # the device is lost, and with it all its handles are released
+            pass  # a lost device has already released all its handles
         except AcceleratorError as error:
             self.release_errors += 1
             self.last_release_error = str(error)
@@ -130,7 +123,7 @@ class ImportsInUse:
 
 @dataclass(frozen=True)
 class CachedImport:
-    """One import of a frame, with the identities of the imported buffers."""
+    """One import; *keepers* are the duplicates that keep the buffers' inode numbers in use."""
 
     handle: int
     identities: frozenset[BufferIdentity]
@@ -141,8 +134,7 @@ class ImportCache:
     """
     Keep a device's imports, so that each buffer is imported once and not with every frame.
 
-    When more than ``limit`` entries would exist, the cache removes the entry that was unused for
-    the longest time.
+    If there are more than ``limit`` entries, the least recently used one is removed.
 
     One thread uses the cache. A buffer may be closed on any thread: then its identity is queued,
     and the next :meth:`get` releases its import.
@@ -162,9 +154,9 @@ class ImportCache:
 
     def get(self, key: CacheKey, buffers: Sequence[DmaBuf], make: Callable[[], int]) -> int:
         """
-        Return the handle for *key*; the first call for a key calls *make* to import it.
+        Return the handle for *key*; if there is none yet, call *make* to import the buffers.
 
-        Imports of buffers that have ended are released first.
+        Imports of closed buffers are released first.
         """
         self.forget_ended()
         entry = self._entries.get(key)
@@ -197,7 +189,7 @@ class ImportCache:
             self._drop(key)
 
     def forget_ended(self) -> None:
-        """Release the imports of all buffers closed since the last call. Cheap if none was."""
+        """Release the imports of all buffers closed since the last call. Cheap without any."""
         while not self._ended.empty():
             self.forget(self._ended.get_nowait())
 
@@ -226,11 +218,9 @@ class AxlAccelerator(Axl):
     """
     One card whose driver imports dma-bufs.
 
-    It has no thread of its own: the driver signals each job's fence. It owns the open device node,
-    the cache of imports and, while a model is loaded, one result buffer for each job in flight.
-
-    If the cache is switched off, every frame is imported and released anew, as in the sample of
-    the ZED X → Metis document.
+    This class has no thread: the driver signals each job's fence. It owns the open device node,
+    the import cache and, while a model is loaded, one result buffer for each job in flight. With
+    the cache off, each frame is imported and released, as in the ZED X → Metis document's sample.
 
     :raises AcceleratorError: there is no card, or its driver lacks the ioctls; the message says
         what to use instead.
@@ -294,7 +284,7 @@ class AxlAccelerator(Axl):
             older = (
                 f'the driver of {self._card.path} has only ioctls 64 to 66: it imports tight '
                 'LINEAR images in one buffer and nothing else, takes one job at a time, and waits '
-                'for acquire fences on the CPU; a newer driver does better'
+                'for acquire fences on the CPU; a newer driver has none of these limits'
             )
         return [
             notice for notice in (self._more_cards, link, older, self._result_notice) if notice
@@ -341,7 +331,7 @@ class AxlAccelerator(Axl):
         return forget
 
     def load(self, manifest: ModelManifest) -> None:
-        """See :class:`Accelerator`. Allocates one result buffer for each job in flight."""
+        """Load the model and allocate one result buffer for each job in flight."""
         if manifest.engine != AXL.name or not manifest.tensors:
             raise ConfigError(
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a "
@@ -433,7 +423,7 @@ class AxlAccelerator(Axl):
         return self._box
 
     def release(self, handle: ImportHandle) -> None:
-        """See :class:`Accelerator`. The device keeps an import until no job reads it."""
+        """Release an import that isn't cached, at once or after the last job that reads it."""
         if not handle.cached:
             self._in_use.release(handle.number)
 
@@ -444,7 +434,7 @@ class AxlAccelerator(Axl):
             self._cache.forget_ended()
 
     def tune(self, values: Mapping[str, Any]) -> None:
-        """See :class:`Accelerator`. Imports that jobs in flight read are released after them."""
+        """Apply the timeout, and switch the import cache on or off."""
         self._timeout_us = round(values['timeout'] * 1e6)
         if self._cache is not None and not values['import_cache']:
             self._cache.clear()
@@ -457,7 +447,7 @@ class AxlAccelerator(Axl):
         return self._cache is not None
 
     def close(self) -> None:
-        """See :class:`Accelerator`. Works also if the card is gone."""
+        """Close the device and free its imports and result buffers, also if the card is gone."""
         if self._cache is not None:
             self._cache.clear()
         self._device.close()
@@ -468,12 +458,10 @@ class AxlAccelerator(Axl):
 
 def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
     """
-    Allocate *count* result buffers from the best heap that has room for all of them.
+    Allocate *count* result buffers from the CMA heap or, if it has no room, the system heap.
 
-    The CMA heap is tried first, then the system heap.
-
-    :returns: the heap, the buffers, and a sentence to report if it is no CMA heap.
-    :raises AllocationError: no heap has room.
+    :returns: the heap, the buffers, and a notice for the user, empty if the heap is a CMA heap.
+    :raises AllocationError: no heap has room for all buffers.
     """
     heap, reasons = open_heap(use=HeapUse.NPU_RESULT)
     try:
@@ -495,9 +483,9 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
 
 def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
     """
-    Allocate *count* buffers; if there is no room for all, free them and close the heap.
+    Allocate *count* buffers.
 
-    :raises AllocationError: there is no room for all.
+    :raises AllocationError: the heap has no room for all; it is closed and none stays allocated.
     """
     buffers: list[DmaBuf] = []
     try:
@@ -515,7 +503,7 @@ class ResultBuffer:
     """
     The memory of one result.
 
-    The buffer is mapped, and the views of its tensors are made, only once: for its first result.
+    The buffer is mapped only once, when its first result is read; all results share the views.
     """
 
     def __init__(self, buffer: DmaBuf, specs: Sequence[TensorSpec]) -> None:
@@ -524,18 +512,14 @@ class ResultBuffer:
         self._tensors: tuple[RawTensor, ...] = ()
 
     def tensors(self) -> tuple[RawTensor, ...]:
-        """Return views of the mapping, the same ones at each call."""
+        """Return one view of the mapping for each tensor, the same views at each call."""
         if not self._tensors:
             memory = self.buffer.memory()
             self._tensors = tuple(spec.view(memory) for spec in self._specs)
         return self._tensors
 
     def close(self) -> None:
-        """
-        Unmap and close the buffer.
-
-        If somebody still uses a view, the memory stays mapped until that view is deleted.
-        """
+        """Unmap and close the buffer; while a view is in use, its memory stays mapped."""
         self._tensors = ()
         with contextlib.suppress(BufferError):
             self.buffer.close()
@@ -547,7 +531,7 @@ class ResultBuffers:
 
     The buffer of a job that was given up becomes free again once that job's fence has signalled.
 
-    :param jobs: is told when a job no longer reads its import.
+    :param jobs: counts the jobs that read each import; this class reports each job's end.
     """
 
     def __init__(
@@ -566,7 +550,7 @@ class ResultBuffers:
 
     @property
     def busy(self) -> int:
-        """Return how many buffers are in use by jobs."""
+        """Return how many buffers jobs are using."""
         return len(self._all) - len(self._spare)
 
     @property
@@ -576,9 +560,9 @@ class ResultBuffers:
 
     def take(self) -> ResultBuffer:
         """
-        Return a buffer that no job writes.
+        Return a buffer that no job uses.
 
-        :raises AcceleratorError: there is none.
+        :raises AcceleratorError: all buffers are in use.
         """
         self.collect()
         if not self._spare:
@@ -589,7 +573,7 @@ class ResultBuffers:
         return self._spare.pop()
 
     def collect(self) -> None:
-        """Take back the buffers of given-up jobs that have ended by now."""
+        """Take back the buffers of given-up jobs that have ended."""
         for entry in self._late[:]:
             fence, ended = entry
             if fence.wait(0.0):
@@ -598,14 +582,14 @@ class ResultBuffers:
                 ended()
 
     def give_back(self, result: ResultBuffer, handle: int) -> None:
-        """Take a result buffer and an import back from a job that uses neither any more."""
+        """Take back the result buffer and the import of a job that has ended."""
         if not self._closed:
             self._spare.append(result)
             self._jobs.let_go(handle)
 
     def give_back_late(self, result: ResultBuffer, handle: int, fence: SyncFile) -> None:
         """
-        Take a result buffer and an import back when *fence* has signalled.
+        Take back a job's result buffer and import once *fence* has signalled.
 
         This object owns the fence from now on.
         """
@@ -629,8 +613,8 @@ class AxlJob:
     """
     A submitted frame.
 
-    The job holds its import and a result buffer until it is closed. A job that was given up holds
-    both until the device has ended the job.
+    The job keeps its import and a result buffer until it is closed or, if it was given up, until
+    the device has ended it.
     """
 
     def __init__(
@@ -672,7 +656,7 @@ class AxlJob:
         return self._result.tensors()
 
     def _end(self) -> bool:
-        """End the CPU's access; return whether this is the first end."""
+        """End the CPU's access to the result; return whether this is the first call."""
         if self._ended:
             return False
         self._ended = True

@@ -16,17 +16,17 @@
 """
 Check for ``zc_doctor`` what accelerator axl needs.
 
-The checks look at the driver's ioctls, and at whether the card can import a real buffer of each
-heap. With the Voyager SDK's driver (metis-dkms), :func:`probe_shipped_attach` probes this: it
-attaches a buffer and detaches it; nothing runs on the card. That driver attaches one dma-buf to
-each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor) attaches the
-dma-buf and maps it in both directions; ``'U'`` 6 detaches it, and so does closing the file. The
-published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
+The checks find out which ioctls the driver has, and whether the card can import a real buffer of
+each heap. The Voyager SDK's driver (metis-dkms) can't import; for it,
+:func:`probe_shipped_attach` only attaches a buffer and detaches it. That driver attaches one
+dma-buf to each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor)
+attaches the dma-buf and maps it in both directions; ``'U'`` 6 detaches it, and so does closing the
+file. The published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
 
-- The driver doesn't check whether anything is attached before it detaches, so the probe detaches
-  only after an attach that succeeded.
-- A failed attach keeps a reference to the buffer for ever, so probe with a small buffer. A page is
-  enough to know whether the card can use a heap.
+- The driver detaches without checking that a buffer is attached, so the probe detaches only after
+  an attach that succeeded.
+- A failed attach keeps a reference to the buffer for ever, so probe with a small buffer. One page
+  is enough to find out whether the card can use a heap.
 - Success means that the kernel attached the buffer to the card and mapped its pages, but not that
   the card sees these pages as one range of addresses.
 """
@@ -129,7 +129,7 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     ),
     errno.EBUSY: (
         Importable.NO,
-        'the exporter has the buffer for somebody else; probe with a buffer that nothing uses',
+        'another device uses the buffer exclusively; probe with a buffer that nothing uses',
     ),
     errno.EFAULT: (
         Importable.UNKNOWN,
@@ -148,13 +148,12 @@ def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
 
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:
     """
-    Return whether the shipped driver of a card can attach and map *buffer*.
+    Probe whether the shipped driver of a card can attach and map *buffer*.
 
-    The function leaves nothing attached, and raises no error whatever the driver answers.
+    Nothing stays attached, and no answer of the driver raises an error.
 
     :param path: the card's device node.
-    :param buffer: one page of the heap in question (see the module's docstring); the caller keeps
-        it.
+    :param buffer: one page of the heap to probe (see the module's docstring); the caller owns it.
     """
     try:
         device = OwnedFd.open(path, os.O_RDWR)
@@ -192,7 +191,7 @@ _OTHER_DRIVER = (
 
 def numbers_of(needs: Needs) -> Mapping[str, int]:
     """
-    Return the driver's ioctl numbers that the parameter file gives.
+    Return the ioctl numbers that parameter ``axl_ioctls`` of the parameter file gives.
 
     :raises ConfigError: the numbers can't be parsed.
     """
@@ -212,7 +211,7 @@ def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
 
 
 def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report what the driver answers to QUERY, or which generation of ioctls it has."""
+    """Report each driver's answer to QUERY or, without QUERY, which ioctls it has."""
     if needs.accelerator('axl') is Need.UNUSED and card_need(needs) is not Need.UNUSED:
         yield skip('the parameter file uses no accelerator axl')
     else:
@@ -260,7 +259,7 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
 
 
 def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Import a buffer of each heap into each card that can be opened."""
+    """Import a buffer of each heap into each card, and report which imports fail."""
     cards, names = find_cards(system.host), list(heap_nodes(system))
     need = needs.accelerator('axl')
     if not cards or need is Need.UNUSED:
@@ -324,7 +323,7 @@ def _imports_into(
                 'memory.heaps shows its rights and metis.iommu why the card refuses '
                 'pages; read dmesg, or set another heap'
             )
-            # If cameras don't use this heap, a failure is less severe.
+            # A failure is less severe if no camera uses this heap.
             used = needs.heap(name) is Need.REQUIRED
             yield Finding(
                 (needs.accelerator('axl') if used else Need.POSSIBLE).missing,
@@ -356,9 +355,9 @@ def _attached(
     system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, subject: str
 ) -> Finding:
     """
-    Probe the shipped driver, which only tells whether it could attach the buffer.
+    Probe a driver without import ioctls, which can only attach the buffer.
 
-    The buffer is one page, because a failed attach keeps the buffer for ever.
+    The buffer is one page, because a failed attach keeps it for ever.
     """
     if buffer.kind is not BufferKind.DMABUF:
         raise AcceleratorError(f'{buffer.heap} gave no dma-buf')

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-An open device node ``/dev/metis-*``, with one method for each ioctl.
+Open a device node ``/dev/metis-*`` and call its ioctls, one method for each.
 
-Each errno becomes an exception whose message says what to do. This module caches nothing.
+Each errno becomes an exception whose message advises what to do. This module caches nothing.
 """
 
 from __future__ import annotations
@@ -51,21 +51,17 @@ from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
 JOB = 'job'
-"""The name that an error of a job's fence has in place of an ioctl's name."""
+"""The word in place of an ioctl's name in an error that a job's fence reports."""
 ENOTSUPP = 524
-"""
-An errno of the kernel alone, which some exporters let through to user space.
-
-C libraries have no name for it.
-"""
+"""A kernel-internal errno that some exporters return to user space; C libraries don't name it."""
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
-# The most jobs in flight, whatever the driver could queue. It is the highest value of parameter
-# in_flight; each job needs a result buffer, which takes CMA memory if there is some.
+# The most jobs in flight, even if the driver can queue more. It is the highest value of parameter
+# in_flight. Each job needs a result buffer, which takes scarce CMA memory if there is a CMA heap.
 _MOST_IN_FLIGHT = 16
 _OF_A_CARD_THAT_IS_GONE = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
-# Some drivers answer EINVAL to an ioctl number that they don't know.
+# Errnos for an ioctl number that the driver doesn't have; some drivers return EINVAL.
 _UNKNOWN_IOCTL = (errno.ENOTTY, errno.ENOSYS, errno.EINVAL)
 _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     (
@@ -128,9 +124,9 @@ ADVICE: Mapping[int, str] = {
     **NO_DESCRIPTOR,
     **{number: text for numbers, text in _ADVICE_BY_ERRNOS.items() for number in numbers},
 }
-"""What the driver's errnos mean and what to do about them.
+"""The meaning of each errno of the driver, and what to do about it.
 
-Source: the UAPI header ``axl_ioctl.h`` for the errnos, the failure modes of the ZED X → Metis
+Sources: the UAPI header ``axl_ioctl.h`` for the errnos, and the failure modes of the ZED X → Metis
 document for the advice."""
 
 
@@ -143,12 +139,12 @@ class AxlError(AcceleratorError):
     """
     An ioctl of the axl driver, or a job, failed.
 
-    ``errno`` has the driver's error number; the message also says what to do.
+    ``errno`` has the driver's error number; the message also advises what to do.
 
-    :param request: the ioctl that failed, or :data:`JOB`.
+    :param request: the name of the ioctl that failed, or :data:`JOB`.
     :param number: the errno.
-    :param detail: what the call was about.
-    :param more: a further sentence of diagnosis.
+    :param detail: the import or buffer that the call was for; empty: the message names none.
+    :param more: a further diagnosis for the end of the message.
     """
 
     def __init__(self, request: str, number: int, detail: str = '', more: str = '') -> None:
@@ -177,8 +173,7 @@ def axl_error(
     """
     Return the exception for an errno.
 
-    :param gone: whether the card no longer answers; then an input/output error means that the
-        device is lost.
+    :param gone: whether the card no longer answers; then EIO means that the device is lost.
     """
     lost = number in _OF_A_CARD_THAT_IS_GONE or (gone and number == errno.EIO)
     return (AxlGoneError if lost else AxlError)(request, number, detail, more)
@@ -188,7 +183,7 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
     """
     Return the exception for a device node that can't be opened.
 
-    :param found: a text that says which cards there are, or why there are none.
+    :param found: a text that lists this machine's cards, or gives the reason why it has none.
     """
     number = error.errno or 0
     message = f"'{path}' can't be opened: {error.strerror}; "
@@ -205,7 +200,7 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
         errno.EPERM: (
             'give the container access to the node (--device), or the user in a udev rule'
         ),
-        errno.EBUSY: f'another process has the card for itself, see lsof {path}',
+        errno.EBUSY: f'another process uses the card exclusively, see lsof {path}',
         **NO_DESCRIPTOR,
     }
     return AcceleratorError(message + hints.get(number, found))
@@ -214,7 +209,7 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
 @dataclass(frozen=True)
 class AxlCapabilities:
     """
-    What a driver can do, from its answer to QUERY or else from the ioctls that it has.
+    What a driver can do: its answer to QUERY, or what its other ioctls imply.
 
     :param level: 0: the driver has no import ioctls; 1: only the ioctls 64–66 (tight LINEAR images
         in one buffer); 2: all.
@@ -234,11 +229,7 @@ class AxlCapabilities:
         return min(self.max_in_flight, _MOST_IN_FLIGHT)
 
     def constraints(self, path: str, iommu: Iommu) -> BufferConstraints:
-        """
-        Return the constraints of frames that the card at *path* can import.
-
-        *iommu* is the IOMMU in front of it.
-        """
+        """Return the constraints of frames that the card *path*, behind *iommu*, can import."""
         return BufferConstraints(
             f'axl {path}',
             formats=self.formats or ((NV12, LINEAR),),
@@ -253,10 +244,9 @@ class AxlCapabilities:
 
 class JobFence(SyncFile):
     """
-    A job's fence: the driver's sync_file, with the job's errno made into an exception.
+    A job's fence: the driver's sync_file, whose errno :meth:`check` raises as an exception.
 
-    :param explain: a function that makes the exception for the job's errno; called only if the job
-        failed.
+    :param explain: returns the exception for the job's errno; called only if the job failed.
     :param seqno: the number that the driver gave the job; 0: the driver gave none.
     """
 
@@ -267,12 +257,11 @@ class JobFence(SyncFile):
 
     def check(self) -> None:
         """
-        Raise an error unless the job succeeded, see :class:`Fence`.
+        Raise an error unless the job succeeded, see :meth:`Fence.check`.
 
         :raises AcceleratorError: the fence has not signalled.
         :raises DeviceLostError: the card is gone.
-        :raises AxlError: the job ended with another errno; ETIMEDOUT: the device did not end it in
-            time.
+        :raises AxlError: the job failed; ETIMEDOUT: the device did not end the job in time.
         """
         try:
             super().check()
@@ -287,9 +276,9 @@ def call_driver(
     fd: OwnedFd, request: int, argument: ctypes.Structure | ctypes.c_uint32 | ctypes.c_int
 ) -> OSError | None:
     """
-    Call ``ioctl(2)``; return why it failed, or ``None``.
+    Call ``ioctl(2)``; return the error, or ``None`` if the call succeeded.
 
-    If a signal interrupts the call, call again, because an interrupted call has done nothing.
+    A call that a signal interrupted is repeated, because it has changed nothing.
     """
     failure: OSError | None = None
     for _ in range(_ATTEMPTS):
@@ -312,7 +301,7 @@ class AxlDevice:
     One open file of the driver; closing this file releases all its handles.
 
     :param path: the device node.
-    :param numbers: ioctl numbers by name, for a driver that uses others than the pinned ones.
+    :param numbers: ioctl numbers by name, where the driver differs from ``abi.IOCTL_NUMBERS``.
     :raises AcceleratorError: the node can't be opened, or is no device node;
         :class:`DeviceLostError` while the card's link is down.
     """
@@ -366,7 +355,7 @@ class AxlDevice:
 
     def query(self) -> AxlCapabilities:
         """
-        Ask the driver by QUERY; if it has no QUERY, infer the answer from its other ioctls.
+        Ask the driver for its limits by QUERY; without QUERY, infer them from its other ioctls.
 
         :raises AcceleratorError: the driver's answer makes no sense.
         """
@@ -406,10 +395,10 @@ class AxlDevice:
 
     def _has_first_generation(self) -> bool:
         """
-        Return whether the driver has the first generation of ioctls.
+        Return whether the driver has the first generation of ioctls, 64 to 66.
 
-        If the ioctls exist, the release of an invalid handle answers ENOENT, and the import of an
-        invalid descriptor EBADF; neither call changes anything.
+        If these exist, releasing an invalid handle fails with ENOENT, and importing an invalid
+        descriptor with EBADF. Neither call changes anything.
         """
         nothing = axl_abi.AxlImportFd(
             fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE)
@@ -421,7 +410,7 @@ class AxlDevice:
     def _knows(
         self, name: str, argument: ctypes.Structure | ctypes.c_uint32, refusal: int
     ) -> bool:
-        """Say whether the driver has an ioctl, so that it refuses this argument by *refusal*."""
+        """Return whether the ioctl exists; then it refuses this argument with errno *refusal*."""
         try:
             self._ioctl(name, argument)
         except AxlError as error:
@@ -460,7 +449,7 @@ class AxlDevice:
         return int(argument.handle)
 
     def submit(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int) -> JobFence:
-        """Submit a job (SUBMIT); return its fence."""
+        """Submit a job (SUBMIT); return the job's fence."""
         argument = axl_abi.AxlSubmit(
             input_handle=handle,
             result_fd=result.fileno(),
@@ -479,9 +468,9 @@ class AxlDevice:
         in_fence: SyncFile | None,
     ) -> JobFence:
         """
-        Submit a job that starts after *in_fence* (SUBMIT2).
+        Submit a job that starts once *in_fence* has signalled (SUBMIT2); return the job's fence.
 
-        The caller keeps *in_fence*. For the rest see :meth:`submit`.
+        The caller still owns *in_fence*.
         """
         argument = axl_abi.AxlSubmit2(
             struct_size=ctypes.sizeof(axl_abi.AxlSubmit2),

@@ -16,9 +16,9 @@
 """
 Declare accelerator axl, and engine ``axl`` of a manifest.
 
-A model of this engine is already on the card; its result is one buffer that only the manifest
-describes. The accelerator's own module is imported only when it is opened, because every node
-imports this module when it starts.
+A model of this engine is already on the card. It writes its result into one buffer, which only the
+manifest describes. Every node imports this module when it starts; therefore only :meth:`Axl.open`
+imports the accelerator's own module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LARGEST_TENSOR = 1 << 30
 
 
 class AxlRules(EngineRules):
-    """Engine ``axl``: the manifest describes each output completely; outputs don't overlap."""
+    """Rules for manifests of engine ``axl``: each output has a dtype and a shape; none overlap."""
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
         if outputs is None:
@@ -89,7 +89,7 @@ ENTRIES = 512
 """
 The highest number of cached imports; all cameras together have fewer buffers.
 
-Each import needs at least one descriptor, and a range of device addresses.
+The cache is limited because each import takes a descriptor or more and device addresses.
 """
 
 
@@ -100,7 +100,7 @@ def _numbers(entries: Sequence[str]) -> dict[str, int]:
 
 
 class Axl(Accelerator):
-    """See :class:`~zc_perception.npu.axl.accelerator.AxlAccelerator`."""
+    """Declare accelerator axl; :mod:`~zc_perception.npu.axl.accelerator` implements it."""
 
     ENGINES = (AXL,)
     PARAMETERS = (
@@ -154,9 +154,9 @@ class Axl(Accelerator):
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
         """
-        Return the constraints that this machine's card would have, see :class:`Accelerator`.
+        Ask this machine's card for its constraints, see :meth:`Accelerator.foreseen`.
 
-        ``None``: there is no card to ask, or its driver has no ioctls to import frames.
+        :returns: ``None`` if no card answers, or its driver has no ioctls to import frames.
         """
         from zc_perception.npu.axl.device import AxlDevice
 
@@ -175,9 +175,9 @@ class Axl(Accelerator):
     @classmethod
     def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
         """
-        Open the card, see :class:`Accelerator`.
+        Open the card, see :meth:`Accelerator.open`.
 
-        The ledger counts nothing here, because the CPU doesn't read the pixels.
+        *ledger* is not used, because the CPU makes no pass over the pixels.
         """
         module = importlib.import_module('zc_perception.npu.axl.accelerator')
         accelerator: Accelerator = module.AxlAccelerator(values)

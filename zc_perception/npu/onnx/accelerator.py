@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The ``onnx`` accelerator: runs models on the CPU or an ONNX Runtime provider, in its own thread.
+The ``onnx`` accelerator: run models on the CPU or an ONNX Runtime provider, in one own thread.
 
-:class:`OnnxEngine` runs a model's file with ONNX Runtime. :class:`HogEngine` runs OpenCV's people
-detector, which needs no model's file.
+:class:`OnnxEngine` runs a model file with ONNX Runtime. :class:`HogEngine` runs OpenCV's people
+detector, which needs no model file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from zc_perception.pixel.layout import ImageLayout
 
 class HogEngine(Engine):
     """
-    OpenCV's HOG people detector on the frame's luma.
+    Run OpenCV's HOG people detector on the luma of each frame.
 
     :raises ConfigError: the installed OpenCV has no HOG detector (version 5 dropped it).
     """
@@ -73,11 +73,10 @@ class HogEngine(Engine):
 
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         """
-        Run the detector, see :class:`Engine`.
+        Run the detector on one frame, see :meth:`Engine.run`.
 
         The only output has shape (n, 6); a row is x0, y0, x1, y1, score, class. The SVM's distance
-        d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers
-        expect.
+        d > 0 has no upper bound. Subscribers expect scores in 0..1, so the score is 1 - exp(-d).
         """
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             self._converter = (
@@ -101,7 +100,7 @@ class HogEngine(Engine):
 
 
 CPU = 'CPUExecutionProvider'
-# Types whose names in ONNX and NumPy differ.
+# ONNX's types whose names differ in NumPy.
 _NAMES = {'float': 'float32', 'double': 'float64'}
 # The package to install for each provider that the plain onnxruntime package lacks.
 _PACKAGES = {
@@ -111,8 +110,8 @@ _PACKAGES = {
     'QNN': 'onnxruntime-qnn',
     'VitisAI': "AMD's Ryzen AI or Vitis AI",
 }
-# The values that a model's extra inputs get, so that the model returns boxes in pixels of its
-# picture input.
+# Functions that return the value of each extra input (see BESIDES). These values make the model
+# return boxes in pixels of its picture input.
 _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
     zip(
         BESIDES,
@@ -121,9 +120,9 @@ _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
     )
 )
 _TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
-# Where in ONNX Runtime's own source an error was raised.
+# The start of ONNX Runtime's error messages: its own code and source line, of no use to users.
 _PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
-# ONNX Runtime's names of the memory that a provider with its own memory computes in.
+# ONNX Runtime's name of the device memory of each provider that doesn't compute in host memory.
 _MEMORIES = {
     'CUDAExecutionProvider': 'cuda',
     'TensorrtExecutionProvider': 'cuda',
@@ -142,13 +141,13 @@ class OnnxEngine(TensorEngine):
     """
     One model that ONNX Runtime runs.
 
-    :param entries: the entries of parameter ``providers``.
+    :param entries: the value of parameter ``providers``.
     :param threads: the number of CPU threads; 0: one per core.
     :ivar provider: the provider that runs most of the model's nodes.
     :ivar nodes: how many nodes each provider runs; empty if this release of ONNX Runtime doesn't
         report it.
-    :raises ConfigError: onnxruntime isn't installed or has no such provider, or the file is no
-        model or doesn't fit its manifest.
+    :raises ConfigError: onnxruntime isn't installed or lacks a provider, or the file is no ONNX
+        model, or it doesn't fit its manifest.
     """
 
     def __init__(
@@ -199,7 +198,7 @@ class OnnxEngine(TensorEngine):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
-        # Workers that spin while they wait would take the CPU from the camera's thread.
+        # Worker threads that spin while they wait would take the CPU from the camera's thread.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
         options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
         try:
@@ -223,8 +222,8 @@ class OnnxEngine(TensorEngine):
             if name not in self._providers:
                 raise ConfigError(
                     f"parameter 'providers' has '{name}', which can't be used on this machine "
-                    f'with options {given}: ONNX Runtime left it out, and has written why on '
-                    'stderr; correct that, or take it from the list'
+                    f'with options {given}: ONNX Runtime left it out and wrote the reason to '
+                    'stderr; remove the cause, or remove the provider from the parameter'
                 )
         return session
 
@@ -247,7 +246,7 @@ class OnnxEngine(TensorEngine):
         return next(name for name in inputs if name not in besides), besides
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
-        """Return what the manifest says about each output of the file."""
+        """Return the manifest's entry for each output of the file, ``None`` without an entry."""
         outputs = {output.name: output for output in self._session.get_outputs()}
         names = list(outputs)
         for index, spec in enumerate(manifest.tensors):
@@ -282,7 +281,7 @@ class OnnxEngine(TensorEngine):
 
     def infer_blank(self) -> Outputs:
         """
-        Run an input of zeros, see :class:`TensorEngine`.
+        Run the model on zeros, see :meth:`TensorEngine.infer_blank`.
 
         :raises ConfigError: ONNX Runtime can't run the model.
         """
@@ -304,11 +303,12 @@ class OnnxEngine(TensorEngine):
 
 class _Bound:
     """
-    A session whose input lies in a device's memory, allocated once.
+    Run a session whose inputs lie in the device's memory; they are allocated only once.
 
     Each output is copied once, from the device's memory to the host's.
 
-    :param place: the name of the memory, and the device's number.
+    :param picture: the name of the input that gets the frame's picture.
+    :param place: ONNX Runtime's name of the memory, and the device's number.
     """
 
     def __init__(
@@ -330,9 +330,9 @@ class _Bound:
         self._outputs = [output.name for output in session.get_outputs()]
 
     def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
-        """Run the tensor; block until the outputs are there. These belong to the caller."""
+        """Run the session on the picture; block until it ends. The caller owns the outputs."""
         self._picture.update_inplace(tensor)
-        # Bind the outputs anew, because their sizes may differ from those of the last run.
+        # Bind the outputs again, because their sizes may differ from those of the last run.
         self._binding.clear_binding_outputs()
         for name in self._outputs:
             self._binding.bind_output(name, *self._place)
@@ -342,20 +342,20 @@ class _Bound:
 
 
 def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
-    """Return an output in a type that heads can read; other types of number become float32."""
+    """Return an output for the heads; types that they can't read are converted to float32."""
     if values.dtype not in DTYPES:
         values = values.astype(np.float32)
     return RawTensor(values) if spec is None else spec.raw(values)
 
 
-# The longest time for loading a model: some providers compile it for their device, which takes
-# minutes.
+# The longest time for loading a model. Some providers compile the model for their device first,
+# which takes minutes.
 _LOAD_TIMEOUT_S = 600.0
 
 
 class OnnxAccelerator(Onnx):
     """
-    See :class:`Onnx`. This class owns the thread ``onnx-accelerator``.
+    Run models in the thread ``onnx-accelerator``, which this class owns.
 
     :param ledger: counts the CPU's pass over each frame's pixels.
     :param values: as :meth:`own` of :class:`Onnx` returns them.
@@ -397,10 +397,10 @@ class OnnxAccelerator(Onnx):
         self._facts = {
             **self._threads,
             'provider': first,
-            'nodes_on_cpu': share if nodes else 'this ONNX Runtime does not tell',
+            'nodes_on_cpu': share if nodes else 'not reported by this ONNX Runtime',
         }
         asked = ', '.join(name for name, _ in parse_providers(self._values['providers']))
-        by_cpu = f'{share} nodes of model {model} run on the CPU, as {asked} does not take them'
+        by_cpu = f'{share} nodes of model {model} run on the CPU, as {asked} does not support them'
         self._notices = (by_cpu,) if asked not in ('', CPU) and nodes[CPU] else ()
         return engine
 

@@ -16,8 +16,8 @@
 """
 Declare accelerator onnx.
 
-The accelerator's own module is imported only when it is opened, because every node imports this
-module when it starts.
+Every node imports this module when it starts. Therefore only :meth:`Onnx.open` imports the
+accelerator's own module, which loads OpenCV and ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONSTRAINTS = reads_by_cpu('onnx accelerator')
 
 
 class OnnxRules(EngineRules):
-    """Engine ``onnx``: an ONNX file, whose input has a fixed size."""
+    """Rules for manifests of engine ``onnx``: int8 inputs need key ``scale``."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
         if given.get('dtype') == 'int8' and given.get('scale') is None:
@@ -60,7 +60,7 @@ OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
 
 def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
     """
-    Return the name and the options of each entry of parameter ``providers``.
+    Return the provider's name and options of each entry of parameter ``providers``.
 
     :raises ConfigError: an entry can't be parsed.
     """
@@ -80,7 +80,7 @@ def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
 
 
 class Onnx(Accelerator):
-    """See :class:`~zc_perception.npu.onnx.accelerator.OnnxAccelerator`."""
+    """Declare accelerator onnx; :mod:`~zc_perception.npu.onnx.accelerator` implements it."""
 
     ENGINES = (ONNX, OPENCV_HOG)
     PARAMETERS = (
