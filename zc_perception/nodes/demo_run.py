@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Run camera, detector and overlay for a while, watch their topics as a plain subscriber, report.
-
-This is what ``zc_demo`` does, see :mod:`~zc_perception.nodes.demo`.
-"""
+"""Implements ``zc_demo``: runs camera, detector and overlay, and writes a report."""
 
 from __future__ import annotations
 
@@ -62,7 +58,7 @@ _REMEMBERED = 64
 
 
 def _check_folder(folder: Path) -> None:
-    """Make the folder for the results, and check that they can be written there."""
+    """Make the folder for the results, and check that both files can be written there."""
     try:
         if os.path.lexists(folder) and not folder.is_dir():
             raise ConfigError(f"--out '{folder}' is not a folder; name another folder")
@@ -76,7 +72,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def overrides_from(options: argparse.Namespace) -> Overrides:
-    """Return the nodes' parameters that the command line sets."""
+    """Return the parameters of capture and inference node that the command line sets."""
     capture = {
         'camera': options.camera,
         'width': options.width,
@@ -99,7 +95,7 @@ def overrides_from(options: argparse.Namespace) -> Overrides:
 
 
 class Truth:
-    """Remembers the detections of each frame, and compares them with the objects in the scene."""
+    """Keeps recent detections by frame, and compares them with the true objects of a scene."""
 
     def __init__(self, scene: RoadScene | None) -> None:
         self._scene = scene
@@ -107,7 +103,7 @@ class Truth:
         self._lock = threading.Lock()
 
     def observe(self, entry: InFlight, found: Detections) -> None:
-        """Remember a frame's detections; called for each frame that has a result."""
+        """Keep a frame's detections; called on the scheduler's thread."""
         data = entry.frame.data
         with self._lock:
             self._recent[data.header.stamp_ns] = data.sequence, found
@@ -116,9 +112,9 @@ class Truth:
 
     def boxes_iou_min(self, stamp: int) -> float | None:
         """
-        Return the smallest IoU of a frame's boxes with the scene's objects.
+        Return the smallest IoU of a frame's boxes with the scene's objects of the same class.
 
-        ``None``: no box.
+        ``None``: the frame has no box or is forgotten, or the scene is unknown.
         """
         with self._lock:
             entry = self._recent.get(stamp)
@@ -138,10 +134,9 @@ class Truth:
 
 class Watcher(Node):
     """
-    A plain subscriber, which uses only standard messages.
+    A plain subscriber of standard messages, which keeps the best annotated picture.
 
-    It keeps the annotated picture on which the detector was most certain. If some pictures have at
-    least :data:`_ENOUGH_BOXES` boxes, only these are compared. The kept picture is the one whose
+    The best picture has the most boxes, counted up to :data:`_ENOUGH_BOXES`; among equals, its
     lowest score is the highest. The choice doesn't depend on whether the boxes are right.
     """
 
@@ -174,7 +169,7 @@ class Watcher(Node):
         return self._image_subscription is not None
 
     def want_picture(self) -> None:
-        """Subscribe to the annotated picture; pictures are drawn only from now on."""
+        """Subscribe to annotated pictures; without a subscriber, the overlay draws none."""
         if self._image_subscription is None:
             self._image_subscription = self.create_subscription(
                 Image, 'detections/image', self._on_image, QoSProfile(depth=1)
@@ -194,7 +189,7 @@ class Watcher(Node):
 
 
 def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
-    """Return the latencies of both nodes in milliseconds, by stage."""
+    """Return p50 and p99 of each stage of capture and inference node, in milliseconds."""
     found: dict[str, dict[str, float]] = {}
     for latencies in (graph.capture.latencies, graph.inference.latencies):
         for stage, percentiles in latencies.summary().items():
@@ -231,14 +226,14 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
 
 
 class Progress:
-    """A progress line: a terminal shows it in place, other outputs get a new line each 2 s."""
+    """Prints progress: a terminal updates one line; other outputs get a new line each 2 s."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
         self._last = 0.0
 
     def show(self, text: str) -> None:
-        """Show *text*, unless the line was shown just before."""
+        """Print *text*, unless another text was printed just before."""
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
@@ -249,7 +244,7 @@ class Progress:
             )
 
     def end(self) -> None:
-        """End the progress line with a line break."""
+        """End a terminal's progress line with a line break."""
         if self._live:
             print()
 
@@ -261,7 +256,7 @@ def _run(
     group: NodeGroup,
     stop: Interruption,
 ) -> float:
-    """Run until the end, a signal, or the limit; return the seconds from first to last frame."""
+    """Run until end, signal or limit; return the seconds from first to last processed frame."""
     progress = Progress()
     started = time.monotonic()
     first = last = 0.0
@@ -286,7 +281,7 @@ def _run(
         )
         if fraction >= 1.0 or graph.drained:
             break
-    # Wait, because the latest message is still on its way to the plain subscriber.
+    # Wait for the last detections and a picture, which are still on their way to the watcher.
     deadline = time.monotonic() + _DRAIN_S
     while time.monotonic() < deadline and not stop.wait(0.02):
         ended = graph.capture.finished
@@ -323,7 +318,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the whole program; return 0 after a whole run or a signal."""
+    """Run the program; return the exit code: 0 after a complete run or a signal."""
     _check_folder(options.out)
     # Keep the demo off the network, unless its user has set this variable.
     os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
@@ -367,7 +362,7 @@ def _nothing_written() -> int:
 
 
 def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> str:
-    """Write the results; return what to tell about them."""
+    """Write the result files; return a sentence that names them."""
     summary_path, picture_path = folder / _SUMMARY, folder / _PICTURE
     write_whole(summary_path, json.dumps(summary, indent=2) + '\n')
     if watcher.picture is not None:

@@ -14,14 +14,13 @@
 # limitations under the License.
 
 """
-Run nodes as a program, with ROS context, executor, signals, one-line errors and clean end.
+Run nodes as a program: ROS context, executor, signals, one-line errors, orderly end.
 
-The program also reports to systemd whether it works (:func:`serve`). systemd's watchdog must
-restart a program that hangs, but not one whose camera is unplugged: a restart would not help, and
-would remove the diagnostics that say what is wrong. So the watchdog is fed while the nodes make
-progress, and also while they know why they make none: the camera is unplugged, the card recovers,
-the node was not activated. A "worry" is a fault that nothing else reports: a thread or an executor
-that hangs.
+The program also feeds systemd's watchdog (:func:`serve`). The watchdog must restart a program that
+hangs, but not one whose camera is unplugged: a restart would not help, and would lose the
+diagnostics with the reason. So the watchdog is fed while the nodes make progress or have a known
+reason for making none: the camera is unplugged, the card recovers, the node was not activated.
+A "worry" is a fault with no other report: a thread or an executor hangs.
 """
 
 from __future__ import annotations
@@ -62,16 +61,16 @@ from zc_perception.terminal import Interrupted, interruptions
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
-# The interpreter's switch interval: after this time a thread that runs Python code hands the
-# interpreter's lock to a waiting thread, such as a camera's thread. CPython's default is 5 ms.
+# The interpreter's switch interval: a thread running Python code yields to a waiting thread, such
+# as a camera's, after this time. CPython's default is 5 ms.
 _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """An executor that goes on if an entity is destroyed while it waits; rclpy's own would end."""
+    """An executor that survives the destruction of an entity it waits for; rclpy's would end."""
 
     def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
-        """Wait as rclpy does; if an entity was destroyed meanwhile, wait again."""
+        """Wait as rclpy does; after :class:`InvalidHandle` wait again."""
         for _ in range(_MAX_WAITS_IN_VAIN):
             with contextlib.suppress(InvalidHandle):
                 return super().wait_for_ready_callbacks(*arguments, **options)
@@ -81,11 +80,10 @@ class _Executor(SingleThreadedExecutor):
 
 class ExecutorThread:
     """
-    Spins a SingleThreadedExecutor on a separate thread: the main thread handles signals.
+    Spins an executor on a separate thread, because the main thread handles signals.
 
-    rclpy's ``shutdown`` does not wait for the spinning thread, although its documentation says so.
-    It destroys the guard conditions at once, and the thread may still use one. So the thread is
-    ended first, and the executor is shut down when no thread spins it any more.
+    rclpy's ``shutdown`` does not wait for the spinning thread, against its documentation: it
+    destroys guard conditions that the thread may still use. So :meth:`stop` ends the thread first.
     """
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
@@ -97,7 +95,7 @@ class ExecutorThread:
         self._thread = threading.Thread(target=self._spin, name='executor', daemon=True)
 
     def start(self) -> None:
-        """Start spinning."""
+        """Start the thread."""
         self._thread.start()
 
     def _spin(self) -> None:
@@ -113,15 +111,14 @@ class ExecutorThread:
 
     def stop(self) -> None:
         """
-        End the thread.
+        End the thread, then shut the executor down.
 
-        If a callback runs longer than :data:`_CALLBACK_ENDS_S`, the thread is left; what it raises
-        later is no failure.
+        If a callback runs longer than :data:`_CALLBACK_ENDS_S`, abandon the thread; its later
+        exceptions are ignored.
         """
         self._ending = True
         if self._thread.is_alive():
-            # spin_once() returns only after it ran a task, so give it one; if it were only woken,
-            # it would wait again.
+            # spin_once() returns only after it has run a task, so give it an empty one.
             call_soon(self.executor, lambda: None)
             self._thread.join(timeout=_CALLBACK_ENDS_S)
         if self._thread.is_alive():
@@ -135,10 +132,10 @@ def ros_context(
     args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False
 ) -> Iterator[rclpy.Context]:
     """
-    Return *context*, or a new context, initialised.
+    Yield *context*, or a new one, initialised; shut it down at the end.
 
-    :param tolerant: whether an unknown parameter of a bare ``-p`` is only a warning.
-    :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
+    :param tolerant: warn about an unknown parameter of ``-p`` without node name; don't raise.
+    :raises ConfigError: a ROS argument of the command line or a parameter file is wrong.
     """
     context = context or rclpy.Context()
     raised = _raise_descriptor_limit()
@@ -146,9 +143,9 @@ def ros_context(
     try:
         remove_ros_args(
             ['', *(args or ())]
-        )  # raises an error for wrong arguments; init alone would also write to stderr
+        )  # for a wrong argument this raises; init would also write to stderr
         init_without_signal_handlers(context, None if args is None else list(args))
-    except Exception as error:  # rclpy has several exception classes for this error
+    except Exception as error:  # rclpy raises several classes for a wrong argument
         raise explain_ros_arguments(args or (), error) from error
     remember_command_line(context, CommandLine(args or (), tolerant=tolerant))
     STARTUP.reached('ros')
@@ -161,10 +158,10 @@ def ros_context(
 
 def _raise_descriptor_limit() -> str:
     """
-    Raise the soft limit of descriptors to the hard one; return a sentence for the log.
+    Raise the soft limit of file descriptors to the hard limit; return a sentence for the log.
 
-    Every buffer of every camera and every fence is a file descriptor. The usual soft limit of
-    1,024 exists for programs that call ``select()``, which this package does not.
+    Each buffer and each fence needs a descriptor. The usual soft limit of 1,024 protects programs
+    that call ``select()``; this package doesn't call it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -173,10 +170,10 @@ def _raise_descriptor_limit() -> str:
 
 class NodeGroup:
     """
-    Nodes on one executor; as a context manager it stops and destroys them at its end.
+    Nodes on one executor; the end of the ``with`` block stops and destroys them.
 
-    :param nodes: producers first.
-    :param on_failure: called on the executor's thread when a callback's exception has ended it.
+    :param nodes: producers come first.
+    :param on_failure: called on the executor's thread after an exception in a callback ended it.
     """
 
     def __init__(
@@ -198,9 +195,10 @@ class NodeGroup:
         """
         Start the nodes, consumers first, so that consumers miss no frame.
 
-        All cameras start at nearly the same time, because they are open already.
+        Configure all nodes before any is activated, so that all cameras begin at nearly the same
+        time.
 
-        :param check: called before each node starts; if it raises, the start ends.
+        :param check: called before each step; an exception that it raises ends the start.
         """
         for node in reversed(self.nodes):
             check()
@@ -212,11 +210,11 @@ class NodeGroup:
 
     @property
     def failure(self) -> str | None:
-        """The traceback of the exception that ended the executor; ``None``: none did."""
+        """The traceback of the exception that ended the executor; ``None``: it runs."""
         return self._spinner.failure
 
     def liveness(self) -> Liveness:
-        """Return the object that reports whether the nodes and their executor make progress."""
+        """Return an object that checks whether the nodes and their executor make progress."""
         return Liveness(lambda: self.nodes, {'the executor': self.soon})
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -235,8 +233,8 @@ class NodeGroup:
             node.destroy_node()
 
 
-# systemd recommends to feed the watchdog at half of its timeout. Here it is fed more often, so
-# that one message may be late on a loaded machine.
+# systemd recommends to feed the watchdog twice per timeout. Feed it more often, because a message
+# may come late on a loaded machine.
 _PER_TIMEOUT = 3.0
 
 
@@ -246,13 +244,13 @@ def serve(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
     """
-    Wait for the end; meanwhile tell systemd that the program is ready and works.
+    Wait for the end of the program; meanwhile report to systemd that it is ready and works.
 
-    If ``$WATCHDOG_USEC`` is set, the process feeds the watchdog, whatever ``$WATCHDOG_PID`` is,
-    because a service's main process may be ``ros2 launch``, which doesn't support sd_notify.
+    If ``$WATCHDOG_USEC`` is set, feed the watchdog. Ignore ``$WATCHDOG_PID``: it may be the id of
+    ``ros2 launch``, the service's main process, which doesn't support sd_notify.
 
-    :param wait: waits the given seconds (``None``: without limit); returns whether the program has
-        to end.
+    :param wait: waits the given seconds (``None``: without limit); returns whether the program
+        must end.
     :param worry: returns why the program hangs, see :meth:`Liveness.worry`; empty: it works.
     """
     notify('READY=1')
@@ -275,26 +273,26 @@ def serve(
 
 
 def notify(message: str) -> None:
-    """Send a message to the service manager; do nothing if it is absent or doesn't read."""
+    """Send a message to the service manager; do nothing if there is none or it doesn't read."""
     address = os.environ.get('NOTIFY_SOCKET', '')
     if address.startswith(('/', '@')):
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as speaking,
         ):
-            # In the variable an abstract address begins with @ instead of a NUL.
+            # A leading @ in the variable stands for the NUL of an abstract address.
             speaking.sendto(message.encode(), f'\0{address[1:]}' if address[0] == '@' else address)
 
 
 class Liveness:
     """
-    Whether the nodes of a process and their executors make progress.
+    Checks whether the nodes of a process and their executors make progress.
 
-    It looks at the nodes each time it is asked. It takes no lock of the nodes, because it must not
-    hang when a node hangs.
+    Each call of :meth:`worry` checks anew. It takes no lock of a node, because it must not hang
+    when a node hangs.
 
     :param nodes: returns the present nodes.
-    :param executors: by name, a function that makes an executor run a given function soon.
+    :param executors: maps a name to a function that makes this executor call a given function.
     """
 
     def __init__(
@@ -308,10 +306,10 @@ class Liveness:
         self._monotonic = monotonic
         self._asked: dict[str, float] = {}
         self._seen: dict[str, tuple[int, float]] = {}
-        """By node, its latest progress, and since when the progress has had this value."""
+        """By node, its latest progress and the time since which the value is the same."""
 
     def worry(self) -> str:
-        """Return a sentence about a thread or executor that hangs; empty: none does."""
+        """Return a sentence about each hanging executor or node; empty: none hangs."""
         return '; '.join([*self._look_at_executors(), *self._look_at_nodes()])
 
     def _look_at_executors(self) -> list[str]:
@@ -346,14 +344,14 @@ def run_program(
     options: argparse.Namespace,
 ) -> int:
     """
-    Run until a signal; return the exit code.
+    Run nodes until a signal; return the exit code.
 
     The code is 0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` (with one line on stderr)
-    after an error that the user can mend, and 1 after a bug.
+    after a user's mistake, and 1 after a bug.
 
-    :param build: makes the nodes. Between two nodes whose making takes long it calls its second
-        argument, which raises if a signal came; *build* passes this exception on.
-    :param options: the program's options, of which ``unknown_parameters`` is used here.
+    :param build: makes the nodes; it calls its second argument between slow steps. That raises
+        after a signal, and *build* passes this exception on.
+    :param options: the program's options; only ``unknown_parameters`` is used.
     """
     STARTUP.reached('imports')
     with interruptions(for_good=True) as stop:

@@ -16,8 +16,8 @@
 """
 The node of ``zc_record``: records frames and other topics without slowing a camera.
 
-Frames are recorded with every bit. Other topics are found in the ROS graph by their names; they
-may have any type, because their messages are recorded as serialised bytes.
+Frames are recorded without loss. Other topics are found in the ROS graph by name; they may have
+any type, because their messages are recorded as serialised bytes.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from zc_perception.nodes.triggers import TriggerService
 from zc_perception.observe.diagnostics import ERROR, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
-# How often new topics are looked for. It is short, because messages that are published before a
-# topic is found are lost.
+# Period of the search for new topics. It is short, because messages published before their topic
+# is found are lost.
 _LOOK_S = 0.1
 _MESSAGES = 100
 _RULE = '=' * 80
@@ -76,7 +76,7 @@ def message_class(msgtype: str) -> type[Any]:
 
 
 def definition_of(kind: type[Any]) -> str:
-    """Return a message type's definition in the form of ``.msg`` files, from its Python class."""
+    """Return a message type's definition as in ``.msg`` files, made from its Python class."""
     texts, waiting, known = [], [kind], {kind}
     while waiting:
         each = waiting.pop(0)
@@ -99,7 +99,7 @@ def definition_of(kind: type[Any]) -> str:
 
 
 def offered_qos(profiles: Sequence[QoSProfile]) -> str:
-    """Return the publishers' QoS in rosbag2's form; rosbag2 plays the topic with this QoS."""
+    """Return the publishers' QoS as rosbag2 writes it; rosbag2 replays the topic with it."""
     found = [
         {
             'history': int(profile.history),
@@ -131,9 +131,9 @@ class RecordedTopics:
     """
     Subscribes to the wanted topics as soon as they appear in the ROS graph.
 
-    :param names: names relative to the node's namespace; ``*`` stands for any part of a name.
-    :param take: called on the executor's thread with each serialised message, its time of arrival,
-        and *latched*: whether late subscribers get the message, too.
+    :param names: topic names; a relative name gets the node's namespace; ``*`` matches any text.
+    :param take: called on the executor's thread with topic, serialised message, time of arrival in
+        ns, and *latched*: whether the message should be kept for late subscribers.
     :param warn: called with the reason why a topic can't be recorded.
     """
 
@@ -149,7 +149,7 @@ class RecordedTopics:
         self._take = take
         self._warn = warn
         self._readers: dict[str, Any] = {}
-        self._look()  # note the topic first, so that no other thread subscribes to it, too
+        self._look()  # before the watch starts, so that no other thread runs this at the same time
         self._watch = LOOKOUT.watch(_LOOK_S, self._look)
 
     def _resolved(self, name: str) -> str:
@@ -159,7 +159,7 @@ class RecordedTopics:
 
     @property
     def names(self) -> list[str]:
-        """The names of the topics that are recorded."""
+        """Sorted names of the topics that are recorded now."""
         return sorted(self._readers)
 
     def _look(self) -> None:
@@ -180,7 +180,7 @@ class RecordedTopics:
         except ImportError as error:
             self._warn(f"topic '{name}' is not recorded: {error}; install its package here")
             return
-        # Choose a QoS that suits all publishers of the topic, by rosbag2's rules.
+        # By rosbag2's rules: choose a QoS that is compatible with all publishers of the topic.
         latched = _is_latched(offers)
         careful = all(each.reliability == ReliabilityPolicy.RELIABLE for each in offers)
         qos = QoSProfile(
@@ -207,8 +207,8 @@ class RecordedTopics:
 
 
 _WAIT_S = 0.1
-# The node copies each frame at once and releases it. So it holds at most the frame that it is
-# copying and the next frame.
+# The node copies each frame at once and releases it, so it holds the frame being copied and at
+# most one more.
 _HELD = 2
 _DEPTH = 16
 RECORDING = Part(
@@ -230,8 +230,8 @@ RECORDING = Part(
     Row(
         lambda s: s.rung == ROS_MESSAGE,
         WARN,
-        'frames come as messages, converted: the recording is not what the camera gave',
-        "record on the camera's host, and let nobody else publish there",
+        'frames come as converted messages: the recording differs from what the camera gave',
+        "record on the camera's host, and let no other node publish image_raw",
     ),
     Row(lambda s: s.finished, OK, 'finished'),
     well='recording',
@@ -251,7 +251,7 @@ BLACK_BOX = Part(
         lambda s: not s.videos,
         WARN,
         (
-            'nothing is kept: no encoder publishes one of its '
+            'nothing is kept: no encoder publishes one of the '
             'topics as foxglove_msgs/CompressedVideo'
         ),
         'start an encoder for the cameras, and name its topics in parameter topics',
@@ -262,10 +262,10 @@ BLACK_BOX = Part(
 
 class RecorderNode(PerceptionNode):
     """
-    Subscribes to ``image_raw`` (type-adapted) and to plain topics, and records them.
+    Records the frames of ``image_raw`` (type-adapted), and messages of other topics.
 
-    :param on_finished: called once, on the recorder's thread, when all wanted frames are recorded
-        or the disk has failed.
+    :param on_finished: called once, on the recorder's thread, when all requested frames are
+        recorded or writing to the disk has failed.
     """
 
     SPECS = NODES['recorder']
@@ -294,7 +294,7 @@ class RecorderNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Open the folder, and make the subscription, which takes no frames before activation."""
+        """Open the folder, and subscribe to frames, which come only after activation."""
         path = self.parameters['path']
         if not path:
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")
@@ -315,7 +315,7 @@ class RecorderNode(PerceptionNode):
             self.get_logger().info(sentence)
         if not self.parameters['frames']:
             return
-        # The recorder accepts every pixel format, because it writes the bytes unchanged.
+        # Every pixel format suits, because the bytes are written unchanged.
         needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
         self._subscription = subscribe_frames(
             self,
@@ -329,7 +329,7 @@ class RecorderNode(PerceptionNode):
 
     @property
     def recorder(self) -> Recorder:
-        """The object that writes the recording, from the first configuring on."""
+        """The object that writes the recording; it exists once the node was configured."""
         if self._recorder is None:
             raise self.lacks('recording')
         return self._recorder
@@ -372,7 +372,7 @@ class RecorderNode(PerceptionNode):
             self._on_finished()
 
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
-        """Record a message; called on the executor's thread."""
+        """Record or keep a message; called on the executor's thread."""
         if self._box is not None:
             self._box.take(topic, content, log_ns, latched)
         elif self._flowing:
@@ -388,7 +388,7 @@ class RecorderNode(PerceptionNode):
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
-        # a failed disk is reported once, at the end of the recording
+        # Don't log this for each frame of a failed disk: the recording's end reports that once.
         if not kept and not self.recorder.failed:
             self._warn(f'frame {frame.data.sequence} was left out: {self._reason()}', 'left out')
 
@@ -400,16 +400,16 @@ class RecorderNode(PerceptionNode):
 
     @property
     def finished(self) -> bool:
-        """See the method of the same name in :class:`PerceptionNode`."""
+        """Whether all requested frames are recorded, or the disk has failed."""
         return self._finished
 
     @property
     def failed(self) -> bool:
-        """Whether the disk failed during the last recording."""
+        """Whether writing to the disk failed in the latest recording."""
         return self._recorder is not None and self._recorder.failed
 
     def collect_diagnostics(self) -> list[Status]:
-        """Report the state, the numbers of written and lost frames, and the link."""
+        """Return the statuses of lifecycle, recording or black box, and link of frames."""
         found = [self.lifecycle_status()]
         if self._box is not None:
             found.append(self._box_status(self._box))
@@ -453,7 +453,7 @@ class RecorderNode(PerceptionNode):
         )
 
     def _deactivate(self) -> None:
-        """Stop taking frames, but keep the file open for the next activation."""
+        """Stop taking frames and messages; the file stays open for the next activation."""
         if self._topics is not None:
             self._topics.close()
             self._topics = None
@@ -465,7 +465,7 @@ class RecorderNode(PerceptionNode):
         self._thread = None
 
     def _cleanup(self) -> None:
-        """Write all frames that were copied; give up if the disk is stuck."""
+        """Write all frames that were copied and close the file; give up on a stuck disk."""
         if self._subscription is not None:
             self._subscription.destroy()
             self._subscription = None

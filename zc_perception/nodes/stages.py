@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Topics that the inference node makes from the detections, after it has published ``detections``.
+Topics that the inference node makes from detections, after it has published ``detections``.
 
-These are ``detections_3d`` and its markers while there is a depth topic, ``detections/masks``
-(which pixel belongs to which detection) and ``detections/annotations`` (which Foxglove draws over
-a picture). Masks and annotations come from the scheduler's thread, while there is a subscriber.
+``detections_3d`` and its markers are made while there is a depth topic. ``detections/masks``
+(maps pixels to detections) and ``detections/annotations`` (Foxglove draws these over a picture)
+are made on the scheduler's thread, while they have a subscriber.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from zc_perception.observe.metrics import RecentCount
 _SPACE, _MARKERS = 'detections_3d', 'detections_3d/markers'
 _MASKS, _ANNOTATIONS = 'detections/masks', 'detections/annotations'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
-# Detections wait for their depth picture, and depth pictures for their detections. At most this
-# many of each wait; depth pictures are large.
+# How many detections may wait for their depth picture, and how many depth pictures for their
+# detections. The second number is lower, because depth pictures are large.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
@@ -82,12 +82,12 @@ SPACE = Part(
         'no depth picture came lately on {topic}',
         'look at its name: ros2 topic info {topic}',
     ),
-    # If half of the depth pictures or more find their frame, the depth camera is only slower than
-    # the camera. This is no fault.
+    # If at least half of the depth pictures match a frame, the depth camera only has a lower rate,
+    # which is no fault.
     Row(
         lambda s: s.alone > s.placed and s.depths > 2 * s.placed,
         WARN,
-        '{alone} frames lately had no depth picture of their very stamp',
+        '{alone} frames lately had no depth picture with exactly their stamp',
         'take depth and colour from one device, or from a driver that gives both the same stamp',
     ),
     well='{placed} frames lately with boxes in space',
@@ -99,11 +99,7 @@ def _publisher(node: Node, kind: type[Any], topic: str, depth: int) -> Any:
 
 
 class BoxesInSpace:
-    """
-    Makes 3D boxes from detections and depth pictures with exactly the same stamp.
-
-    The executor's thread does this work.
-    """
+    """Makes 3D boxes from detections and the depth picture of the same stamp."""
 
     def __init__(self, node: Node, topic: str) -> None:
         self._node = node
@@ -132,7 +128,7 @@ class BoxesInSpace:
             self._node.destroy_publisher(publisher)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take a frame's detections, on the hot path; the executor's thread makes the 3D boxes."""
+        """Keep a frame's detections; the executor's thread joins them with the depth picture."""
         data = entry.frame.data
         with self._lock:
             self._counts['seen'] += 1
@@ -161,7 +157,7 @@ class BoxesInSpace:
         self._join()
 
     def _join(self) -> None:
-        """Publish 3D detections for each frame whose depth picture has come, oldest first."""
+        """Publish 3D detections of all frames whose depth picture is here, oldest first."""
         while True:
             with self._lock:
                 stamp = next((each for each in self._found if each in self._depths), None)
@@ -181,7 +177,7 @@ class BoxesInSpace:
             self._publish(header, found, placed)
 
     def _depth(self, message: Image, header: Header) -> tuple[NDArray[Any], float] | None:
-        """Return a depth picture's numbers and their unit, or ``None`` and the reason."""
+        """Return a depth picture's pixels and their unit in m; ``None``: it can't be used."""
         kind = _ENCODINGS.get(message.encoding)
         if kind is None:
             self._unfit = (
@@ -243,7 +239,7 @@ class BoxesInSpace:
             self._markers.publish(MarkerArray(markers=markers))
 
     def status(self) -> Status:
-        """Report whether frames find their depth pictures."""
+        """Report whether frames have depth pictures, and why 3D boxes are missing."""
         with self._lock:
             counts = dict(self._counts)
         recent = {name: self._recent[name].see(count) for name, count in counts.items()}
@@ -269,9 +265,9 @@ class _Topic:
 
 class MaskTopic(_Topic):
     """
-    Publishes masks, in one message object that is reused.
+    Publishes masks in one reused message object.
 
-    *masks* is the number of mask coefficients in each row of the model's output.
+    :param masks: the number of mask coefficients in each row of the model's output.
     """
 
     def __init__(self, node: Node, ledger: CopyLedger, head: Head, masks: int) -> None:
@@ -282,7 +278,7 @@ class MaskTopic(_Topic):
         self._labels: NDArray[np.uint16] = np.zeros((0, 0), np.uint16)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Publish the masks of a frame's detections."""
+        """Publish the masks of a frame's detections, if there is a subscriber."""
         if not subscription_count(self._publisher):
             return
         data, message = entry.frame.data, self._message
@@ -298,11 +294,10 @@ class MaskTopic(_Topic):
 
 class AnnotationTopic(_Topic):
     """
-    Publishes boxes (also turned ones), class names and keypoints as annotations.
+    Publishes boxes (also rotated ones), class names and keypoints as annotations.
 
     :param names: the names of the classes.
-    :param shape: for each row the number of keypoints, and of numbers per keypoint; empty: the
-        model has no keypoints.
+    :param shape: keypoints per detection, numbers per keypoint; empty: the model has none.
     """
 
     def __init__(self, node: Node, head: Head, names: Sequence[str], shape: Sequence[int]) -> None:
@@ -310,7 +305,7 @@ class AnnotationTopic(_Topic):
         self._head, self._names, self._shape = head, names, shape
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Publish annotations of a frame's detections."""
+        """Publish annotations of a frame's detections, if there is a subscriber."""
         if not subscription_count(self._publisher):
             return
         message = self._boxes(entry.frame.data.header, found)
@@ -350,9 +345,9 @@ class AnnotationTopic(_Topic):
         box: PointsAnnotation, rows: Sequence[Sequence[float]]
     ) -> list[PointsAnnotation]:
         """
-        Return points for all keypoints in the model's order, and lines for people's skeletons.
+        Return a person's skeleton as lines, and all keypoints as points in the model's order.
 
-        Each point has a colour whose alpha is its score.
+        The alpha of a point's colour is its score.
         """
         colour = box.outline_color
         dots = PointsAnnotation(
@@ -379,7 +374,7 @@ class AnnotationTopic(_Topic):
 
 
 def _corners(found: Detections, index: int) -> list[tuple[float, float]]:
-    """Return the corners of a box, turned or not, in the frame's pixels."""
+    """Return the corners of a box, rotated or not, in the frame's pixels."""
     left, top, right, bottom = found.boxes[index].tolist()
     theta = 0.0
     if found.turned is not None:
