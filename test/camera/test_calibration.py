@@ -157,7 +157,7 @@ BAD = {
     'nothing': ('', "'f.yaml' is no calibration: it has no keys"),
     'misspelt key': (
         TEXT.replace('distortion_coefficients', 'distortion_coefficents'),
-        "is it what is called 'distortion_coefficents'?",
+        "is it named 'distortion_coefficents'?",
     ),
     'transposed': (
         TEXT.replace('rows: 3\n  cols: 4', 'rows: 4\n  cols: 3'),
@@ -627,7 +627,7 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     assert store.current == GOOD.scaled(320, 180) and store.notices == () and not store.wrong
     assert CameraInfoStore(str(path), 'front', (320, 180)).notices == (
         f"calibration '{path}' is for 640x360 pictures, the camera gives 320x180: camera_info is "
-        'published without it; calibrate at this size, run the camera at that one, set '
+        'published without it; calibrate at this size, run the camera at the calibrated one, set '
         "'rescale_camera_info' if both show the same, or set 'camera_info_url' to one that fits",
     )
     store.resize(640, 480)

@@ -14,15 +14,13 @@
 # limitations under the License.
 
 """
-A camera's calibration: the values that describe its lens, and the file that keeps them.
+A camera's calibration: the values that describe its lens, and the YAML file that stores them.
 
-The file is a YAML file as ROS's calibrators write it.
-
-Source: sensor_msgs/CameraInfo for the meaning, camera_calibration_parsers and camera_calibration's
-calibrator for the file. Their files differ: numbers such as ``0.`` or ``1e-05`` (no number to a
-YAML 1.1 reader), matrices over several lines, names that look like numbers, OpenCV's ``%YAML:1.0``
-and ``!!opencv-matrix``. So every scalar is read as text, and this module converts the text to the
-field's type.
+Sources: sensor_msgs/CameraInfo for the values' meaning; camera_calibration_parsers and
+camera_calibration's calibrator for the file. Files of different programs differ: numbers such as
+``0.`` or ``1e-05`` (a text to a YAML 1.1 reader), matrices over several lines, names that look
+like numbers, OpenCV's ``%YAML:1.0`` and ``!!opencv-matrix``. So this module reads every scalar as
+text and converts it to the field's type.
 
 A URL names the file, in the same forms as for camera_info_manager: ``file://`` and ``package://``,
 with the variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads the file, and
@@ -54,11 +52,12 @@ DISTORTION_COEFFICIENTS: Mapping[str, tuple[int, ...]] = {
     'equidistant': (4,),
 }
 """
-How many coefficients a model has. plumb_bob without k3 has 4; rational_polynomial's 12 and 14 are
-OpenCV's thin prism and tilt.
+For each distortion model, the allowed numbers of coefficients.
+
+plumb_bob has 4 without k3. rational_polynomial has 12 with OpenCV's thin prism, 14 with tilt, too.
 """
 _OTHER_NAMES = {'fisheye': 'equidistant'}
-"""Names that camera_calibration of Foxy and Galactic writes for a distortion model."""
+"""camera_calibration of Foxy and Galactic writes the first name instead of the second."""
 
 _MATRICES = {
     'camera_matrix': ('k', 3, 3),
@@ -70,8 +69,8 @@ _REQUIRED = ('image_width', 'image_height', *_MATRICES)
 _KNOWN = (*_REQUIRED, 'camera_name', 'distortion_model', 'binning_x', 'binning_y', 'roi')
 _MODEL_KEYS = ('camera_model', 'fisheye_model')
 _ROI = ('x_offset', 'y_offset', 'width', 'height')
-# Numbers as C++'s streams and YAML 1.2 read them. Python's float() also takes '1_0' and digits of
-# other scripts.
+# Numbers that C++'s streams and YAML 1.2 accept. Python's float() would also accept '1_0' and
+# digits of other scripts.
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
 _INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
 _OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
@@ -98,12 +97,13 @@ class Calibration:
 
     Matrices are row-major tuples.
 
+    :param width: width of the picture in pixels, before binning and cropping; *height* as well.
     :param k: camera matrix, 3×3, pixels; ``k[0] == 0`` means uncalibrated, as in CameraInfo.
     :param d: distortion coefficients, as many as the model has.
     :param r: rectification matrix, 3×3.
     :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is -fx' times the
         baseline in metres.
-    :param notices: what a reader should tell its user; not part of the calibration.
+    :param notices: sentences for the user about the file; not part of the calibration.
     """
 
     width: int
@@ -125,11 +125,7 @@ class Calibration:
         return self.k[0] != 0.0
 
     def fill(self, message: Any) -> None:
-        """
-        Write everything except the header into a ``sensor_msgs/CameraInfo``.
-
-        The target may be any object that has the same attributes.
-        """
+        """Set all fields but the header of a ``sensor_msgs/CameraInfo`` or a similar object."""
         message.width, message.height = self.width, self.height
         message.distortion_model = self.distortion_model
         message.d, message.k, message.r, message.p = (
@@ -151,9 +147,9 @@ class Calibration:
 
     def size_mismatch(self, width: int, height: int, source: str) -> str | None:
         """
-        Explain why the calibration doesn't fit pictures of *size*; ``None``: it fits.
+        Return a sentence if the calibration doesn't fit pictures of this size; ``None``: it fits.
 
-        :param source: the calibration's origin, for the message.
+        :param source: path or URL of the calibration's file, for the message.
         """
         if (width, height) in (self.picture, (self.width, self.height)):
             return None
@@ -170,8 +166,8 @@ class Calibration:
         a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation don't change, because
         their unit isn't the pixel.
 
-        :raises ConfigError: pictures of that size have another shape, or a side of the region
-            would be no whole number.
+        :raises ConfigError: the new size has another aspect ratio, or a side of the picture or of
+            the region of interest would not be a whole number.
         """
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
@@ -205,7 +201,7 @@ class Calibration:
 
 
 def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[float, ...]:
-    """Return the matrix for pixels of the scaled picture, see :meth:`Calibration.scaled`."""
+    """Scale a camera or projection matrix, as :meth:`Calibration.scaled` explains."""
     scale = np.array([
         [across, 0.0, 0.5 * (across - 1.0)],
         [0.0, down, 0.5 * (down - 1.0)],
@@ -216,13 +212,13 @@ def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[
 
 
 def uncalibrated(width: int, height: int) -> Calibration:
-    """Return the calibration of an uncalibrated camera: its size; all else is zero or empty."""
+    """Return a calibration with only the pictures' size; all else is zero or empty."""
     return Calibration(width, height, distortion_model='')
 
 
 def from_camera_info(message: Any, camera_name: str) -> Calibration:
     """
-    Return the calibration that a ``sensor_msgs/CameraInfo`` of ``set_camera_info`` contains.
+    Convert and check a ``sensor_msgs/CameraInfo``, from a request of ``set_camera_info``.
 
     :raises ConfigError: a value is impossible for a camera; the message names the field.
     """
@@ -242,10 +238,10 @@ def from_camera_info(message: Any, camera_name: str) -> Calibration:
 
 def check_calibration(calibration: Calibration, source: str) -> None:
     """
-    Refuse values that can't be the calibration of a camera.
+    Check all values of a calibration.
 
-    :raises ConfigError: a value is impossible; the message names *source*, the field, the value
-        and what is allowed.
+    :raises ConfigError: a value is impossible for a camera; the message names *source*, the field,
+        the value and the allowed values.
     """
     for key, side in (('image_width', calibration.width), ('image_height', calibration.height)):
         if not 1 <= side <= MAX_SIDE:
@@ -273,7 +269,7 @@ def check_calibration(calibration: Calibration, source: str) -> None:
 
 
 def _model(name: str) -> str:
-    """Return a distortion model's name in CameraInfo."""
+    """Return the name that CameraInfo uses for a distortion model."""
     lower = name.lower()
     return _OTHER_NAMES.get(lower, lower)
 
@@ -304,11 +300,11 @@ def _check_distortion(calibration: Calibration, source: str) -> None:
 
 def parse_calibration(text: str, source: str) -> Calibration:
     """
-    Return the calibration that a file's text describes.
+    Read and check a calibration from a file's text.
 
-    :param source: the file's name, for messages.
-    :raises ConfigError: the text is no calibration; the message names file, key, value and what is
-        allowed.
+    :param source: the file's path, for messages.
+    :raises ConfigError: the text is no calibration; the message names file, key, value and the
+        allowed values.
     """
     if len(text) > MAX_BYTES:
         raise ConfigError(
@@ -346,8 +342,8 @@ def parse_calibration(text: str, source: str) -> Calibration:
         for key in document
         if key not in (*_KNOWN, *_MODEL_KEYS)
     ]
-    # camera_calibration of Foxy and Galactic always writes 'cols: 5' for the coefficients, even if
-    # there are 8.
+    # camera_calibration of Foxy and Galactic always writes 'cols: 5' for the distortion
+    # coefficients, even if there are 8.
     miscounted = model != 'plumb_bob'
     matrices = {
         name: _matrix(document[key], key, rows, columns, source, miscounted and not columns)
@@ -372,8 +368,9 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
     """
     Return the distortion model that a file names, and notices for the user.
 
-    camera_calibration's first fisheye version wrote it as ``camera_model``, which means a
-    projection in other files, and OpenCV's example of a calibrator writes ``fisheye_model``.
+    Besides ``distortion_model``, two other keys may state it. camera_calibration's first fisheye
+    version wrote ``camera_model``, which in other files is the projection, such as ``pinhole``.
+    OpenCV's example of a calibrator writes ``fisheye_model``.
     """
     stated: dict[str, str] = {}
     for key in ('distortion_model', 'camera_model'):
@@ -398,7 +395,7 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
 def _advice(key: str, document: Mapping[Any, Any]) -> str:
     """Return the likely reason why a key is missing, and what to do."""
     if hint := nearest(key, [str(other) for other in document if other not in _KNOWN]):
-        return hint.replace('did you mean', 'is it what is called')
+        return hint.replace('did you mean', 'is it named')
     if 'intrinsics' in document or any(_KALIBR.fullmatch(str(other)) for other in document):
         return (
             ', for this is a camera chain of Kalibr: write its resolution, intrinsics and '
@@ -436,9 +433,10 @@ def _matrix(
     value: object, key: str, rows: int, columns: int, source: str, miscounted: bool
 ) -> tuple[float, ...]:
     """
-    Read a matrix of the file; ConfigError: its shape or a value is wrong.
+    Return a matrix's values from the file; *columns* 0: any number of columns.
 
-    :param miscounted: whether ``cols: 5`` is accepted although the number of values is another.
+    :param miscounted: whether ``cols: 5`` is accepted for another number of values.
+    :raises ConfigError: its shape or a value is wrong.
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
         raise ConfigError(
@@ -489,11 +487,11 @@ def _region(value: object, source: str) -> RegionOfInterest:
 
 
 class _Quoted(str):
-    """A text that the file has in quotes."""
+    """A text that :class:`_Dumper` writes in quotes."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that writes :class:`_Quoted` texts in quotes."""
+    """A YAML dumper of its own, so that the representer below isn't added to yaml's dumper."""
 
 
 _Dumper.add_representer(
@@ -504,12 +502,12 @@ _Dumper.add_representer(
 
 def format_calibration(calibration: Calibration) -> str:
     """
-    Return the file's text, as camera_calibration_parsers lays it out.
+    Return the text of a calibration file in the layout of camera_calibration_parsers.
 
-    :func:`parse_calibration` gives the same numbers back, bit by bit.
+    :func:`parse_calibration` reads exactly the same numbers from it.
     """
     camera = calibration.camera_name
-    # Quote the name: readers of other YAML versions take 0815, 1e5 or y for a number or a boolean.
+    # Quote names like 0815, 1e5 or y: readers of other YAML versions take them for other types.
     camera = camera if re.fullmatch(r'[A-Za-z][\w/.-]+', camera, re.ASCII) else _Quoted(camera)
     found: dict[str, Any] = {
         'image_width': calibration.width,
@@ -545,18 +543,16 @@ class NoPackageError(ConfigError):
 
 
 PackageFolder = Callable[[str], 'str | os.PathLike[str]']
-"""
-The share folder of a ROS package by its name; raises LookupError for one that isn't installed.
-"""
+"""Returns the share folder of a named ROS package; raises LookupError if it isn't installed."""
 _VARIABLES = ('NAME', 'ROS_HOME')
 
 
 def camera_name_of(text: str) -> str:
     """
-    Return *text* as a camera's name in file names and calibrations.
+    Make a camera's name, for file names and calibrations, from *text*.
 
-    Other characters than letters, digits and underscores are replaced or left out; the name is
-    'camera' if nothing is left.
+    Each run of characters other than ASCII letters, digits and underscores becomes one underscore,
+    and underscores at the ends are removed. If nothing is left, the name is 'camera'.
     """
     return re.sub(r'\W+', '_', text, flags=re.ASCII).strip('_') or 'camera'
 
@@ -583,8 +579,8 @@ def calibration_path(
         :data:`DEFAULT_URL`.
     :param camera_name: replaces ``${NAME}``.
     :raises NoPackageError: the package isn't installed.
-    :raises ConfigError: the URL has another scheme, an unknown variable, or a path that isn't
-        absolute or leaves its package.
+    :raises ConfigError: the URL has another scheme, an unknown variable, a relative path, or
+        ``..`` in a path in a package.
     """
     given = url or DEFAULT_URL
     said = f"parameter 'camera_info_url' is '{given}'"
@@ -657,9 +653,9 @@ def load_calibration(path: Path) -> Calibration:
 
 def _check_regular(path: Path) -> None:
     """
-    Refuse anything that isn't a regular file.
+    Refuse an existing path that isn't a regular file.
 
-    Opening a pipe would wait until another program opens its other end; no signal ends that wait.
+    Opening a pipe would block until another program opens its other end.
     """
     if path.exists() and not path.is_file():
         raise ConfigError(
@@ -670,12 +666,12 @@ def _check_regular(path: Path) -> None:
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """
-    Write a calibration file, whole or not at all, and make the folders that it needs.
+    Write a calibration file, whole or not at all, and make missing folders.
 
-    If the path is a symbolic link, the link stays and the file that it points to is replaced.
+    If the path is a symbolic link, the link stays, and the file to which it points is replaced.
 
-    :raises ConfigError: the calibration isn't valid, or the file can't be written; an existing
-        file is unchanged.
+    :raises ConfigError: the calibration isn't valid, or the file can't be written. An existing
+        file then stays unchanged.
     """
     check_calibration(calibration, str(path))
     try:
@@ -691,16 +687,16 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
 
 class CameraInfoStore:
     """
-    A camera's calibration, the path of its file, and what is wrong with them.
+    Holds a camera's calibration, the path of its file, and the faults of both.
 
-    If the file is missing or can't be used, the camera counts as uncalibrated: frames go on, and
-    :meth:`replace` can write a good file.
+    If the file is missing or can't be used, the camera counts as uncalibrated. It still gives
+    frames, and :meth:`replace` can write a good file.
 
     :param url: see :func:`calibration_path`.
     :param camera_name: see :func:`camera_name_of`.
     :param size: the size of the running camera's pictures, in pixels.
-    :param rescale: whether a calibration for the same picture in another size is scaled to *size*.
-    :raises ConfigError: no file can have this URL.
+    :param rescale: whether a calibration for another size with the same aspect ratio is scaled.
+    :raises ConfigError: the URL is not valid, see :func:`calibration_path`.
     """
 
     def __init__(
@@ -717,9 +713,9 @@ class CameraInfoStore:
         self._missing = False
         self._path: Path | None = None
         self.failure = ''
-        """Why the file can't be used; empty: it can, or there is none."""
+        """Why the file can't be used; empty: it can be used, or doesn't exist."""
         self.place = url
-        """The file that the URL stands for; the URL itself where that is unknown."""
+        """Path of the calibration's file; the URL, if its package isn't installed."""
         try:
             self._path = calibration_path(
                 url, camera_name, package_folder=package_folder, environment=environment
@@ -737,7 +733,7 @@ class CameraInfoStore:
 
     def resize(self, width: int, height: int, *, has_lens: bool = True) -> None:
         """
-        Note the new size of the camera's pictures.
+        Set the size of the camera's pictures; called whenever the camera opens.
 
         :param has_lens: whether the camera has a lens that can be calibrated.
         """
@@ -750,16 +746,17 @@ class CameraInfoStore:
         """
         The calibration to publish.
 
-        If the file's calibration doesn't fit the pictures' size, the result has the pictures' size
-        and zeros.
+        If the file's calibration doesn't fit the pictures, it is :func:`uncalibrated` of their
+        size.
         """
         return self._fit()[0]
 
     def _fit(self) -> tuple[Calibration, str]:
         """
-        Return the calibration to publish, and why it isn't the file's; empty: it is the file's.
+        Return the calibration to publish, and why the file's one doesn't fit; empty: it fits.
 
-        Before the camera is open, the size of its pictures isn't known, so every calibration fits.
+        Before the camera is open, its pictures' size is unknown (0, 0), and every calibration
+        fits.
         """
         found, none = self.calibration, uncalibrated(*self._size)
         if not found.calibrated:
@@ -777,10 +774,10 @@ class CameraInfoStore:
     @property
     def wrong(self) -> bool:
         """
-        Whether something is wrong that the user has to mend.
+        Whether the user has to correct the configuration.
 
-        That is: the file that ``camera_info_url`` names doesn't exist, or a calibration doesn't
-        fit the camera. A camera that nobody has calibrated is not wrong.
+        This is so if the file that ``camera_info_url`` names doesn't exist, or if the calibration
+        has :attr:`troubles`. A camera that was never calibrated is not wrong.
         """
         return (self._missing and self._named) or (
             self.calibration.calibrated and bool(self.troubles)
@@ -789,9 +786,9 @@ class CameraInfoStore:
     @property
     def troubles(self) -> tuple[tuple[str, str], ...]:
         """
-        What is wrong with the calibration, and what to do about it.
+        Pairs of texts: a fault of the calibration, and the step that corrects it.
 
-        Frames go on in any case.
+        No fault stops the camera from giving frames.
         """
         if self.failure:
             text = f'the camera counts as not calibrated: {self.failure}'
@@ -819,7 +816,7 @@ class CameraInfoStore:
             found.append(
                 (
                     mismatch,
-                    f'calibrate at this size, run the camera at that one, {scale}or set '
+                    f'calibrate at this size, run the camera at the calibrated one, {scale}or set '
                     "'camera_info_url' to one that fits",
                 )
             )
@@ -834,12 +831,12 @@ class CameraInfoStore:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Sentences for the log: :attr:`troubles`."""
+        """The :attr:`troubles` as sentences for the log."""
         return tuple(f'{text}; {step}' for text, step in self.troubles)
 
     def replace(self, calibration: Calibration) -> None:
         """
-        Write a new calibration to the file, then use it, as ``set_camera_info`` asks.
+        Write a new calibration to the file, then use it; called by service ``set_camera_info``.
 
         :raises ConfigError: the new calibration can't be used or written; the old one stays in
             use.

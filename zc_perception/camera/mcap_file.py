@@ -14,25 +14,21 @@
 # limitations under the License.
 
 """
-Recordings on disk: MCAP files in a folder as rosbag2 reads it, with frames as messages.
-
-The format is that of https://mcap.dev/spec, with profile ``ros2`` and chunks that aren't
-compressed. If the recorder is killed, only the last chunk is lost, and the next program of this
-package that opens the unfinished file finishes it. That is possible because schemas and channels
-stand before the chunks that use them, so that a file without its end can be read by the heads of
-its records. The package has its own writer, because rosbags' writer can't split a recording and
-can't flush its unwritten data, and because rosdep has no key for the library ``mcap``. The tests
-read the files with both libraries.
+Recordings on disk: MCAP files in a folder that rosbag2 can read, with frames as messages.
 
 A recording is a folder ``NAME`` with ``NAME_0.mcap``, ``NAME_1.mcap`` … and ``metadata.yaml``,
-which lists the finished files.
+which lists the finished files. Their format is https://mcap.dev/spec with profile ``ros2`` and
+uncompressed chunks. If the recorder is killed, only the last chunk is lost. Schemas and channels
+stand before the chunks that use them, so a file without its end can be read record by record, and
+:func:`finish_recording` can write the end later. The package has its own writer, because rosbags'
+writer can neither split a recording nor flush, and rosdep has no key for the library ``mcap``. The
+tests read the files with both libraries.
 
-A frame is a ``sensor_msgs/Image`` that keeps every bit of the pixels, and their format
-(:class:`RecordedFormat`). The encoding is ROS's where ROS has one, else the DRM format's name,
-such as ``NV12`` or ``P010``. Rows and planes follow each other without padding. The channel's
-metadata has the values for which the message has no field: ``fourcc``, ``matrix``, ``range`` and
-``transfer`` (as in pixel/colorimetry.py), and ``planes``, the places of the planes in the
-producer's buffers.
+A frame is a ``sensor_msgs/Image`` that keeps the format and every bit of the pixels, without
+padding between rows or planes. The encoding is ROS's name where ROS has one, else the DRM format's
+name, such as ``NV12`` or ``P010``. The channel's metadata has the values for which the message has
+no field: ``fourcc``, ``matrix``, ``range`` and ``transfer`` (as in pixel/colorimetry.py), and
+``planes``: buffer, offset, stride and size of each plane in the producer's buffers.
 """
 
 from __future__ import annotations
@@ -75,10 +71,11 @@ _FOOTER_FIELDS = struct.Struct('<QQI')
 _FOOTER_BYTES = _RECORD.size + _FOOTER_FIELDS.size + len(MAGIC)
 _STATISTICS_FIELDS = '<QHIIIIQQ'
 _LONGEST = 1 << 20
-"""The most bytes of a record; only chunks may be longer."""
+"""Read at most this many bytes of a record; only chunks are longer."""
 _CHUNK_BYTES = 1 << 20
-# At most this many bytes go to one write, so that progress can be seen on a slow disk, too.
+# Write at most this many bytes at once, so that progress is noticed even on a slow disk.
 _PIECE_BYTES = 1 << 20
+# _recover compares the checksums of chunks that end within this time before the last one's end.
 _UNSURE_NS = 10_000_000_000
 Bytes = bytes | bytearray | memoryview
 
@@ -135,7 +132,7 @@ class _Fields:
 
 class Topic(NamedTuple):
     """
-    What a channel of a file contains: the topic, and the type of its messages.
+    The topic whose messages a channel of a file contains, with their type.
 
     :param msgtype: such as ``sensor_msgs/msg/Image``.
     :param definition: the text of the type's ``.msg`` file and of the types that it uses.
@@ -151,12 +148,14 @@ class Topic(NamedTuple):
 @dataclass
 class Contents:
     """
-    What a file contains, as the summary at its end states it.
+    The contents of a file, as the summary at its end states them.
 
+    :param library: the program that wrote the file.
     :param topics: topics by the number of their channel.
     :param counts: number of messages by the number of their channel.
-    :param chunks: records of the chunks' indexes; empty if the file is finished.
-    :param end: offset behind the last whole chunk, where an unfinished file goes on.
+    :param chunks: a chunk index record for each chunk; empty if a finished file was read.
+    :param first_ns: time of the first message; *last_ns* of the last one.
+    :param end: offset behind the last whole chunk, where an unfinished file is continued.
     """
 
     library: str = ''
@@ -196,10 +195,9 @@ class Contents:
         """
         Add a chunk of the file to the contents.
 
-        :param head: the fields before the chunk's messages.
-        :param at: offset at which the chunk's record begins.
-        :param size: bytes of the record.
-        :param indexes: the records of message indexes that follow the chunk.
+        :param head: the chunk's fields before its messages (:data:`_CHUNK_HEAD`).
+        :param at: offset at which the chunk's record begins; *size* is the record's bytes.
+        :param indexes: the message index records that follow the chunk in the file.
         """
         first_ns, last_ns, content, *_ = _CHUNK_HEAD.unpack(head)
         self.first_ns = min(self.first_ns, first_ns) if self.chunks else first_ns
@@ -219,7 +217,7 @@ class Contents:
         """
         Return the bytes that finish the file when written at :attr:`end`.
 
-        :param described: rosbag2's metadata of this file alone; rosbag2 wants a copy in the file.
+        :param described: from :func:`describe_alone`; rosbag2 wants this copy in the file.
         """
         metadata = _record(_METADATA, _text('rosbag2') + _map({'serialized_metadata': described}))
         start = self.end + len(metadata) + _RECORD.size + 4
@@ -247,9 +245,7 @@ class Contents:
 
 class McapWriter:
     """
-    Writes one file, a chunk at a time.
-
-    Only one thread may use it.
+    Writes one MCAP file, a chunk at a time. Only one thread may use it.
 
     :param output: an unbuffered file with ``write``, ``seek`` and ``truncate``. The caller owns
         and closes it.
@@ -279,12 +275,12 @@ class McapWriter:
 
     @property
     def size(self) -> int:
-        """Bytes of the file, with those that are not written yet."""
+        """Bytes of the file, including those that are not written yet."""
         return self._at + self._waiting
 
     @property
     def waits(self) -> bool:
-        """Whether something was added that is not written yet."""
+        """Whether some added messages are not written yet."""
         return bool(self._parts)
 
     def channel(self, topic: Topic) -> int:
@@ -301,10 +297,9 @@ class McapWriter:
         self, channel: int, log_ns: int, publish_ns: int, sequence: int, *parts: Bytes
     ) -> None:
         """
-        Append a message.
+        Append a message. If at least 1 MiB waits, flush.
 
-        The caller must not change the message's bytes before :meth:`flush`. A large message is
-        flushed at once.
+        *parts* are the message's bytes; the caller must not change them before :meth:`flush`.
         """
         size = sum(map(len, parts))
         self._places.setdefault(channel, []).append((log_ns, self._waiting))
@@ -317,7 +312,7 @@ class McapWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added as a chunk."""
+        """Write all added messages as one chunk, followed by their indexes."""
         if not self._parts:
             return
         crc = 0
@@ -357,7 +352,8 @@ def finish_file(path: Path, contents: Contents, described: str) -> None:
     """
     Cut off an incomplete chunk, and write the file's end.
 
-    :param contents: what :func:`read_contents` has found in the file.
+    :param contents: from :func:`read_contents`.
+    :param described: from :func:`describe_alone`.
     :raises OSError: the file can't be written.
     """
     with path.open('r+b', buffering=0) as file:
@@ -370,7 +366,7 @@ def finish_file(path: Path, contents: Contents, described: str) -> None:
 
 def read_contents(path: Path) -> Contents:
     """
-    Return what a file contains, from its summary; from its chunks, if we didn't finish it.
+    Read a file's summary, or the chunks of a file that this package left unfinished.
 
     :raises RecordingError: the file isn't MCAP, is damaged, or was left unfinished by a program of
         another package.
@@ -401,10 +397,9 @@ def read_contents(path: Path) -> Contents:
 
 def _next_record(file: BinaryIO, at: int, size: int) -> tuple[int, bytes, int]:
     """
-    Return the kind and content of the record at an offset, and the next record's offset.
+    Return the kind and content of the record at *at*, and the next record's offset.
 
-    Of a chunk, the content is only the part before its messages. Kind 0 means that the file has no
-    whole record there.
+    A chunk's content is cut before its messages. Kind 0: the file has no whole record there.
     """
     file.seek(at)
     head = file.read(_RECORD.size)
@@ -461,10 +456,10 @@ def _take_topic(
 
 def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
     """
-    Find the chunks that are whole and have their indexes, by the heads of records.
+    Add the chunks that are whole and have their indexes to *contents*, record by record.
 
-    For chunks of the last seconds the checksums are compared too, because after a power cut the
-    file's length may count blocks whose data never reached the disk.
+    Compare the checksums of the last seconds' chunks, too: after a power cut, the file's length
+    may include blocks whose data never reached the disk.
     """
     schemas: dict[int, tuple[str, str]] = {}
     chunks: list[tuple[bytes, int, int, list[bytes]]] = []
@@ -505,7 +500,7 @@ def _are_all(indexes: Sequence[bytes], content: bytes) -> bool:
 
 
 METADATA = 'metadata.yaml'
-# The newest version whose QoS profiles are text; every rosbag2 from Humble on reads it.
+# The newest version of rosbag2's metadata whose QoS profiles are text; Humble and later read it.
 _VERSION = 8
 _NUMBER = re.compile(r'_(\d+)$')
 Parts = Sequence[tuple[str, Contents]]
@@ -532,12 +527,12 @@ def describe(parts: Parts) -> str:
 
 
 def describe_alone(name: str, contents: Contents) -> str:
-    """Return the metadata that rosbag2 wants in a file about the file itself."""
+    """Return the metadata about one file that rosbag2 wants in this file."""
     return _yaml(_information([(name, contents)]))
 
 
 def _information(parts: Parts) -> dict[str, object]:
-    # Several channels may have one topic, because they differ in values that rosbag2 doesn't know.
+    # Several channels may have one topic: they differ in metadata that rosbag2 ignores.
     counts: Counter[tuple[str, str, str]] = Counter()
     for _, contents in parts:
         for number, topic in contents.topics.items():
@@ -599,9 +594,9 @@ def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
 
 def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
     """
-    Finish the files that a recorder left unfinished, and list all files of the recording.
+    Finish the files that a recorder left unfinished, and list all files in ``metadata.yaml``.
 
-    :returns: the files with their contents, and sentences about what was done or can't be done.
+    :returns: the files with their contents, and sentences about each change and unreadable file.
     :raises ConfigError: a file can't be written, or is still being recorded.
     """
     metadata = folder / METADATA
@@ -658,7 +653,7 @@ _ENCAPSULATION = b'\0\1\0\0'
 
 
 def tight_layout(fourcc: int, width: int, height: int) -> ImageLayout:
-    """Return the layout of such frames in a recording: rows and planes without padding."""
+    """Return the layout of frames in a recording, whose rows and planes have no padding."""
     return compute_layout(fourcc, width, height, stride_align=1, offset_align=1)
 
 
@@ -684,7 +679,7 @@ class RecordedFormat:
         return self.tight.buffer_size(0)
 
     def topic(self, name: str) -> Topic:
-        """Return the channel of such frames."""
+        """Return topic *name* for frames of this format."""
         colours = self.colorimetry
         planes = [[p.buffer, p.offset, p.stride, p.size] for p in self.layout.planes]
         metadata = {
@@ -698,11 +693,7 @@ class RecordedFormat:
         return Topic(name, IMAGE, _DEFINITION, tuple(metadata.items()))
 
     def message_head(self, header: Header) -> bytes:
-        """
-        Return the bytes that stand before a frame's pixels.
-
-        These are the serialised message (CDR) up to its data.
-        """
+        """Return a frame's serialised message (CDR) up to its pixels."""
         layout = self.tight
         encoding = layout.format.ros or layout.format.name.strip()
         stamp = struct.pack('<iI', *divmod(header.stamp_ns, 1_000_000_000))
@@ -721,7 +712,9 @@ def _string(text: str) -> bytes:
 
 def recorded_format(metadata: Mapping[str, str], source: str) -> tuple[int, Colorimetry] | None:
     """
-    Return the fourcc and colorimetry of a channel's frames; ``None``: another program's.
+    Return the fourcc and colorimetry that a channel's *metadata* state.
+
+    The result is ``None`` if another program recorded the channel.
 
     :param source: name of the recording, for messages.
     :raises ConfigError: the channel's metadata describe an impossible format.

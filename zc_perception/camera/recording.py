@@ -16,20 +16,19 @@
 """
 Write frames and messages to a recording (:mod:`mcap_file`) without delaying other users.
 
-Each frame is copied out of the producer's buffer at once, so that the slot is free again; a thread
-of its own writes the copy. The memory for copies that wait for the disk is bounded. When it is
-full, the new frame is left out of the recording and counted, so a slow disk affects only the
-recording. A second thread syncs the written data to the disk repeatedly, so that a power cut loses
-only the last second. The first thread never waits for these syncs. If only the process is killed,
-less is lost.
+:class:`Recorder` copies each frame out of the producer's buffer at once, so that the slot is free
+again; its first thread writes the copy. The memory for copies that wait for the disk is bounded.
+When it is full, new frames are left out and counted, so a slow disk affects only the recording.
+The second thread syncs the written data to the disk, and the first never waits for it. A power cut
+loses only the last second, a killed process less.
 
-:class:`BlackBox` keeps the last seconds in memory instead, and writes them when somebody asks. It
-keeps compressed video (``foxglove_msgs/msg/CompressedVideo``) and other messages; raw frames would
-need too much memory. Video can be decoded only from a key frame on, so each video that is written
-begins with a key frame. While no video comes, only latched messages are kept.
+:class:`BlackBox` keeps the last seconds of compressed video
+(``foxglove_msgs/msg/CompressedVideo``) and of other messages in memory; raw frames would need too
+much. :func:`write_event` writes them on request. Each written video begins with a key frame,
+because decoding has to begin there.
 
-:class:`Snapshot` is one frame on disk: a picture for people, and a recording of this frame alone.
-Camera ``replay`` plays that recording, ``NAME.mcap``, and gives frames with the same bytes.
+:class:`Snapshot` writes one frame as a picture for people, and as a recording, ``NAME.mcap``, from
+which camera ``replay`` makes a frame with the same bytes.
 """
 
 from __future__ import annotations
@@ -80,11 +79,11 @@ from zc_perception.whole_file import sync_folder, sync_whole, write_whole
 REASON = 'record'
 MIB = 1 << 20
 STUCK_S = 3.0
-"""A disk that takes nothing for this many seconds isn't waited for at the end."""
+"""When closing, don't wait longer for a disk that has accepted nothing for this many seconds."""
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Messages that are kept of a latched topic, one for each publisher; it rarely has more.
+# Number of last messages kept of a latched topic: one for each publisher, of which few have more.
 _KEPT = 32
 
 
@@ -93,10 +92,9 @@ class Limits:
     """
     Limits of a recording; 0 means that there is no limit.
 
-    :param buffer_bytes: memory for data that waits for the disk; there is always room for two
-        frames.
+    :param buffer_bytes: memory for data that waits for the disk; two frames always fit.
     :param split_bytes: a new file begins after this many bytes.
-    :param split_ns: a new file begins after this time, too.
+    :param split_ns: a new file also begins after this time.
     :param floor_bytes: the recording ends when its disk has fewer free bytes than this.
     """
 
@@ -111,12 +109,13 @@ class RecorderStatistics:
     """
     Counters since start.
 
-    :param dropped: frames and messages that were left out because the memory was full, hence
-        because the disk is too slow.
-    :param refused: frames that can't be recorded, with the reason in *failure*.
-    :param waiting: frames and messages that were taken but are not yet written.
-    :param files: the paths written.
-    :param failure: why the recording ended or frames were refused; empty while all is well.
+    :param recorded: frames that were written.
+    :param messages: other messages that were written.
+    :param dropped: frames and messages left out because the memory was full: the disk is too slow.
+    :param refused: frames that can't be recorded; *failure* has the last reason.
+    :param waiting: frames and messages that wait in memory for the disk.
+    :param bytes: bytes of the written frames' pixels.
+    :param failure: why the recording ended or frames were refused; else empty.
     """
 
     recorded: int
@@ -159,10 +158,10 @@ class _Part:
 
 class _Syncing:
     """
-    A thread that syncs written data to the disk, and closes files that are complete.
+    Runs a thread that syncs written data to the disk, and closes complete files.
 
     :param look: called at each sync; returns why the recording must end, or an empty text.
-    :param tell: called once with the error that ends the recording.
+    :param tell: called once with the error that ends the recording. The thread calls both.
     """
 
     def __init__(self, look: Callable[[], str], tell: Callable[[Exception], object]) -> None:
@@ -177,12 +176,12 @@ class _Syncing:
         self._thread.start()
 
     def begin(self, output: Any, folder: Path) -> None:
-        """Sync a new file from now on."""
+        """Let the thread sync a new file repeatedly; *folder* is synced once, for its name."""
         self._new, self._open = folder, output
         self._turn.set()
 
     def finish(self, output: Any, metadata: Path) -> None:
-        """Sync a complete file and the ``metadata.yaml`` that lists it, and close the file."""
+        """Let the thread sync a complete file and its ``metadata.yaml``, and close the file."""
         self._open = None
         self._ready.append((output, metadata))
         self._turn.set()
@@ -212,23 +211,21 @@ class _Syncing:
                     self._tell(error)
 
     def end(self) -> None:
-        """End the thread when everything is on the disk."""
+        """Let the thread end when everything is on the disk; this returns at once."""
         self._ending = True
         self._turn.set()
 
     def join(self, patience_s: float) -> None:
-        """Wait a limited time for the thread's end; the kernel writes the rest without us."""
+        """Wait at most this long for the thread's end; the kernel writes the rest without it."""
         self._thread.join(patience_s)
 
 
 class Recorder:
     """
-    Records to a folder.
-
-    Use the recorder as a context manager: the end of the block writes everything that was taken.
+    Writes a recording to a folder; use it as a context manager, whose end calls :meth:`close`.
 
     If the folder holds a recording already, its unfinished files are finished, and the recorder
-    goes on with the next file.
+    continues it with a new file.
 
     :param ledger: counts each copy of a frame, under ``record``.
     :param open_output: opens a new file; tests pass their own function.
@@ -268,7 +265,7 @@ class Recorder:
         self._thread.start()
 
     def _begin(self) -> list[str]:
-        """Make the folder, or finish the recording in it; return sentences for the user."""
+        """Make the folder, or finish the recording in it; return notices for the user."""
         folder = self._folder
         if folder.suffix == SUFFIX:
             raise ConfigError(f"recording '{folder}' is a folder; leave {SUFFIX} out of its name")
@@ -288,7 +285,7 @@ class Recorder:
         return done
 
     def _shortage(self) -> str:
-        """Explain why the disk has too little room to go on; empty: it has enough."""
+        """Return a sentence if the disk has too little room to continue; else an empty text."""
         if not self._limits.floor_bytes:
             return ''
         found = os.statvfs(self._folder)
@@ -302,8 +299,9 @@ class Recorder:
         """
         Record a copy of *frame*, which the caller still owns.
 
-        Return ``False`` if the frame was left out; it is then counted by its reason. This method
-        never waits for the disk. Only one thread may call it.
+        This method never waits for the disk. Only one thread may call it.
+
+        :returns: whether the frame was taken; if not, it is counted as dropped or refused.
         """
         data = frame.data
         if data.layout.modifier != LINEAR:
@@ -324,7 +322,7 @@ class Recorder:
                     sources, views(self._format.tight, content), strict=True
                 ):
                     np.copyto(target, source)
-        except ZcError as error:  # the pool took the frame back, or a device is stuck
+        except ZcError as error:  # the pool revoked the lease, or a device is stuck
             self._spare.append(content)
             return self._refuse(str(error))
         self._ledger.book(REASON, len(content))
@@ -337,11 +335,10 @@ class Recorder:
         self, topic: Topic, content: bytes, log_ns: int, *, latched: bool = False
     ) -> bool:
         """
-        Record a serialised message.
-
-        Return ``False`` if the message was left out and counted. Any thread may call this.
+        Record a serialised message; any thread may call this.
 
         :param latched: whether each new file begins with the topic's last messages.
+        :returns: whether the message was taken; if not, it is counted as dropped.
         """
         with self._lock:
             fits = not self._ended and self._taken + len(content) <= self._limits.buffer_bytes
@@ -393,7 +390,7 @@ class Recorder:
                 if self._part is not None and now - flush_s >= _FLUSH_S:
                     self._part.writer.flush()
                     flush_s = now
-            except Exception as error:  # without this, the error would look like a slow disk
+            except Exception as error:  # else the thread would die, and the disk look slow
                 self._end(error)
             if isinstance(item, _Item):
                 self._give_back(item)
@@ -425,12 +422,12 @@ class Recorder:
         channel = part.channels.get(item.topic)
         if channel is None:
             channel = part.channels[item.topic] = part.writer.channel(item.topic)
-        # Readers that ignore the index expect messages in order of time.
+        # Some readers ignore the index and expect messages in order of time.
         self._last_ns = max(self._last_ns, item.log_ns)
         part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
 
     def _is_full(self, part: _Part, item: _Item) -> bool:
-        """Tell whether the message needs a new file: this is full, or has other frames."""
+        """Tell whether the message needs a new file: *part* is full, or has another format."""
         size, limits = part.writer.size, self._limits
         if item.copy is not None and part.frames not in (None, item.topic):
             return True
@@ -483,11 +480,7 @@ class Recorder:
             self._syncing.finish(part.output, metadata)
 
     def _end(self, error: Exception) -> None:
-        """
-        End the recording: the disk is full or gone.
-
-        The data that was written stays, and its file is finished.
-        """
+        """End the recording because of an error, such as a full disk; finish the current file."""
         if self._ended:
             return
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -501,7 +494,7 @@ class Recorder:
         return self._ended or self._given_up
 
     def statistics(self) -> RecorderStatistics:
-        """Return counters; any thread may call it."""
+        """Return the counters; any thread may call this."""
         return RecorderStatistics(
             self._recorded, self._messages, self._dropped, self._refused, self._waiting,
             self._bytes, tuple(self._files), self._failure,
@@ -509,14 +502,12 @@ class Recorder:
 
     def close(self, stuck_s: float = STUCK_S) -> bool:
         """
-        Write everything that was taken, and the file's end, as long as the disk accepts data.
-
-        This may take long on a slow disk. Idempotent.
+        Write all waiting data and the file's end, which may take long on a slow disk. Idempotent.
 
         :param stuck_s: if the disk accepts nothing for this many seconds, stop waiting and set
-            :attr:`failed`. The thread then ends when the disk answers; unfinished files are
-            finished at the next start.
-        :returns: whether the thread has ended.
+            :attr:`failed`. The writing thread then ends when the disk answers. The next recorder
+            in this folder finishes the file.
+        :returns: whether the writing thread has ended.
         """
         if not self._closing:
             self._closing = True
@@ -551,23 +542,23 @@ class Recorder:
 
 
 def _open_new(path: Path) -> Any:
-    """Open a new file, locked so that no other process finishes it while it is written."""
+    """Open a new file, and lock it against :func:`finish_recording` in other processes."""
     output = open(path, 'xb', buffering=0)  # noqa: SIM115 - closed with its part
     fcntl.flock(output.fileno(), fcntl.LOCK_EX)
     return output
 
 
 VIDEO = 'foxglove_msgs/msg/CompressedVideo'
-# A video counts as ended when no picture of it came for this time.
+# write_event reports a video as ended if its last picture is older than this.
 _SILENT_NS = 3_000_000_000
-# A start code and a slice of a picture at which decoding can begin: H.264's type 5 (IDR), H.265's
+# A start code and the type of a slice at which decoding can begin: in H.264 type 5 (IDR), in H.265
 # types 16 to 21 (BLA, IDR, CRA).
 _KEY_H264 = re.compile(rb'\x00\x00\x01[\x05\x25\x45\x65]')
 _KEY_H265 = re.compile(rb'\x00\x00\x01[\x20-\x2b]')
 
 
 def is_key_frame(content: bytes) -> bool:
-    """Tell whether a serialised ``CompressedVideo`` can be decoded without earlier ones."""
+    """Tell whether a serialised ``CompressedVideo`` (H.264, H.265) has a key frame."""
     try:
         (length,) = struct.unpack_from('<I', content, 12)
         at = 16 + length + -length % 4
@@ -582,7 +573,7 @@ def is_key_frame(content: bytes) -> bool:
 
 
 class Kept(NamedTuple):
-    """A kept message; a latched one gets the time of the first message that isn't latched."""
+    """A message of the black box; a latched one has the time of the first other message."""
 
     topic: Topic
     content: bytes
@@ -594,8 +585,10 @@ class BlackBox:
     """
     Keeps the messages of the last seconds in memory; any thread may use it.
 
+    While no video arrives, only latched messages are kept.
+
     :param seconds: length of the time window that is kept and written.
-    :param most_bytes: the most memory for messages; the oldest are dropped first.
+    :param most_bytes: most memory for messages that aren't latched; the oldest are dropped first.
     """
 
     def __init__(self, seconds: float, most_bytes: int) -> None:
@@ -609,7 +602,7 @@ class BlackBox:
         self._lock = threading.Lock()
 
     def take(self, topic: Topic, content: bytes, log_ns: int, latched: bool = False) -> None:
-        """Keep a message that arrived at the given time."""
+        """Keep a serialised message that arrived at *log_ns*."""
         is_video = topic.msgtype == VIDEO
         is_key = is_video and is_key_frame(content)
         with self._lock:
@@ -627,10 +620,9 @@ class BlackBox:
 
     def _forget(self, now_ns: int) -> None:
         """
-        Forget messages that no video needs, and the oldest ones beyond the memory limit.
+        Drop messages older than the window, and the oldest ones beyond the memory limit.
 
-        A video needs all messages since its last key frame before the window. If no video is in
-        the window, nothing but latched messages is kept.
+        A video's window begins at its last key frame before *now_ns* minus the window's length.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}
@@ -645,7 +637,7 @@ class BlackBox:
             self._bytes -= len(self._kept.popleft().content)
 
     def held(self, now_ns: int) -> tuple[float, int, tuple[str, ...]]:
-        """Return how many seconds and bytes are kept, and the topics that are videos."""
+        """Return the seconds and bytes that are kept, and the names of the videos' topics."""
         with self._lock:
             self._forget(now_ns)
             began_ns = self._kept[0].log_ns if self._kept else now_ns
@@ -653,7 +645,7 @@ class BlackBox:
             return kept_ns / 1e9, self._bytes, tuple(sorted(self._videos))
 
     def last(self, now_ns: int) -> list[Kept]:
-        """Return the messages to write, of each video from a key frame on."""
+        """Return the messages to write; each video begins with a key frame. Empty: no video."""
         with self._lock:
             self._forget(now_ns)
             kept, videos = list(self._kept), self._videos
@@ -678,10 +670,10 @@ class BlackBox:
 
 def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int = 0) -> str:
     """
-    Write the messages as a recording in *folder*; return a phrase that says what was written.
+    Write messages of the black box as a new recording in *folder*; return a phrase about it.
 
-    :param chosen: :meth:`BlackBox.last` at *now_ns*.
-    :param floor_bytes: bytes that stay free on the disk.
+    :param chosen: what :meth:`BlackBox.last` returned at *now_ns*.
+    :param floor_bytes: number of bytes to leave free on the disk.
     :raises RecordingError: there is nothing to write, or the disk is full or gone.
     :raises ConfigError: the folder can't be written.
     """
@@ -708,7 +700,7 @@ def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int 
 
 PICTURE_SUFFIX = '.png'
 _TRIES = 1000
-# Compress little: more compression takes a second for a large picture, and saves little room.
+# Compress little: more compression would take a second for a large picture, but save little room.
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 Plane = NDArray[Any]
 
@@ -718,7 +710,7 @@ class Snapshot:
     """
     A copy of a frame's pixels, with the frame's header and format.
 
-    :param content: the planes without padding, one after the other.
+    :param content: the pixels: the planes without padding, one after the other.
     """
 
     recording_format: RecordedFormat
@@ -749,11 +741,11 @@ class Snapshot:
         return snapshot
 
     def planes(self) -> list[Plane]:
-        """Return views of the pixels."""
+        """Return a view of the pixels of each plane."""
         return views(self.recording_format.tight, self.content)
 
     def picture(self) -> NDArray[np.uint8] | None:
-        """Return a B G R picture, or grey (height, width); ``None``: no conversion exists."""
+        """Return the frame as B G R, or grey as (height, width); ``None``: no conversion."""
         layout, colorimetry = self.recording_format.layout, self.recording_format.colorimetry
         try:
             picture = ToPicture(
@@ -764,7 +756,7 @@ class Snapshot:
         return picture[..., 0] if layout.format.is_grey else picture
 
     def _recording(self) -> bytes:
-        """Return a recording of this frame, on topic ``image_raw``."""
+        """Return an MCAP file's bytes: a recording of this frame on topic ``image_raw``."""
         output = io.BytesIO()
         writer = McapWriter(output)
         channel = writer.channel(self.recording_format.topic('image_raw'))
@@ -775,11 +767,7 @@ class Snapshot:
         return output.getvalue()
 
     def _files(self) -> Mapping[str, bytes]:
-        """
-        Yield the suffix and content of each file.
-
-        The recording comes first, because programs need it more than the picture.
-        """
+        """Return each file's content by its suffix: the recording, and a picture if possible."""
         files = {SUFFIX: self._recording()}
         picture = self.picture()
         if picture is not None:
@@ -790,9 +778,9 @@ class Snapshot:
 
     def write(self, folder: Path, prefix: str) -> tuple[Path, ...]:
         """
-        Write ``PREFIX_SECONDS_NANOSECONDS`` with several suffixes; all files, or none.
+        Write the files ``PREFIX_SECONDS_NANOSECONDS.SUFFIX``, all or none; return their paths.
 
-        The base name is one that no existing file has.
+        If a file has that name already, ``_2`` and so on is added.
 
         :raises OSError: the files can't be written to the folder or disk.
         """
@@ -806,7 +794,7 @@ class Snapshot:
         raise FileExistsError(f"'{folder / base}' and {_TRIES - 1} names like it are taken")
 
     def describe(self) -> str:
-        """Return a phrase that describes the snapshot."""
+        """Return a phrase for messages: the frame's number, size and format."""
         layout = self.recording_format.layout
         return (
             f'frame {self.sequence}, {layout.width}x{layout.height} {fourcc_name(layout.fourcc)}'
