@@ -106,7 +106,7 @@ class Changeover:
         return True
 
     def came_directly(self, key: Key) -> bool:
-        """Say whether the object of a message came directly; call this once for each message."""
+        """Say whether a message's object came directly; if so, count the message as duplicate."""
         with self._lock:
             self._collect()
             found = self._came_directly(key)

@@ -17,10 +17,10 @@
 Publishers and subscriptions for ROS nodes.
 
 Read ``publisher`` and ``subscription`` first: they take objects of any type. ``frame_publisher``
-and ``frame_subscription`` (with ``FrameReader`` and the camera subscription) are built on them for
-camera frames, with defaults for all that can be chosen. ``publisher`` announces itself,
-``discovery`` finds publishers, ``remote_links`` connects to those in other processes, and
-``executor_turns`` runs the link's work on a node's executor.
+and ``frame_subscription`` (with ``FrameReader`` and the camera subscription) use them for camera
+frames, with a default for every option. ``publisher`` announces a publisher, ``discovery`` finds
+publishers, ``remote_links`` connects to publishers in other processes, and ``executor_turns`` runs
+the link's work on a node's executor.
 """
 
 from zc_perception.frame import Frame

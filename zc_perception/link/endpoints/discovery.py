@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Find the publishers on a topic: the ROS graph counts them, announcements tell their sockets.
+Find the publishers on a topic: the ROS graph counts them, announcements name their sockets.
 
-Each subscription has its own :class:`PublisherGraph` and :class:`Announcements`. Each publisher
-has a :class:`Rivals`, which finds other publishers on the same topic, because every consumer would
-get the frames of all of them, mixed.
+Each subscription has its own :class:`PublisherGraph` and :class:`Announcements`. A camera has a
+:class:`Rivals` to warn about other publishers on its topic, because consumers would get the mixed
+frames of all of them.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from zc_perception.link.shared_memory.unix_socket import default_folder
 from zc_perception.link.shared_memory.unix_socket import SUFFIX as SOCKET_SUFFIX
 
 _MAX_ANNOUNCEMENTS = 100
-# While there are more announcements than publishers, an announcement is believed for this time,
-# even if no process ever answered at its socket.
+# While there are more announcements than publishers in the graph, an announcement is kept for this
+# time, even if no process ever answered at its socket.
 _UNMET_S = 60.0
 # For this time the graph may still count a killed publisher; Fast DDS forgets it after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
-# Within this time after a publisher's writer of announcements, its writer on the topic appears in
-# the graph. Only that second writer tells whether the QoS matches.
+# A publisher's writer on the topic appears in the graph within this time after its writer of
+# announcements. Only the writer on the topic has the QoS that must match.
 _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
-#: The graph gives this in place of a node's name that is not known yet.
+#: The graph returns this text in place of a node's name that is not known yet.
 UNNAMED = '_UNKNOWN_'
-# If one publisher replaces another between two looks, the number of publishers doesn't change. So
-# the graph is read in full again after this time.
+# If one publisher replaces another between two checks, the number of publishers doesn't change. So
+# names and QoS are read from the graph again after this time.
 _REFRESH_S = 5.0
 #: A publisher that was killed leaves the graph within this time (Fast DDS: after 20 s).
 UNPROVED_S = 30.0
@@ -65,13 +65,13 @@ UNPROVED_S = 30.0
 @dataclass(frozen=True)
 class PublisherCount:
     """
-    Publishers of a topic, without the adapted publishers of this process.
+    The numbers of a topic's publishers, without the adapted publishers of this process.
 
     :param adapted: number of adapted publishers, with any QoS.
-    :param matching: number of adapted publishers whose QoS matches; only the middleware knows
-        which ones these are.
-    :param plain: names of the nodes whose publishers are not adapted and match.
-    :param mismatch: why no publisher matches; empty if one matches, or if there is none.
+    :param matching: number of adapted publishers whose QoS matches. The graph can't assign them to
+        announcements.
+    :param plain: names of the nodes whose publishers are not adapted and whose QoS matches.
+    :param mismatch: why no publisher's QoS matches; empty if one matches, or without publishers.
     """
 
     adapted: int
@@ -82,9 +82,9 @@ class PublisherCount:
 
 class GraphSigns:
     """
-    Tell when to ask the graph again which nodes publish on a topic.
+    Detect when to read the names and QoS of a topic's publishers from the graph again.
 
-    Asking for the number of publishers costs a tenth of asking for their names and QoS.
+    Reading only the number of publishers costs a tenth of that.
     """
 
     def __init__(self, node: Node, topic: str) -> None:
@@ -97,7 +97,7 @@ class GraphSigns:
         """
         Say whether the number of publishers, or one of *others*, has changed since the last call.
 
-        Also return ``True`` if the last ``True`` was returned some seconds ago.
+        Also return ``True`` if that has not happened for 5 s.
         """
         seen = (*(publisher_count(self._node, topic) for topic in self._topics), *others)
         now = time.monotonic()
@@ -109,10 +109,10 @@ class GraphSigns:
 
 class PublisherGraph:
     """
-    Ask the graph which nodes publish on a topic.
+    Count the adapted and plain publishers of a topic in the graph.
 
-    An adapted publisher has two writers on the same node: one on ``<topic>/_zc`` and one on the
-    topic. A publisher that makes no messages has only the first.
+    An adapted publisher has two writers on the same node: its announcer on ``<topic>/_zc``, and
+    one on the topic. A publisher that makes no messages has only the announcer.
 
     A writer that belonged to an adapted publisher counts as adapted until it leaves the graph,
     because the two writers of a killed publisher leave one after the other.
@@ -123,13 +123,13 @@ class PublisherGraph:
         self._topic = topic
         self._wanted = wanted
         self._adapted: frozenset[bytes] = frozenset()
-        # For each node's name: since when the node has had only a writer of announcements.
+        # For each node that has only an announcer: the time at which this was first seen.
         self._alone: dict[str, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
         """Count the current publishers, without *local*, the adapted ones of this process."""
-        # Ask for the topic's writers first: a publisher makes its writer on the topic last, so
-        # each adapted writer found here has its announcer in the second answer.
+        # Read the topic's writers first: a publisher makes its announcer first, so for each
+        # adapted writer found here, the announcer is found below.
         writers = self._node.get_publishers_info_by_topic(self._topic)
         announcers = Counter(
             map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX))
@@ -155,7 +155,7 @@ class PublisherGraph:
                 plain.append((name, mismatch))
                 strange.add(name)
         # The graph learns a node's name a little later than its endpoints, maybe between the two
-        # questions above.
+        # readings above.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
             if late is not None:
@@ -164,8 +164,8 @@ class PublisherGraph:
                 adapted.append(late[1])
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
-        # A node may have adapted and plain publishers. Then the graph tells how many of each kind
-        # there are, but not which writer belongs to which kind.
+        # If a node has adapted and plain publishers, the graph shows how many of each kind there
+        # are, but not which writer belongs to which kind.
         both = set(known.values()) & strange
         self._adapted = frozenset(
             gid for gid, name in known.items() if name not in both or gid in self._adapted
@@ -184,12 +184,12 @@ class PublisherGraph:
 
     @property
     def undecided(self) -> bool:
-        """Whether an announcer's writer on the topic may still appear."""
+        """Whether a publisher of which only the announcer was found may still add its writer."""
         now = time.monotonic()
         return any(now - since < _ALONE_S for since in self._alone.values())
 
     def _without_messages(self, announcers: Counter[str]) -> int:
-        """Count *announcers* whose writer on the topic has not appeared within _ALONE_S."""
+        """Count the announcers without a writer on the topic for _ALONE_S or longer."""
         now = time.monotonic()
         self._alone = {
             name: self._alone.get(name, now) for name, count in announcers.items() if count > 0
@@ -210,7 +210,7 @@ def node_name(endpoint: Any) -> str:
 
 
 def link_qos_or_default(profile: object) -> LinkQos:
-    """Return the QoS of a remote endpoint; a depth of 0 (discovery didn't tell it) becomes 1."""
+    """Return the QoS of a remote endpoint; depth 0, which means unknown, becomes 1."""
     profile.depth = max(1, profile.depth)  # type: ignore[attr-defined]
     return link_qos(profile)  # type: ignore[arg-type]
 
@@ -219,8 +219,8 @@ class _Heard:
     """
     One publisher's announcement, and the state of the connection to that publisher.
 
-    :param confirmed: whether the announcement was also read from a file in the sockets' folder,
-        to which only users with access to that folder can write.
+    :param confirmed: whether the announcement was also read from a file in the sockets' folder.
+        Fewer users can write there than in the ROS domain.
     """
 
     def __init__(self, announcement: Announcement, confirmed: bool) -> None:
@@ -240,7 +240,7 @@ class _Heard:
         return self.state is not None and self.state.state is RemoteState.CONNECTED
 
     def worth(self) -> int:
-        """Return how much this entry is worth, 0 to 3; the lowest entry is forgotten first."""
+        """Return the rank of this entry, 0 to 3; entries with the lowest are deleted first."""
         state = RemoteState.CONNECTING if self.state is None else self.state.state
         if state is RemoteState.CONNECTED:
             return 3
@@ -258,20 +258,19 @@ class Announcements:
     """
     The announcements that publishers have sent, the newest last.
 
-    One subscription owns this object and calls it under its ``_rung_lock``. The graph doesn't tell
-    which announcement has ended: see :meth:`present`.
+    One subscription owns this object and calls it under its ``_rung_lock``. The graph doesn't show
+    which announcement belongs to an ended publisher: see :meth:`present`.
 
-    Any program in the ROS domain may announce anything, in any number. So announcements of
-    connected publishers are kept, and their sockets don't change. Of the others, those at whose
-    sockets no process answered are forgotten first.
+    Any program in the ROS domain may send any number of false announcements. So the announcements
+    of connected publishers are kept, and their sockets don't change. If there are too many, those
+    at whose sockets no process answered are deleted first.
 
-    An announcement ends with its publisher. The ended publisher is remembered for a while, because
-    the graph still counts it.
+    An ended publisher is remembered for a while, because the graph still counts it.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, _Heard] = {}
-        # For each ended publisher: when its end was found, and its last state; the latest last.
+        # For each ended publisher, oldest first: when its end was noticed, and its last state.
         self._ended: dict[str, tuple[float, RemotePublisher]] = {}
         self._read_at = 0.0
 
@@ -283,10 +282,10 @@ class Announcements:
         connected: Collection[str] = (),
     ) -> None:
         """
-        Take note of an announcement.
+        Store an announcement.
 
         A later announcement replaces the publisher's earlier one, unless it names another socket
-        and the earlier one is connected or confirmed. An announcement that makes no sense is
+        and the earlier one is connected or confirmed. An announcement with invalid values is
         ignored.
 
         :param confirmed: whether it was read from a file in the sockets' folder.
@@ -318,7 +317,7 @@ class Announcements:
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
         """
-        Return the announcements of other processes that have not ended as far as known.
+        Return the announcements of publishers in other processes, without the ended ones.
 
         :param own_ids: ids of publishers of this process.
         """
@@ -330,9 +329,9 @@ class Announcements:
         """
         Say whether to look for announcement files now.
 
-        Look at once while fewer announcements are known than *adapted*, the number of adapted
-        publishers in the graph. Else look every two seconds, because a publisher without ROS has
-        only its file.
+        Return ``True`` while fewer announcements are known than *adapted*, the number of adapted
+        publishers in the graph. Else return ``True`` every two seconds, because a publisher
+        without ROS has only its file.
         """
         connected = any(heard.connected() for heard in self._known.values())
         now = time.monotonic()
@@ -363,7 +362,7 @@ class Announcements:
             self.add(announcement, confirmed=True, connected=connected)
 
     def judge(self, states: Sequence[RemotePublisher]) -> None:
-        """Note the publishers' states. Publishers that have ended are no longer :meth:`known`."""
+        """Store the publishers' states; :meth:`known` no longer returns publishers that ended."""
         now = time.monotonic()
         for state in states:
             heard = self._known.get(state.publisher_id)
@@ -384,12 +383,12 @@ class Announcements:
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
         """
-        Return the publishers that are most likely there.
+        Return the publishers that are most likely alive.
 
-        Take at most *adapted* of them, the number that the graph knows: first connected ones, then
-        those that are being connected, then impossible ones, always the newest first. Then add
-        those that are proved to listen although the graph doesn't count them. If all these are
-        fewer than *adapted*, fill up with publishers that have ended.
+        Take as many as the graph counts (*adapted*): first connected publishers, then those that
+        are being connected, then those to which no connection is possible; always the newest
+        first. Then add publishers that are proved to listen although the graph doesn't count them.
+        If these are fewer than *adapted*, add publishers that have ended.
         """
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
@@ -412,7 +411,7 @@ class Announcements:
         return [*found, *ended[: max(0, adapted - len(found))]]
 
     def _proved(self, state: RemotePublisher) -> bool:
-        """Say whether a connection or a file proves the publisher, whatever the graph says."""
+        """Say whether a connection, or a file and a socket, prove that the publisher is alive."""
         heard = self._known.get(state.publisher_id)
         return state.state is RemoteState.CONNECTED or (
             state.listens and heard is not None and heard.confirmed
@@ -423,9 +422,9 @@ class Rivals:
     """
     Look for other publishers on the topic of *publisher*.
 
-    A publisher counts at once if its socket on this host answers. Other publishers, such as those
-    on another host, are only in the graph, which keeps killed publishers for a while. So these
-    count after they have been in the graph for :data:`UNPROVED_S`.
+    A publisher is reported at once if its socket on this host answers. Others, such as those on
+    another host, are only in the graph, which shows killed publishers for a while. So these are
+    reported after they have been in the graph for :data:`UNPROVED_S`.
 
     :param monotonic: clock in seconds.
     """
@@ -444,11 +443,7 @@ class Rivals:
         self._alone = False
 
     def look(self) -> list[str]:
-        """
-        Return the names of the other nodes that publish on the topic.
-
-        Return an empty list if there is none, or none that is known to be alive.
-        """
+        """Return the names of the other nodes that are known to publish on the topic."""
         if not self._signs.changed() and self._alone:
             return []
         topic = self._publisher.topic

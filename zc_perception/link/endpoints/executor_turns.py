@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Give the link its turn on a node's executor, whatever kind of executor that is.
+Run the link's work on a node's executor, of whatever kind.
 
 :class:`ExecutorWake` makes the executor call a function soon, :func:`coroutine_turn` runs a
 coroutine to its end, :class:`NodeWatch` calls a function for a node regularly on another thread,
@@ -52,14 +52,12 @@ _LONGEST_STOP_S = 5.0
 
 class ExecutorWake:
     """
-    Let a node's executor run *work* soon.
+    Call this object from any thread to make a node's executor run *work* soon, in *group*.
 
-    Call this object from any thread: *work* then runs once or more on the node's executor, in
-    *group*.
+    Several calls may cause one run. Before the node has an executor, a call does nothing.
 
-    A guard condition wakes the executor. But an EventsExecutor refuses nodes that have a guard
-    condition, so it is created only on an executor that accepts one. Before the node has an
-    executor, a call does nothing.
+    A guard condition wakes the executor. It is created only when the node's executor accepts it,
+    because an EventsExecutor refuses nodes that have a guard condition.
     """
 
     def __init__(self, node: Node, group: CallbackGroup, work: Callable[[], None]) -> None:
@@ -105,10 +103,10 @@ def coroutine_turn(
 
     The callback group stays occupied until the coroutine has ended, as with rclpy's callbacks.
 
-    rclpy continues a coroutine only while the executor has its node. It never deletes a coroutine
-    that it stopped continuing, so the frame of such a callback would never be released. For that
-    reason a coroutine that awaits something continues as a task of the executor itself, and the
-    coroutine that rclpy keeps refers to no frame.
+    rclpy continues a coroutine only while the executor has its node, and afterwards never deletes
+    it. So a camera frame that such a coroutine refers to would never be released. Therefore a
+    coroutine of *work* that awaits something continues as a task of the executor itself, and the
+    coroutine that rclpy keeps refers to no camera frame.
     """
     method, its_node = weakref.WeakMethod(work), weakref.ref(node)
 
@@ -120,7 +118,7 @@ def coroutine_turn(
         del begin
         try:
             coroutine.send(None)
-        except StopIteration:  # the coroutine has ended: nearly always it awaits nothing
+        except StopIteration:  # the usual case: the coroutine awaited nothing and has ended
             return
         ended: Any = Future()
         executor.create_task(_go_on, coroutine, ended, executor)
@@ -140,7 +138,6 @@ async def _go_on(coroutine: Coroutine[Any, Any, None], ended: Future, executor: 
 
 @types.coroutine
 def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
-    """Run the rest of a coroutine that has begun."""
     while True:
         yield
         try:
@@ -151,24 +148,24 @@ def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
 
 def phase_s(node: Node) -> float:
     """
-    Return at what time within each second, 0 to 1 s, a node is looked at.
+    Return the time within each second, 0 to 1 s, at which a node is checked.
 
     All nodes of a namespace have the same time, because they belong to one camera. Different
-    cameras have different times, because looks at all cameras at once would keep the interpreter's
-    lock from the threads that carry frames.
+    cameras have different times: simultaneous checks would hold the interpreter's lock for long,
+    and delay the threads that carry frames.
     """
     return zlib.crc32(node.get_namespace().encode()) / 2**32
 
 
 class NodeWatch:
     """
-    Call *look* for a node every *period_s* seconds of the steady clock, on another thread.
+    Call *look* every *period_s* seconds of the steady clock, on the lookout's thread.
 
     The calls end with :meth:`stop`, with the node, with its context, or when nothing refers to
     this object any more.
 
-    :param look: looks at the node, and leaves to the executor what only the executor may do. It
-        must neither wait nor take locks that a caller of :meth:`stop` may hold.
+    :param look: checks the node. It must neither wait nor take locks that a caller of
+        :meth:`stop` may hold, and must leave the executor's work to the executor.
     """
 
     def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:
@@ -182,20 +179,21 @@ class NodeWatch:
         try:
             self._look()
         except RuntimeError as error:
-            # rclpy raises RuntimeError for everything that the middleware refuses.
+            # rclpy raises RuntimeError for every error of the middleware. Only a node or context
+            # that has ended is expected here.
             if not isinstance(error, InvalidHandle) and self._node.context.ok():
                 raise
             self.stop()
 
     def look_every(self, period_s: float) -> None:
-        """Look every *period_s* seconds, from the next look on."""
+        """Change the period, in seconds; it applies after the next call of *look*."""
         self._watch.period_s = period_s
 
     def stop(self) -> None:
         """
-        Stop looking. Idempotent.
+        Stop the calls. Idempotent.
 
-        Wait for the end of a look that is running, unless that look itself calls this.
+        Wait until a running call of *look* has ended, unless *look* itself calls this method.
         """
         self._watch.stop()
 
@@ -204,7 +202,7 @@ def is_spun(node: Node) -> bool:
     """
     Say whether the node is in an executor.
 
-    ``node.executor`` alone doesn't tell: after ``rclpy.spin_once(node)`` it still names the
+    It isn't enough to read ``node.executor``: after ``rclpy.spin_once(node)`` this is still the
     executor, although the node was removed from it.
     """
     executor = node.executor
@@ -215,9 +213,9 @@ class NodeSpinner:
     """
     A thread that spins *node* in its own executor.
 
-    It runs until :meth:`stop`, the end of the context or the end of the program. If another
-    executor takes the node, this executor loses it; :meth:`take` takes the node back when the
-    other executor has left it.
+    The thread runs until :meth:`stop`, the end of the context or the end of the program. A node
+    that is added to another executor leaves this one. Call :meth:`take` regularly to take the node
+    back after the other executor has removed it.
     """
 
     def __init__(self, node: Node) -> None:
@@ -236,9 +234,9 @@ class NodeSpinner:
 
     def take(self) -> None:
         """
-        Spin the node again after it has left another executor.
+        Spin the node again if it is in no executor.
 
-        :raises Exception: what a callback of the node has raised; the thread has ended then.
+        :raises Exception: the exception of a callback of the node, which has ended the thread.
         """
         if self._error is not None:
             raise self._error
