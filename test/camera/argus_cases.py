@@ -227,7 +227,7 @@ def test_the_vic_makes_a_linear_image_where_a_consumer_needs_one_and_that_is_cou
             == value('double_transforms', TRANSFORM) - before
             == 8
         )
-        assert 'the VIC makes one of each frame' in camera.notices()[-1] and len(seen) <= 4
+        assert 'the VIC copies each frame' in camera.notices()[-1] and len(seen) <= 4
 
 
 @pytest.mark.parametrize('properties', [None, BLOCK_LINEAR])

@@ -16,16 +16,18 @@
 """
 The Argus camera of a Jetson: ``nvarguscamerasrc``, whose frames are the ISP's own dma-bufs.
 
-A mapped NVMM buffer holds no pixels, but the struct ``NvBufSurface``. The struct's first image
-names the file descriptor, the real pitch and offsets, and the colours (NV12 and NV12_ER differ
-only in the range). The GstBuffer is held while a frame of it is leased, because its surface
-belongs to GStreamer's pool. Sensors' images are often block-linear. Consumers that can use this
-layout get the images as they are. For other consumers the VIC (NVIDIA's video image compositor)
-copies each image into linear memory of this package, and each copy is counted.
+A mapped NVMM buffer contains no pixels, but the struct ``NvBufSurface``. The struct's first image
+has the file descriptor, the real pitch and offsets, and the colours (NV12 and NV12_ER differ only
+in the range). The surface belongs to GStreamer's pool, so the GstBuffer is held while its frame is
+leased.
+
+Sensors' images are often block-linear. Consumers that can use this layout get the images without a
+copy. For other consumers the VIC (NVIDIA's video image compositor) copies each image into linear
+memory of this package, and each copy is counted.
 
 Source: NVIDIA's *Accelerated GStreamer* guide, NvBufSurface pages of the *Jetson Linux API
-Reference*. Tested against doubles of the libraries and a GStreamer source that stands in for
-``nvarguscamerasrc``, not on a Jetson.
+Reference*. Tested only with replacements for the libraries and for ``nvarguscamerasrc``, not on a
+Jetson.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ if TYPE_CHECKING:
 
 SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
-# The most buffers of the source that stay open for the VIC; an element's pool has fewer.
+# At most this many of the source's buffers stay open for the VIC. The source's pool is smaller.
 _KEPT = 32
 _INSTALL = (
     'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it '
@@ -86,10 +88,10 @@ _INSTALL = (
 
 
 class NvmmFrames(FrameReader):
-    """Finds the memory of frames that GStreamer hands on as an NvBufSurface."""
+    """Finds the dma-buf and the layout of frames that are NvBufSurfaces."""
 
     def __init__(self, gst: GStreamer, what: StreamFormat, library: str | None = None) -> None:
-        # imported here, because only a Jetson has the library that this module loads
+        # This module is imported here, because only a Jetson has the library that it loads.
         from zc_perception.jetson.nvbufsurface import check_structs
 
         super().__init__(gst, what)
@@ -100,26 +102,25 @@ class NvmmFrames(FrameReader):
 
     def parameters(self, sample: Sample) -> ctypes.Structure:
         """
-        Return the image's parameters, which are valid while the sample is held.
+        Return the NvBufSurfaceParams of the image, which are valid while the sample is held.
 
-        :raises LayoutError: the buffer can't be mapped, or holds something else.
+        :raises LayoutError: the buffer can't be mapped, or contains no NvBufSurface.
         """
         from zc_perception.jetson.nvbufsurface import surface_parameters
 
         info = MapInfo()
         if not self._gst.gst_buffer_map(sample.buffer, byref(info), MAP_READ):
             raise LayoutError(
-                'an NVMM buffer could not be mapped, so that its NvBufSurface is not known; '
-                'see the log of its element'
+                'an NVMM buffer could not be mapped, so its NvBufSurface can not be read; '
+                'see the log of the element that made it'
             )
         try:
             return surface_parameters(info.data, info.size)
         finally:
-            # The surface belongs to the buffer and doesn't move: mapping only returns its address.
+            # The surface stays valid after the unmap: mapping only returns the surface's address.
             self._gst.gst_buffer_unmap(sample.buffer, byref(info))
 
     def memory(self, sample: Sample) -> FrameMemory:
-        """Return the memory of the frame."""
         from zc_perception.jetson.nvbufsurface import surface_signature
 
         parameters = self.parameters(sample)
@@ -127,7 +128,7 @@ class NvmmFrames(FrameReader):
         return FrameMemory((part,), surface_signature(parameters))
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Return the frame's layout; the frame has one buffer."""
+        """Return the frame's layout, and ``(0,)``: its only buffer is the first memory."""
         from zc_perception.jetson.nvbufsurface import surface_image
 
         return surface_image(self.parameters(sample))[0], (0,)
@@ -135,9 +136,9 @@ class NvmmFrames(FrameReader):
 
 def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
     """
-    Return the text of one sensor's pipeline, with the property names of the installed release.
+    Return the pipeline of one sensor, with the property names of the installed release.
 
-    :raises ConfigError: GStreamer lacks the source element, or the element lacks a property.
+    :raises ConfigError: the source element isn't installed, or it lacks a property.
     """
     wanted = {'sensor-id': parameters['sensor_id']}
     if parameters['sensor_mode'] >= 0:
@@ -162,7 +163,7 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
                     f'{SOURCE}'
                 )
             words.append(f'{found}={value}')
-        # Of the two kinds of NVMM buffers, the newer kind holds an NvBufSurface.
+        # Ask for the newer one of two kinds of NVMM buffers: it contains an NvBufSurface.
         if gst.has_property(element, 'bufapi-version'):
             words.append('bufapi-version=true')
     finally:
@@ -171,7 +172,7 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
 
 
 _RELEASE = re.compile(r'R(\d+) \(release\), REVISION: ([\d.]+)')
-#: JetPack's major version, by the major version of Jetson Linux.
+#: For each major version of Jetson Linux, the major version of JetPack.
 _JETPACK = {32: 4, 34: 5, 35: 5, 36: 6, 38: 7, 39: 7}
 _NOT_HERE = 'this is no Jetson'
 _JETPACK_ADVICE = (
@@ -181,7 +182,7 @@ _JETPACK_ADVICE = (
 
 
 def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check Jetson Linux and the board."""
+    """Report the board and its Jetson Linux release, or that this machine is no Jetson."""
     if not system.is_tegra:
         if needs.camera('argus') is Need.REQUIRED:
             yield fail(
@@ -217,9 +218,9 @@ def _of_jetson(
     question: Question, judge: Callable[[Need, dict[str, Any]], Finding]
 ) -> Callable[[System, Needs], Iterator[Finding]]:
     """
-    Make a check that asks a library of the Jetson a question, and judges the answer.
+    Make a check that runs *question* on a Jetson, and passes its answer to *judge*.
 
-    On other machines the check is skipped.
+    On other machines, and if no argus camera is used, the check is skipped.
     """
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
@@ -235,7 +236,7 @@ def _of_jetson(
 
 
 def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
-    """Check that the library loads, and that its structs fit an image that we allocate."""
+    """Report whether the library loads and an image allocated with it has the expected structs."""
     if not answer.get('loaded'):
         return Finding(
             need.missing,
@@ -255,10 +256,10 @@ def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
 
 
 def _vic(need: Need, answer: dict[str, Any]) -> Finding:
-    """Check the VIC, which makes block-linear camera images linear."""
+    """Report whether the library of the VIC loads; the VIC makes block-linear images linear."""
     if 'error' in answer:
-        # The VIC is needed only if a camera's images are block-linear and a consumer can't use
-        # that.
+        # This is only a warning: the VIC is needed only if a camera's images are block-linear and
+        # a consumer can't use this layout.
         return warn(
             f"libnvbufsurftransform can't be loaded: {answer['error']}", _JETPACK_ADVICE, **answer
         )
@@ -266,7 +267,7 @@ def _vic(need: Need, answer: dict[str, Any]) -> Finding:
 
 
 def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
-    """Load the library, and test its structs on an image of our own, as the argus camera does."""
+    """Load the library, and allocate an image to check its structs, as the argus camera does."""
     from zc_perception.jetson.nvbufsurface import check_structs, LIBRARY
 
     try:
@@ -282,7 +283,7 @@ def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
 
 
 def describe_vic(library: str = '') -> dict[str, Any]:
-    """Say whether the library of the video image compositor (VIC) loads."""
+    """Load the library of the video image compositor (VIC); return its file or the error."""
     from zc_perception.jetson.vic import TRANSFORM_LIBRARY
 
     try:
@@ -302,13 +303,12 @@ class ArgusCamera(GStreamerCamera):
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's library.
     :param transform_library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
     :raises ConfigError: the machine is no Jetson, or the source element lacks a property.
-    :raises CameraError: the sensor doesn't run, or the library's structs differ from the known
-        ones.
+    :raises CameraError: the sensor doesn't run, or the library's structs aren't as expected.
     """
 
     PARAMETERS = (
         ParameterSpec('pipeline', '', ('the pipeline as for gst-launch-1.0, without a sink. '
-                                       'Empty: its own.')),
+                                       'Empty: a pipeline for sensor_id.')),
         PIPELINE_BUFFERS,
         ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
         ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '',
@@ -320,7 +320,7 @@ class ArgusCamera(GStreamerCamera):
         Check('jetson.release', 'which Jetson Linux', jetson_release),
         Check(
             'jetson.nvbufsurface',
-            'whether it loads, and its structs are those we know',
+            'whether libnvbufsurface loads, and its structs are those we know',
             nvbufsurface,
         ),
         Check('jetson.vic', "the video image compositor's library", vic),
@@ -347,10 +347,10 @@ class ArgusCamera(GStreamerCamera):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         """
-        Check nothing.
+        Check nothing, unlike the base classes.
 
-        Parameter ``heap`` has no effect, because Argus allocates the images, and the pipeline is
-        this class's own.
+        Parameter ``heap`` has no effect, because Argus allocates the images. Parameter
+        ``pipeline`` may be empty, because this class then makes the pipeline.
         """
 
     @classmethod
@@ -374,17 +374,18 @@ class ArgusCamera(GStreamerCamera):
 
     def _begin(self, first: Sample) -> None:
         super()._begin(first)
-        # Take the colours from the surface, because the caps can't express the range.
+        # Take the colorimetry from the surface, because the caps can't express the range.
         self._colorimetry = self._colours
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
         raise CameraError(
-            f'{self._where}: {reason}; it must be a dma-buf of nvmap, see that /dev/nvmap is there'
+            f'{self._where}: {reason}; its frames must be dma-bufs of nvmap: check that '
+            '/dev/nvmap exists'
         )
 
     @property
     def identity(self) -> str:
-        """The sensor's number, by which the sensor is found again: it is soldered to the board."""
+        """The pipeline's text; its sensor number is fixed, because sensors are never replugged."""
         return f'argus: {self._text}'
 
     @property
@@ -392,7 +393,7 @@ class ArgusCamera(GStreamerCamera):
         return HEAP
 
     def constraints(self) -> BufferConstraints:
-        """Return the camera's constraints; LINEAR is possible where the VIC can convert images."""
+        """Return the camera's constraints; they include LINEAR, into which the VIC converts."""
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
         costs: tuple[float, ...] = (0.0,)
@@ -411,9 +412,9 @@ class ArgusCamera(GStreamerCamera):
 
     def possible(self) -> BufferConstraints:
         """
-        Return the same constraints as :meth:`constraints`: the source has one format.
+        Return :meth:`constraints`, because the source has only one format.
 
-        Without a VIC the camera can't offer linear images.
+        If the VIC was needed but failed, LINEAR is left out.
         """
         now = self.constraints()
         return (
@@ -423,7 +424,7 @@ class ArgusCamera(GStreamerCamera):
         )
 
     def _convert(self, settings: BufferSettings) -> None:
-        """Tell whether the VIC is needed: LINEAR was agreed on, and the sensor's images aren't."""
+        """Open the VIC, and make the pool of linear images into which it copies frames."""
         from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
         from zc_perception.jetson.vic import Vic
 
@@ -456,10 +457,10 @@ class ArgusCamera(GStreamerCamera):
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Allocate the pool: LINEAR, unless a consumer asked for the sensor's own layout.
+        Make the pool in the negotiated layout: the sensor's own, or LINEAR by the VIC.
 
-        Every consumer can read LINEAR frames. Without a VIC the frames keep the sensor's layout,
-        if all participants accept that layout.
+        If LINEAR is wanted but the VIC fails, the frames keep the sensor's layout, provided that
+        all consumers accept it. Otherwise CameraError is raised.
         """
         if request.modifiers[0] != LINEAR or self._layout.modifier == LINEAR:
             super().allocate(request)
@@ -493,7 +494,7 @@ class ArgusCamera(GStreamerCamera):
         return slot, True
 
     def _source(self, sample: Sample) -> DmaBuf:
-        """Return our own file descriptor of the sample's buffer; each buffer has only one."""
+        """Return our :class:`DmaBuf` of the sample's buffer; it is opened once per buffer."""
         reader = self._reader
         memory = reader.memory(sample)
         assert memory is not None
@@ -515,7 +516,6 @@ class ArgusCamera(GStreamerCamera):
         return buffer
 
     def facts(self) -> dict[str, object]:
-        """Return facts about the camera for diagnostics, by name."""
         return {
             **super().facts(),
             'sensor_id': self._sensor_id,
@@ -523,7 +523,6 @@ class ArgusCamera(GStreamerCamera):
         }
 
     def notices(self) -> Sequence[str]:
-        """Return sentences that should be logged once."""
         found = list(super().notices())
         if self._stays:
             found.append(
@@ -532,8 +531,8 @@ class ArgusCamera(GStreamerCamera):
             )
         if self._vic is not None:
             found.append(
-                f'{self._where} gives block-linear images; as a consumer needs linear ones, the '
-                'VIC makes one of each frame (no work for the CPU, but a pass over memory)'
+                f'{self._where} gives block-linear images, but a consumer needs linear ones; the '
+                'VIC copies each frame to a linear image (this needs memory bandwidth, but no CPU)'
             )
         return found
 

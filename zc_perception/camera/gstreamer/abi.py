@@ -14,14 +14,15 @@
 # limitations under the License.
 
 """
-GStreamer's C interface, by ctypes: the functions and the public fields that are used here.
+Call GStreamer's C interface with ctypes: the functions and public fields that this package uses.
 
-Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series
-(``test/camera/test_gstreamer.py`` compares with what a C compiler makes of them). ctypes is used
-and not PyGObject, because this package needs the C objects themselves. A buffer's reference has to
-be dropped with the last lease, not when Python collects an object. A query may be answered only by
-its sole owner. And a mapped NVMM buffer contains a pointer. With ctypes any Python can also use
-any installed GStreamer.
+Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series.
+``test/camera/test_gstreamer.py`` compares sizes and offsets here with those of a C compiler.
+
+PyGObject isn't used, because this package needs the C objects themselves. A buffer's reference has
+to be dropped with the last lease, not when Python collects an object. Only the sole owner of a
+query may answer it, but a Python object would be a second owner. A mapped NVMM buffer contains a
+pointer. ctypes also works with any Python and any installed GStreamer.
 """
 
 from __future__ import annotations
@@ -91,13 +92,15 @@ class ResourceError(IntEnum):
     BUSY = 4
 
 
-# The structs below have GStreamer's names without ``Gst``. Some of them end with the last field
-# that this package uses. The first struct is the head of buffers, samples, messages and queries.
+# The structs below have GStreamer's names without ``Gst``. Some of them lack fields at the end
+# that this package doesn't use.
+
+# Buffers, samples, messages and queries begin with this struct.
 MiniObject = c_struct(
     'size type; int refcount lockstate; uint flags; ptr copy dispose free; uint priv_uint; ptr '
     'priv_pointer'
 )
-# This struct is the head of elements and allocators.
+# Elements and allocators begin with this struct.
 Object = c_struct(
     'ptr g_class; uint ref_count; ptr qdata; u64 lock; ptr name parent; u32 flags; ptr '
     'control_bindings; u64 control_rate last_sync; ptr reserved'
@@ -110,7 +113,7 @@ Message = c_struct('head mini_object; uint type; u64 timestamp; ptr src', head=M
 Query = c_struct('head mini_object; uint type', head=MiniObject)
 PadProbeInfo = c_struct('uint type; ulong id; ptr data')
 Meta = c_struct('uint flags; ptr info')
-# Offsets count from the beginning of the buffer, whose memories follow each other.
+# Plane offsets count from the beginning of the GstBuffer, as if its memories were joined.
 VideoMeta = c_struct(
     (
         'meta meta; ptr buffer; uint flags; int format id; uint width height n_planes; size[4] '
@@ -120,7 +123,7 @@ VideoMeta = c_struct(
 )
 VideoCropMeta = c_struct('meta meta; uint x y width height', meta=Meta)
 VideoColorimetry = c_struct('int range matrix transfer primaries')
-# The format that caps describe, with GStreamer's own default strides and offsets.
+# The format that caps describe, with the strides and offsets that GStreamer uses by default.
 VideoInfo = c_struct(
     'ptr finfo; int interlace_mode; uint flags; int width height; size size; int views '
     'chroma_site; colours colorimetry; '
@@ -133,9 +136,9 @@ Error = c_struct('u32 domain; int code; text message')
 ProbeCallback = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(PadProbeInfo), c_void_p)
 MapFunction = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_int)
 
-# The functions' arguments and results, as in the headers: ``*`` stands for the address of an
-# object. A returned string that the caller must free is ``ptr``, because ctypes would copy a
-# string and lose its address.
+# The names of C types in the prototypes below; ``name*`` is a pointer to ``name``. In a prototype
+# the result comes first. A returned string that the caller must free is ``ptr``, because ctypes
+# would copy a ``text`` and lose its address.
 _TYPES: dict[str, Any] = {
     'void': None, 'ptr': c_void_p, 'int': c_int, 'uint': c_uint, 'ulong': ctypes.c_ulong,
     'u32': ctypes.c_uint32, 'u64': c_uint64, 'size': c_size_t, 'text': c_char_p,
@@ -221,7 +224,7 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
 
 class GStreamer:
     """
-    The loaded libraries; each C function is an attribute with the function's name.
+    GStreamer's loaded libraries; each C function is an attribute with the function's name.
 
     :raises ConfigError: a library or function is missing, or GStreamer can't be initialised.
     """
@@ -238,7 +241,7 @@ class GStreamer:
                         setattr(self, name, function)
             except (OSError, AttributeError) as error:
                 raise ConfigError(
-                    f'this needs GStreamer 1.16 or newer: {error}; {INSTALL}'
+                    f'GStreamer 1.16 or newer is needed: {error}; {INSTALL}'
                 ) from error
         failure = POINTER(Error)()
         if not self.gst_init_check(None, None, ctypes.byref(failure)):
@@ -248,14 +251,14 @@ class GStreamer:
         self.version = (numbers[0].value, numbers[1].value)
         if self.gst_query_type_get_name(QUERY_ALLOCATION) != b'allocation':
             raise ConfigError(
-                f'GStreamer {self.version[0]}.{self.version[1]} numbers its queries '
-                'differently; use a 1.x release'
+                f'GStreamer {self.version[0]}.{self.version[1]} has other query numbers than '
+                'this package; use a 1.x release'
             )
         self.video_meta_type: int = self.gst_video_meta_api_get_type()
         self.crop_meta_type: int = self.gst_video_crop_meta_api_get_type()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        raise AttributeError(f'{name} is not among the functions of GStreamer that are used here')
+        raise AttributeError(f'{name} is not among the GStreamer functions that are loaded here')
 
     def take_text(self, address: int | None) -> str:
         """Return the string at *address*, and free its memory."""
@@ -281,22 +284,21 @@ class GStreamer:
             self.g_error_free(error)
 
     def has_property(self, element: int, name: str) -> bool:
-        """Tell whether an object has a property, because names differ between releases."""
+        """Return whether an element has a property; property names differ between releases."""
         return bool(
             self.g_object_class_find_property(c_void_p.from_address(element).value, name.encode())
         )
 
     def set_property(self, element: int, name: str, value: object) -> None:
         """
-        Set a property from a text, as gst-launch does.
+        Set a property, whose value GStreamer parses from text, as gst-launch does.
 
-        If the property doesn't exist, GStreamer itself prints a warning.
+        If the property doesn't exist, GStreamer only prints a warning.
         """
         text = str(value).lower() if isinstance(value, bool) else str(value)
         self.gst_util_set_object_arg(element, name.encode(), text.encode())
 
     def has_element(self, name: str) -> bool:
-        """Tell whether an installed plugin has the element."""
         factory = self.gst_element_factory_find(name.encode())
         if factory:
             self.gst_object_unref(factory)
@@ -306,8 +308,8 @@ class GStreamer:
 @functools.cache
 def load_gstreamer() -> GStreamer:
     """
-    Return the process's one :class:`GStreamer`.
+    Return this process's only :class:`GStreamer`; the first call loads the libraries.
 
-    :raises ConfigError: as the constructor; the next call tries again.
+    :raises ConfigError: as :class:`GStreamer`; the next call tries again.
     """
     return GStreamer()

@@ -249,7 +249,6 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Check that parameter ``pipeline`` isn't empty."""
         super().check(values)
         if not values['pipeline'].strip():
             raise ConfigError(
@@ -343,7 +342,6 @@ class GStreamerCamera(Camera):
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """Return sentences that are logged once and shown as a warning in diagnostics."""
         found = [f'{self._where}: {warning}' for warning in self._pipeline.warnings]
         if self.copy_reason:
             found.insert(
@@ -368,7 +366,6 @@ class GStreamerCamera(Camera):
         return found
 
     def facts(self) -> dict[str, object]:
-        """Return facts about the camera for diagnostics, by name."""
         copied = 0 if self._shared is None else self._shared.copied_upstream
         replaced = self._pool.replaced if isinstance(self._pool, ForeignBufferPool) else 0
         facts: dict[str, object] = {
