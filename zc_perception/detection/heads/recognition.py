@@ -16,11 +16,9 @@
 """
 Find the head that reads a model's outputs: :func:`recognise`.
 
-The function decides by the names and shapes of the outputs and by the file's metadata.
-
-The output layouts of known exporters are in two places, the table ``_SEVERAL`` and the rules of
-``_one_output``. If these leave the head open, the function doesn't guess: it returns the possible
-heads, and a person chooses one.
+The function compares the names and shapes of the outputs, and the file's metadata, with what known
+exporters write: the table ``_SEVERAL`` and the rules in ``_one_output`` and ``_levels``. If
+several heads are possible, it doesn't guess: it returns all of them, and a person chooses one.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ _RELATIVE: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order
 _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'cxcywh'}
 _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
-# The usual inputs: transformers were trained on stretched pictures, and RF-DETR also on colours
-# normalised as for ImageNet.
+# Values of a manifest's key input. Transformers were trained on stretched pictures, and RF-DETR
+# also on colours normalised as for ImageNet.
 _STRETCHED: HeadOptions = {'resize': 'stretch'}
 _IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 # The columns of OpenVINO's and Caffe's SSDs, whose output is 1x1xnx7.
@@ -52,15 +50,15 @@ _DETECTION_OUTPUT: HeadOptions = {
     'background': 0,
 }
 _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
-# An entry has: what the outputs hold (words of _word, sorted); a text that the name of an output
-# or input must contain; the head; the usual input.
+# An entry has: the contents of the outputs (words of _word, sorted); a regular expression that the
+# name of an output or input must match; the head; the usual values of the manifest's key input.
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
     (('box score', 'class'), '', _INPUT, {}),  # exports of mmdeploy
     # TF-OD
     (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0},
      _STRETCHED),
     (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS
-    # RT-DETR, D-FINE: in the sizes that they are given
+    # RT-DETR, D-FINE: an input gives the picture's size
     (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),
     (('box', 'scores'), _RF_DETR, {**_CENTRES, 'sigmoid': True}, _IMAGENET),
     # RT-DETR, D-FINE of Transformers
@@ -74,12 +72,12 @@ _ANCHOR_OPTIONS = (
 @dataclass(frozen=True)
 class Recognised:
     """
-    What is known about a model from its outputs.
+    The manifest's keys that follow from a model's outputs.
 
+    :param head: the kind of head and its options; ``None``: unknown, or see *choices*.
     :param classes: the number of classes; 0: unknown.
-    :param choices: the possible heads, each as a line of a manifest with an explanation.
-    :param input: the usual values of the manifest's keys below ``input`` for networks with such
-        outputs.
+    :param choices: if several heads are possible, each as a line of a manifest and an explanation.
+    :param input: usual values of the keys below ``input`` for networks with such outputs.
     """
 
     head: HeadOptions | None = None
@@ -98,7 +96,7 @@ def recognise(
     """
     Return the head for these outputs.
 
-    :param outputs: the name and the shape of each output; an axis of open size is ``None``.
+    :param outputs: the name and the shape of each output; ``None``: an axis of variable length.
     :param size: width and height of the network's input.
     :param classes: the number of classes; 0: unknown.
     :param said: the file's metadata.
@@ -108,7 +106,7 @@ def recognise(
     if len(outputs) == 2 and len(grids) == 1:
         said = {'task': 'segment', **said}
     extras = _extras(said, grids)
-    # ignore the masks' prototypes: boxes don't depend on them
+    # Ignore the masks' prototypes: the kind of head doesn't depend on them.
     if 'masks' in extras and len(grids) == 1:
         outputs = [output for output in outputs if len(output[1]) != 4]
     if not outputs:
@@ -135,10 +133,10 @@ def _has_chosen(said: Mapping[str, Any]) -> bool:
 
 def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
     """
-    Return the head of an ``.axm``, whose outputs only the runtime knows.
+    Return the head for an ``.axm`` file, which doesn't describe its outputs.
 
-    The answer is the head of Ultralytics' exports. When the model is loaded, a run on a blank
-    picture checks whether this head fits.
+    It is the head of Ultralytics' exports. When the model is loaded, a run on a blank picture
+    checks whether this head fits.
     """
     if 'stride' not in said or _is_detr(said):
         return Recognised()
@@ -147,9 +145,9 @@ def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
 
 def _chosen(extras: HeadOptions) -> HeadOptions:
     """
-    Return the head for rows whose duplicates the model has suppressed.
+    Return the head for an export that removes duplicates itself.
 
-    Oriented boxes are given as centre and size.
+    Such exports give corners, but centre and size for oriented boxes.
     """
     return {**_INPUT, **({'box_order': 'cxcywh'} if 'oriented' in extras else {}), **extras}
 
@@ -169,7 +167,7 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
-    # A dynamic export may leave the number of columns open, though it never varies.
+    # A dynamic export may declare the number of columns as variable, though it never varies.
     new = 'head' in said
     if detr and (columns == 6 or (columns is None and new)) and (classes != 2 or new):
         return Recognised(dict(_CENTRES), input=_STRETCHED)
@@ -180,7 +178,7 @@ def _one_output(
         return Recognised(_chosen(extras))
     cells = possible_rows(size, _USUAL) if size else frozenset()
     for count, width, first in ((columns, rows, True), (rows, columns, False)):
-        # A dynamic export may also leave the number of rows open.
+        # A dynamic export may also declare the number of rows as variable.
         dynamic = count is None and 'stride' in said
         known = count in cells or dynamic
         if width is None or (not known and not (count and size)):
@@ -227,7 +225,7 @@ def cells_of(size: tuple[int, int]) -> list[int]:
 
 
 def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) -> HeadOptions:
-    """Return the options for what rows have besides box and classes, from the model's task."""
+    """Return the option for masks, keypoints or angles, as the model's task needs it."""
     task, keypoints = said.get('task'), said.get('kpt_shape')
     if task == 'pose' and isinstance(keypoints, (list, tuple)) and len(keypoints) == 2:
         return {'keypoints': list(map(int, keypoints))}
@@ -242,11 +240,11 @@ def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) ->
 
 
 def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
-    """Return a word for what an output holds, by name and shape; empty if unknown."""
+    """Guess an output's contents by its name and shape: words of ``columns``; empty: unknown."""
     inner = shape[1:] if len(shape) > 1 and shape[0] in (1, None) else shape
     label = re.search('label|class|cls', name)
     if re.search('^raw_|multiclass_scores|anchor_indices', name):
-        return '-'  # further outputs of TensorFlow's models, which nothing reads
+        return '-'  # TensorFlow's models have these outputs, too, but no head reads them
     if all(n == 1 for n in shape) or ('num' in name and len(inner) <= 1):
         return 'count'
     if len(inner) == 2 and inner[1] == 5 and 'det' in name and not alone:
@@ -337,7 +335,7 @@ def _levels(
             grids.setdefault(stride, []).append(shape[channel] or 0)
         else:
             if 'masks' in extras and len(grids) > 1 and len(grids[min(grids)]) == 1:
-                # the masks' prototypes have the finest grid
+                # A single output with the finest grid has the masks' prototypes.
                 extras = {'masks': grids.pop(min(grids))[0]}
             found = _of_channels(
                 [sorted(channels) for channels in grids.values()], classes, extras

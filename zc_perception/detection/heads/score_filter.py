@@ -16,11 +16,9 @@
 """
 Find the cells whose score reaches a threshold.
 
-For most cells the filters read only one number.
-
-The threshold is converted into the tensor's raw type, so that only candidates are dequantised
-(:func:`raw_threshold`). :func:`make_score_filter` chooses how to search class scores;
-:class:`ObjectFilter` is for heads whose score is objectness times class.
+The threshold is converted into the tensor's raw type (:func:`raw_threshold`), so that raw values
+can be compared with it and only candidates are dequantised. :func:`make_score_filter` returns a
+filter for class scores. :class:`ObjectFilter` is for heads whose score is objectness times class.
 """
 
 from __future__ import annotations
@@ -35,19 +33,19 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
 Values = NDArray[Any]
-# A margin wider than the rounding of the float32 computation, so that a raw threshold never drops
-# a cell that may reach the score.
+# Lower thresholds by this share, which is more than float32's rounding. So a raw threshold never
+# drops a cell that reaches the score.
 _MARGIN = 2.0**-20
-# Far below this value float32 loses its relative precision.
+# The same as an absolute number, because near zero float32 has no relative precision.
 _TINY = 1e-30
-# All values of 8-bit types: for these an exact raw threshold can be found.
+# Try at most this many raw values above the first bound. For 8-bit types these are all.
 _STEPS = 255
 _WORD = 64
-# From this number of cells on, comparing every number is quicker than finding the best class of
-# each cell whose maximum is high.
+# If the last frame had this many candidates, comparing every number is quicker than finding the
+# best class of each candidate.
 _MANY = 600
-# An output with this many numbers has more than 256 different values unless it is quantised, and
-# an output with only a few different values is blank.
+# Float32 output with this many numbers has more than 256 different values, unless the model was
+# quantised inside. Output with only a few different values is blank.
 _MANY_NUMBERS, _FEWEST_STEPS = 4096, 16
 
 
@@ -58,7 +56,11 @@ def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """Clip probabilities to 1; rounding on the device may make them slightly larger."""
+    """
+    Return scores: apply the sigmoid, or clip probabilities to 1.
+
+    Rounding on the device may make a probability slightly larger than 1.
+    """
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 
@@ -80,11 +82,11 @@ def real_threshold(score: float, by_sigmoid: bool) -> float:
 
 def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     """
-    Return the lowest raw value, in the tensor's own type, that reaches *score*.
+    Return a lower bound, in the tensor's type, of the raw values that reach *score*.
 
-    Values below this bound certainly don't reach the score. Values from the bound on must be
-    checked again as real numbers: for floats and wide integers the bound is slightly too low, and
-    if no value reaches the score the bound is the type's highest value.
+    Values below the bound don't reach the score. Check other values again as real numbers: for
+    floats and wide integers the bound is slightly too low. If no value of the type reaches the
+    score, the bound is the type's highest value.
     """
     low = real_threshold(score, by_sigmoid)
     kind = tensor.values.dtype
@@ -103,12 +105,12 @@ def out_of_reach(
     tensor: RawTensor, score: float, by_sigmoid: bool | None, *, has_boxes: bool = False
 ) -> str:
     """
-    Explain why no value of the tensor's type is a score from *score* to 1.
+    Explain why the tensor's quantisation has no step from *score* to 1, so nothing can be found.
 
-    Return an empty text if there is such a value.
+    Return an empty text if there is such a step.
 
-    :param has_boxes: whether the output also has the boxes of many cells. If such an output has
-        few different values, the model was quantised inside.
+    :param has_boxes: whether the output also has the boxes of many cells. If such float32 output
+        has few different values, the model was quantised inside.
     """
     kind = tensor.values.dtype
     if kind.kind == 'f':
@@ -167,11 +169,11 @@ def make_score_filter(
     Return the quickest filter for the memory layout of the values.
 
     One thread uses the filter. Its method ``find`` takes values of the same layout. A number that
-    isn't finite doesn't count as a score. If classes have equal scores, the first is the best.
+    isn't finite doesn't count as a score. If classes have equal scores, the first one wins.
 
-    :param tensor: the tensor, with one scale for all values.
-    :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's
-        values.
+    :param tensor: a tensor that has one scale for all values.
+    :param values: (cells, classes) or (rows, columns, classes), a view of the class scores in
+        *tensor*.
     """
     if compiled is not None:
         return CompiledFilter(tensor, values, sigmoid)
@@ -181,11 +183,7 @@ def make_score_filter(
 def numpy_filter(
     tensor: RawTensor, values: Values, sigmoid: bool
 ) -> ChannelMajorFilter | CellMajorFilter:
-    """
-    Return the quickest filter that needs only NumPy.
-
-    See :func:`make_score_filter`.
-    """
+    """Do the same as :func:`make_score_filter`, without compiled code."""
     strides = [abs(stride) for stride in values.strides]
     if strides[-1] > max(strides[:-1]):
         return ChannelMajorFilter(tensor, sigmoid)
@@ -215,11 +213,11 @@ def _settle(
     high: float | None = None,
 ) -> Found:
     """
-    Keep only cells whose probability, in float arithmetic, reaches the score.
+    Dequantise the candidates' scores, and keep only cells that reach the score exactly.
 
-    The raw threshold may let too many cells through.
+    This is needed because the raw threshold is a lower bound.
     """
-    # Minimum and maximum show whether all values are finite: if there is a NaN, both are NaN.
+    # Usually all cells stay. Minimum and maximum show it: if a value is NaN, both are NaN.
     if not len(best):
         return NOTHING
     low, high = float(best.min()), float(best.max()) if high is None else high
@@ -231,7 +229,7 @@ def _settle(
 
 
 class _Comparison:
-    """Compare each number once, then search the results, 64 at a time."""
+    """Compare all numbers with a threshold, then search the true results, 64 at a time."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         size = math.prod(shape)
@@ -240,7 +238,7 @@ class _Comparison:
         self._words = self._answers.reshape(-1, _WORD)
 
     def places(self, values: Values, least: Values) -> NDArray[np.intp]:
-        """Return the flat, ascending indices of the numbers that are not below *least*."""
+        """Return the flat, ascending indices of the numbers that reach *least*."""
         np.greater_equal(values, least, out=self._mask)
         words = (np.packbits(self._answers).view(np.uint64) != 0).nonzero()[0]
         inside = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
@@ -249,11 +247,7 @@ class _Comparison:
 
 
 class CompiledFilter:
-    """
-    Read each number once, a few rows of cells at a time.
-
-    This filter takes both layouts of the values.
-    """
+    """A filter in compiled code, for both layouts of the values."""
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
@@ -282,13 +276,12 @@ class CompiledFilter:
 
 class ChannelMajorFilter:
     """
-    A filter for values in which all cells of a class are adjacent.
+    A filter for values in which all cells of a class are adjacent in memory.
 
-    The filter takes each cell's maximum over the classes. If the last frame had many candidates,
-    it compares every number instead.
+    It computes each cell's maximum over the classes. If the previous frame had many candidates, it
+    compares every number with the threshold instead, which is then quicker; the result is equal.
 
-    :param many: from this number of candidates on, every number is compared; both ways have the
-        same result.
+    :param many: from this number of candidates on, every number is compared.
     """
 
     def __init__(self, tensor: RawTensor, sigmoid: bool, many: int = _MANY) -> None:
@@ -335,7 +328,8 @@ class ChannelMajorFilter:
 
     def _highest(self, rows: Values, score: float) -> Found:
         best: Values = rows[0] if len(rows) == 1 else np.maximum.reduce(rows, axis=0)
-        # A comparison with NaN is false, so cells whose maximum is NaN are searched separately.
+        # This also chooses cells whose maximum is NaN (a comparison with NaN is false): another of
+        # their classes may reach the score.
         cells = (~(best < self._threshold.raw(score))).nonzero()[0]
         if not len(cells):
             return NOTHING
@@ -354,9 +348,9 @@ class ChannelMajorFilter:
 
 class CellMajorFilter:
     """
-    A filter for values in which all classes of a cell are adjacent.
+    A filter for values in which all classes of a cell are adjacent in memory.
 
-    The filter compares each number once, then searches the results, 64 at a time.
+    It compares every number with the threshold.
     """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
@@ -386,7 +380,7 @@ class CellMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _of_all(self, rows: Values, score: float) -> Found:
-        """Search values of which nearly all cells reach the score."""
+        """Find the best class of every cell; quicker if nearly all cells reach the score."""
         numbers = (
             rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
         )
@@ -399,7 +393,7 @@ class CellMajorFilter:
 def _best_of_each(
     cells: NDArray[np.intp], classes: NDArray[np.intp], values: NDArray[np.float32]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Keep for each cell the class with the highest number; of equal ones, the first."""
+    """Keep for each cell the class with the highest value; of equal values, the first class."""
     order = np.lexsort((-np.where(np.abs(values) < np.inf, values, -np.inf), cells))
     ordered = cells[order]
     first = order[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
@@ -424,7 +418,8 @@ class ObjectFilter:
         """
         Find the cells that reach the score.
 
-        :param classes: (..., classes) the values of the classes.
+        :param objects: the objectness of each cell, of any shape.
+        :param classes: (..., classes) the class scores of each cell.
         """
         if not score <= 1:
             return NOTHING

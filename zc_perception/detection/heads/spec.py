@@ -34,30 +34,30 @@ from zc_perception.rules import array, boolean, integer, Key
 SIGMOID = Key(
     boolean(),
     (
-        'Whether the host has to apply it to scores; left out: as this kind of head is usually '
-        'exported.'
+        'Whether the host has to apply the sigmoid to scores; left out: as this kind of head is '
+        'usually exported.'
     ),
 )
 CLASS_AGNOSTIC = Key(boolean(), 'One suppression for all classes instead of one for each.', False)
 MASKS = Key(
-    integer(0, 1024), "Coefficients of the masks' prototypes behind the classes of each row.", 0
+    integer(0, 1024), 'Number of mask coefficients after the classes of each row.', 0
 )
 KEYPOINTS = Key(
     array('two numbers: how many keypoints, and the numbers of each (2, or 3 with a score)',
           integer(1, 1024), 2, 2),
-    ('Keypoints behind the classes of each row: how many, and the numbers of each (2, or 3 '
+    ('Keypoints after the classes of each row: how many, and how many numbers each has (2, or 3 '
      'with a score).'),
     [],
 )  # fmt: skip
 ORIENTED = Key(
-    boolean(), 'Whether boxes are turned by an angle, the last number of each row.', False
+    boolean(), 'Whether boxes are turned by an angle, which is the last number of each row.', False
 )
 EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
-"""Options of heads whose rows may have more than a box and classes."""
+"""Options of heads whose rows may have further numbers after the classes; at most one is set."""
 
 
 def more_numbers(count: int) -> str:
-    """Return a hint for a message: what *count* unexplained columns of a row may be."""
+    """Return a hint for an error message: what *count* further numbers in each row may be."""
     if count <= 0:
         return ''
     if count == 1:
@@ -71,14 +71,14 @@ def more_numbers(count: int) -> str:
 
 class HeadSpec:
     """
-    A kind of head with its options (each an attribute), and facts about the model.
+    A kind of head, its options, and the model's numbers of classes and pixels.
 
     :param kind: the name of a head in ``HEADS``, or of another package's head.
-    :param num_classes: the number of classes, a background class not counted.
+    :param num_classes: the number of classes, without a background class.
     :param input_size: width, height of the network's input in pixels without padding; (0, 0): the
-        letterbox of each frame decides.
-    :param options: the options that the manifest gives; the head's ``OPTIONS`` declares which
-        there are.
+        input size of each frame's letterbox is used.
+    :param options: the options that the manifest gives; each becomes an attribute. The head's
+        ``OPTIONS`` declares the possible ones.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class HeadSpec:
     @property
     def extra(self) -> int:
         """
-        How many numbers each row has after the box and the classes.
+        How many numbers each row has after the box and the classes: masks, keypoints or angle.
 
-        :raises ConfigError: the manifest gives more than one of the options ``EXTRAS``, or
-            keypoints have neither 2 nor 3 numbers.
+        :raises ConfigError: more than one of the options ``EXTRAS`` is set, or keypoints have
+            neither 2 nor 3 numbers each.
         """
         given = {name: value for name in EXTRAS if (value := getattr(self, name, None))}
         if len(given) > 1:
@@ -122,7 +122,7 @@ class HeadSpec:
         return f'HeadSpec({self.kind!r}, {self.num_classes}, {self.input_size}, **{self.options})'
 
     def completed(self, keys: Mapping[str, Key]) -> HeadSpec:
-        """Return this spec with the defaults of the options that the manifest doesn't give."""
+        """Return a copy in which options that the manifest doesn't give have their defaults."""
         defaults = {name: key.default for name, key in keys.items()}
         return HeadSpec(
             self.kind, self.num_classes, self.input_size, **{**defaults, **self.options}
@@ -136,7 +136,7 @@ def _frozen(value: Any) -> Any:
 @dataclass(frozen=True)
 class DecodeLimits:
     """
-    Limits of decoding, which may change while a model runs.
+    Limits for :meth:`Head.decode`, which may change from frame to frame.
 
     :param score: candidates with a lower score are dropped; a candidate with exactly this score
         stays.
@@ -151,21 +151,19 @@ class DecodeLimits:
 
 class Head(ABC):
     """
-    Decode the outputs of one model.
+    Decode the outputs of one model; one thread at a time uses a head.
 
-    One thread at a time uses a head.
+    Masks, keypoints and angles are read after decoding, only for the detections that suppression
+    leaves. :attr:`Detections.rows` has the row number of each detection, and :meth:`extras` reads
+    the numbers after the classes in these rows. One of the options ``EXTRAS`` declares their
+    meaning. Use row numbers only with the head that returned them.
 
-    Two things give masks, keypoints and angles to detections. :attr:`Detections.rows` has, for
-    each detection that suppression has left, the number of its row in the outputs. :meth:`extras`
-    reads the numbers behind box, score and classes in these rows; one of the options ``EXTRAS``
-    says what these numbers are. Only the head that gave a row number can interpret it.
-
-    :param spec: the spec; it has only options that the class declares in ``OPTIONS``, already
-        checked by their rules.
+    :param spec: its options are declared in the class's ``OPTIONS`` and already checked by the
+        rules there.
     :raises ConfigError: options don't fit together; the message names them as ``head.NAME``.
     """
 
-    #: The keys below ``head`` in a manifest that this class reads, with rule, text and default.
+    #: The options, keys below ``head`` in a manifest: each with its rule, description and default.
     OPTIONS: ClassVar[Mapping[str, Key]] = {}
 
     def __init__(self, spec: HeadSpec) -> None:
@@ -178,9 +176,9 @@ class Head(ABC):
         """
         Return detections in source pixels, best first.
 
-        Among equal scores, the detection that is first in the outputs comes first. A number that
-        isn't finite doesn't count as a score. A box is dropped if a corner isn't finite, if its
-        area is 0, or if it lies outside the picture.
+        Detections with equal scores keep the order of the outputs. A score that isn't finite is
+        ignored. A box is dropped if a corner isn't finite, if its area is 0, or if it lies outside
+        the picture.
 
         :param box: the geometry that maps the network's input to the frame.
         :raises AcceleratorError: the outputs don't fit the head's spec; the message names the
@@ -189,13 +187,13 @@ class Head(ABC):
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """
-        Return (n, extra) real numbers: what the model yields besides box, score and classes.
+        Return (n, :attr:`HeadSpec.extra`): masks' coefficients, keypoints, or an angle.
 
         Keypoints are in pixels of the network's input, with scores from 0 to 1; an angle is in
         radians.
 
-        :param outputs: the same that :meth:`decode` was given.
-        :param rows: the rows of the detections that :meth:`decode` found.
+        :param outputs: the outputs that :meth:`decode` has read.
+        :param rows: (n) row numbers from the :attr:`Detections.rows` that :meth:`decode` returned.
         :raises AcceleratorError: this kind of head, or this arrangement of the outputs, has no
             such numbers.
         """
@@ -203,12 +201,12 @@ class Head(ABC):
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
         """
-        Explain why the outputs' values can't mean what this head takes them for.
+        Explain why this head is wrong for the model, judging by the values for a blank picture.
 
-        The shapes were already checked. Return an empty text if nothing is wrong.
+        Return an empty text if nothing is wrong. It is called when a model is loaded.
 
-        :param outputs: the outputs for a blank picture; :meth:`decode` has read them without an
-            error.
-        :param score: the score threshold, which the outputs must be able to reach.
+        :param outputs: the outputs for a blank picture; :meth:`decode` has already read them
+            without an error.
+        :param score: the score threshold; a value of the outputs' type must be able to reach it.
         """
         return ''

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The head ``ssd``: scores of all classes, and deltas for each prior (default box)."""
+"""The head ``ssd``: a model predicts class scores and deltas for each prior (default box)."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.rules import array, boolean, choice, integer, Key, number
 
-# A margin wider than the rounding of a difference of two logits.
+# Lower the threshold by this margin, because a difference of two logits is rounded.
 _SLACK = 1e-3
 
 
 class Ssd(Head):
     """
-    Models with two outputs, scores and deltas.
+    Decode two outputs, scores and deltas.
 
-    Scores are N x classes, with the background if there is one; deltas are N x 4. If the model
-    itself decodes the boxes, use head ``boxes``.
+    Scores are N x classes (with a background class, if there is one), deltas are N x 4. If the
+    model itself decodes the boxes, use head ``boxes``.
 
-    Centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each
-    prior gives at most one box, of its best class.
+    With a delta v: centre = prior centre + v · variance · prior size, size = prior size ·
+    exp(v · variance). Each prior gives at most one box, that of its best class.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -78,7 +78,7 @@ class Ssd(Head):
         'class_agnostic': CLASS_AGNOSTIC,
         'variances': Key(
             array('two numbers above 0', number(above=0), 2, 2),
-            'Centre and size variances of the deltas.',
+            'Factors of the deltas of centre and size (variances).',
             [0.1, 0.2],
         ),
         'background': Key(
@@ -89,8 +89,8 @@ class Ssd(Head):
         'priors': Key(
             array('a list of four numbers each', array('four numbers', number(), 4, 4)),
             (
-                'cx, cy, w, h of each prior, relative to the input, in the order of the rows; or '
-                'anchors, from which they are made.'
+                'Centre x, y, width and height of each prior, relative to the input, in the order '
+                'of the rows. Give either priors, or anchors from which they are computed.'
             ),
         ),
         'box_order': Key(
@@ -158,7 +158,7 @@ class Ssd(Head):
 
 class _PerPrior:
     """
-    Reads scores and deltas of one arrangement.
+    The reader of outputs with one arrangement.
 
     :ivar priors: (4, N) centre and size of each prior in input pixels.
     """
@@ -174,7 +174,7 @@ class _PerPrior:
         )
 
     def _which(self, outputs: Sequence[RawTensor]) -> int:
-        """Return the index of the output with the deltas; if both outputs fit, return 0."""
+        """Return the index of the output that has the deltas; if both outputs fit, return 0."""
         count = self.priors.shape[1]
         for index in (0, 1) if len(outputs) == 2 else ():
             # Possible shapes are (1, N, 4), (1, N, 1, 4) and (1, 4 N).
@@ -197,7 +197,7 @@ class _PerPrior:
     def find(
         self, outputs: Sequence[RawTensor], score: float
     ) -> tuple[Found, NDArray[np.float32]]:
-        """Return the cells that reach the score, and the four deltas (4, n) of each."""
+        """Return the priors that reach the score, and their deltas (4, n)."""
         tensor, boxes = outputs[1 - self._box_output], outputs[self._box_output]
         scores = self._scores(tensor)
         found = (
@@ -212,8 +212,8 @@ class _PerPrior:
             return NOTHING
         cells = np.arange(len(logits))
         if self._spec.background >= 0:
-            # A class reaches the score p only if its logit exceeds the background's by log(p / (1
-            # − p)).
+            # Compute the softmax only for few priors: a class reaches the score p only if its
+            # logit exceeds the background's by log(p / (1 − p)).
             least = logits[:, [self._spec.background]] + np.float32(
                 real_threshold(score, True) - _SLACK
             )

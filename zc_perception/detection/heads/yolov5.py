@@ -60,12 +60,12 @@ class YoloV5(Head):
     """
     Decode raw levels whose channels are grouped by anchor, or one decoded tensor.
 
-    The channels of an anchor are x, y, w, h, objectness, classes: H x W x A·(5 + C), A·(5 + C) x H
-    x W or A x H x W x (5 + C). The decoded tensor is 1 x N x (5 + C): centre and size in input
-    pixels, objectness, classes.
+    An anchor has the channels x, y, w, h, objectness and C classes. With A anchors, a level is
+    H x W x A·(5 + C), A·(5 + C) x H x W or A x H x W x (5 + C). The decoded tensor is
+    1 x N x (5 + C): centre and size in input pixels, objectness, classes.
 
-    Centre (2s − ½ + cell) · stride, size (2s)² · anchor, where s is the sigmoid of the raw number.
-    If the device has applied the sigmoid to the scores, it has also applied it to the boxes.
+    In raw levels: centre = (2s − ½ + cell) · stride, size = (2s)² · anchor, where s is the sigmoid
+    of the raw number. With ``sigmoid: false`` the device has applied it to boxes and scores.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -128,8 +128,6 @@ class YoloV5(Head):
 
 
 class _Decoded:
-    """Reads one tensor of decoded boxes."""
-
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
         self._rows = ObjectRows(spec.kind, tensor, spec.num_classes, spec.sigmoid is True)
         self._strides = spec.strides
@@ -145,8 +143,6 @@ class _Decoded:
 
 
 class _Levels:
-    """Reads raw levels."""
-
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._spec, self._grids = spec, grids
         self._sigmoid = spec.sigmoid is not False
@@ -167,7 +163,7 @@ class _Levels:
         ]
 
     def _of_four_axes(self, outputs: Sequence[RawTensor]) -> list[Part]:
-        """Return the parts of outputs with the four axes anchor, row, column and channel."""
+        """Return the output of each level, if outputs have axes anchor, row, column, channel."""
         count, width = self._split
         shapes = [(count, *shape, width) for shape in self._grids.shapes]
         found = [without_batch(output.values).shape for output in outputs]

@@ -73,21 +73,21 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
 from zc_perception.rules import integer, Key
 
-# With exponents up to twice this value, exp() doesn't overflow float32, and a sum doesn't lose its
-# smaller terms.
+# Logits from minus this value to this value need no offset before the softmax: exp() doesn't
+# overflow float32, and a sum doesn't lose its smaller terms.
 _SAFE_EXPONENT = 40.0
-# The number of rows of one product: with more rows OpenBLAS wakes threads, which takes longer than
+# Multiply this many rows at once. For more rows OpenBLAS wakes threads, which takes longer than
 # the product itself, and much longer if other programs use the CPUs.
 _ROWS = 256
-# The size of the cache of tables: one table for each scale and zero point of a model.
+# The highest number of cached tables; each scale and zero point of a model needs one.
 _TABLES = 16
 
 
 class Distances:
     """
-    Compute the expected values of the four distributions of each box.
+    Compute the four distances of each box, the expected values of its four distributions.
 
-    If there is only one bin, the numbers are the distances themselves.
+    With one bin, the numbers are the distances themselves.
     """
 
     def __init__(self, bins: int) -> None:
@@ -103,17 +103,16 @@ class Distances:
 
     @property
     def channels(self) -> int:
-        """How many numbers each box has."""
+        """How many raw numbers each box has."""
         return 4 * self._bins
 
     def expected(self, parts: Sequence[tuple[RawTensor, Values]]) -> NDArray[np.float32]:
         """
-        Return (4, n) distances in cells: left, top, right, bottom.
+        Return (4, n) distances in cells from the cell's centre: left, top, right, bottom.
 
-        If a number isn't finite, no distance of its box is.
+        If any number of a box isn't finite, none of its distances is.
 
-        :param parts: tensors, each with the selected values (…, 4 * bins) of some boxes; n boxes
-            in all.
+        :param parts: pairs of a tensor and selected values of it (boxes, 4 * bins).
         """
         if self._bins == 1:
             sides: NDArray[np.float32] = np.concatenate(
@@ -140,8 +139,8 @@ class Distances:
                 cv2.LUT(values.view(np.uint8), table, dst=out)
                 return
         logits = tensor.read(values)
-        # A softmax doesn't depend on an offset. Computing the maximum of each row would cost more
-        # than everything else, and it is hardly ever needed.
+        # A softmax doesn't depend on an offset, so subtract each row's maximum only if exp() would
+        # overflow. This is rare, and the maxima would cost more than everything else.
         if not (logits.max() <= _SAFE_EXPONENT and logits.min() >= -_SAFE_EXPONENT):
             rows = logits.reshape(-1, self._bins)
             logits = (rows - rows.max(axis=1, keepdims=True)).reshape(logits.shape)
@@ -149,9 +148,9 @@ class Distances:
 
     def _table(self, tensor: RawTensor) -> NDArray[np.float32] | None:
         """
-        Return exp() of each of the 256 values of an 8-bit tensor, indexed by the value's bits.
+        Return a table of exp() for the 256 values of an 8-bit tensor, indexed by the value's bits.
 
-        Return ``None`` if one of the results is too large.
+        Return ``None`` if a value needs an offset before exp(), see ``_SAFE_EXPONENT``.
         """
         key = tensor.values.dtype, tensor.scale, tensor.zero_point
         if key not in self._tables:
@@ -166,16 +165,14 @@ class Distances:
 
 class YoloV8(Head):
     """
-    Decode either export: one tensor of decoded boxes, or the raw levels.
+    Decode one tensor of decoded boxes, or the raw levels.
 
     The tensor is 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels,
     scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. Raw levels
     have boxes and classes in separate tensors, or in one tensor for each grid, in any order.
 
-    Masks' coefficients, keypoints or an angle come after the classes of each row; in raw levels
-    they are a third part of each level.
-
-    Only cells that reach the score are dequantised, and only their boxes are computed.
+    Masks' coefficients, keypoints or an angle follow the classes of each row; in raw levels they
+    are a third part of each level.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -197,7 +194,8 @@ class YoloV8(Head):
         super().__init__(spec)
         spec = self._spec
         check_strides(spec, has_grids=False)
-        # Outputs with this many channels are boxes, unless there are as many classes.
+        # An output with this many channels has boxes. 0: another part has as many channels, so
+        # boxes can't be recognised.
         self._gathered = (
             4 * spec.reg_max
             if 4 * spec.reg_max not in (spec.num_classes, spec.num_classes + 4, spec.extra)
@@ -258,8 +256,6 @@ class YoloV8(Head):
 
 
 class _Decoded:
-    """Reads one tensor of decoded boxes."""
-
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
         self._classes = slice(4, 4 + spec.num_classes)
         channels = self._classes.stop + spec.extra
@@ -274,8 +270,8 @@ class _Decoded:
                 f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
                 f'or the raw levels{more}'
             )
-        # Both axes may have the same length: a 64 x 64 input has 84 cells, and a row with 80
-        # classes has 84 numbers. Then assume channels first, as exporters write.
+        # If both axes have the same length, assume channels first, as exporters write. Example: a
+        # 64 x 64 input has 84 cells, and a row with 80 classes has 84 numbers.
         self._channels_first = shape[0] == channels and (
             shape[1] != channels or tensor.layout != 'nhwc'
         )
@@ -293,7 +289,7 @@ class _Decoded:
     def detections(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections | None:
-        """Decode everything in compiled code; return ``None`` if that can't be done."""
+        """Decode in compiled code; return ``None`` if the spec or the layout needs NumPy."""
         if self._whole is None:
             return None
         rows = self._rows(outputs[0].values)
@@ -314,7 +310,7 @@ class _Decoded:
         return outputs[0].read(self._rows(outputs[0].values)[rows, behind:])
 
     def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
-        """Return (2, n) points about which the boxes are turned; ``None``: the boxes' centres."""
+        """Return ``None``: oriented boxes are turned about their centres."""
         return None
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
@@ -328,8 +324,6 @@ class _Decoded:
 
 
 class _Levels:
-    """Reads raw levels."""
-
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._spec, self._grids = spec, grids
         self._distances = Distances(spec.reg_max)
@@ -380,8 +374,8 @@ class _Levels:
             part, own = self._extras[level], levels == level
             cells = rows[own] - self._grids.starts[level]
             found[own] = outputs[part.output].read(_of_cells(part.view(outputs), cells))
-        # Networks without distributions (YOLO26) give angles in radians, and keypoints relative to
-        # the cell's centre.
+        # Networks without distributions (YOLO26) give angles in radians, and keypoints in cells
+        # from the cell's centre. Older networks encode both differently.
         new = spec.reg_max == 1
         if spec.oriented and not new:
             return np.asarray(np.float32(np.pi) * (sigmoid(found) - np.float32(0.25)))
@@ -418,7 +412,7 @@ class _Levels:
 
 
 def _of_cells(values: Values, cells: NDArray[np.intp]) -> Values:
-    """Return one part's numbers for some cells."""
+    """Return the numbers (n, channels) of some cells of a level's part."""
     columns, channels = values.shape[1:]
     if values.flags.c_contiguous:
         return np.asarray(values.reshape(-1, channels).take(cells, axis=0))

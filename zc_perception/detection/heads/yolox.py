@@ -48,8 +48,8 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.rules import Key
 
-# Decoding takes the exponential of a box's sides. If the result is longer than this many times
-# the input's side, the model has decoded the box already.
+# Decoding computes exp() of a box's sides. If the result is longer than this many times the
+# input's side, the model had already decoded the box.
 _FAR = 4.0
 
 
@@ -57,11 +57,11 @@ class YoloX(Head):
     """
     Decode one tensor with the cells of all levels, or the raw levels.
 
-    The tensor is 1 x N x (5 + C), finest level first: box, objectness, classes. Raw levels have
+    The tensor is 1 x N x (5 + C), finest level first: box, objectness, C classes. Raw levels have
     these three in one tensor for each grid, or in separate tensors.
 
-    Centre (v + cell) · stride, size exp(v) · stride. Usually the network itself applies the
-    sigmoid to objectness and classes.
+    For a raw number v: centre = (v + cell) · stride, size = exp(v) · stride. Usually the network
+    itself applies the sigmoid to objectness and classes.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -108,8 +108,6 @@ def _corners(
 
 
 class _Rows:
-    """Reads one tensor with all levels' cells."""
-
     def __init__(self, spec: HeadSpec, tensor: RawTensor, grids: Grids) -> None:
         self._grids = grids
         self._rows = ObjectRows(
@@ -135,8 +133,6 @@ class _Rows:
 
 
 class _Levels:
-    """Reads raw levels."""
-
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._grids = grids
         self._parts = arrange(
