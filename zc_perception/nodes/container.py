@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-Load, unload and list Python components, as rclcpp's container does with C++ components.
+Component containers: load, unload and list Python components, as rclcpp's do for C++ components.
 
-The programs are ``component_container`` and ``component_container_mt``; :func:`run` runs them.
-:class:`ComponentManager` answers ``ros2 component`` and launch files. :class:`ContainerExecutor`
-goes on after a callback raised, and a node can be removed while it spins. rclpy's own executors
-end with the first exception, don't say which node raised it, and keep the interpreter from ending
-while a callback hangs. The class uses only what rclpy's documentation offers to custom executors.
+:func:`run` runs the programs ``component_container`` and ``component_container_mt``.
+:class:`ComponentManager` serves ``ros2 component`` and launch files. :class:`ContainerExecutor`
+goes on after an exception in a callback, and allows to remove a node while it spins. rclpy's own
+executors end with the first exception, don't report which node raised it, and keep the
+interpreter from ending while a callback hangs. The class uses only rclpy's documented interface.
 """
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ from zc_perception.parameters import ParameterSpec
 from zc_perception.terminal import Interruption, interruptions
 
 NAME = 'ComponentManager'
-# The group of entry points that rclpy's pull request 599 (``rclpy_components``) uses, so that
-# packages written for it can be loaded. The ament resource index is not used, because C++
-# containers would try to open a Python class as a library.
+# The group of entry points of rclpy's pull request 599 (``rclpy_components``), so that packages
+# written for it can be loaded. The ament resource index isn't used, because C++ containers would
+# try to open a Python class as a library.
 GROUP = 'rclpy_components'
 MAX_COMPONENT_THREADS = 64
-# Requests that wait. rclcpp's container uses the same number. A launch file sends many requests at
-# once, and none may be lost.
+# How many requests may wait: rclcpp's number. A launch file sends many requests at once, and none
+# may be lost.
 _REQUESTS = QoSProfile(depth=200)
 _IN_PROCESS = 'use_intra_process_comms'
 # The extra arguments of a load request, as rclcpp defines them. For each: the argument of rclpy's
-# Node that it becomes, or, if rclpy can't change it, the value that rclpy always has, and why.
+# Node with this meaning, or, if rclpy has none, the only value that is possible and the reason.
 _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'forward_global_arguments': 'use_global_arguments',
     'enable_rosout': 'enable_rosout',
@@ -122,13 +122,13 @@ class ContainerExecutor(Executor):
     """
     Spins nodes on its own daemon threads.
 
-    One thread at a time waits for work; it then does this work while another thread waits.
+    One thread at a time waits for work; while it runs a callback, another thread waits.
 
-    :param name: the name of its threads, to which a number is appended.
-    :param on_error: called on the callback's thread when a callback of the given node has raised
-        (``None``: a task, which belongs to no node). It must not raise.
-    :param on_end: called when the executor can't go on, because the context was shut down or
-        waiting itself fails (:attr:`failure`).
+    :param name: name of the threads; a number is appended.
+    :param on_error: called with the node and its exception, on the callback's thread; the node is
+        ``None`` for a task. The function must not raise.
+    :param on_end: called when the executor ends by itself: the context was shut down, or waiting
+        fails (:attr:`failure`).
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ContainerExecutor(Executor):
         ]
 
     def start(self) -> None:
-        """Begin to spin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -166,7 +166,7 @@ class ContainerExecutor(Executor):
                 failures = 0
             except ExternalShutdownException:
                 break
-            # Another thread may have destroyed an entity that this wait used. The next wait works.
+            # A wait fails if another thread destroys one of its entities; the next wait works.
             except Exception:
                 failures += 1
                 if failures == _MAX_FAILURES_IN_A_ROW:
@@ -180,7 +180,7 @@ class ContainerExecutor(Executor):
         self._step(timeout_sec, lambda: self._ending)
 
     def spin_once_until_future_complete(self, future: Any, timeout_sec: Any = None) -> None:
-        """See the method of the same name in rclpy."""
+        """Run at most one callback, as rclpy does; return at once when *future* is done."""
         future.add_done_callback(lambda _: self.wake())
         self._step(timeout_sec, future.done)
 
@@ -196,7 +196,7 @@ class ContainerExecutor(Executor):
             except (TimeoutException, ShutdownException, ConditionReachedException, InvalidHandle):
                 return
             with self._changed:
-                # the node was removed while this thread waited for work
+                # The node was removed while this thread waited for work.
                 if node is not None and node in self._left:
                     handler.cancel()
                     return
@@ -204,7 +204,7 @@ class ContainerExecutor(Executor):
         try:
             handler()
             error = handler.exception() if handler.done() else None
-        # SystemExit is caught, too, so that the other components go on
+        # Catch SystemExit, too, so that the other components go on.
         except BaseException as raised:
             handler.cancel()
             error = raised
@@ -215,7 +215,7 @@ class ContainerExecutor(Executor):
             self._changed.notify_all()
 
     def add_node(self, node: Node) -> bool:
-        """See the method of the same name in rclpy."""
+        """Add *node*, as rclpy does, even if it had left."""
         self._left.discard(node)
         return bool(super().add_node(node))
 
@@ -223,7 +223,7 @@ class ContainerExecutor(Executor):
         """
         Remove *node* and wait for its running callbacks; return whether they have ended.
 
-        If one of these callbacks itself calls this method, the method doesn't wait for it.
+        A callback of the node that itself calls this method makes the wait last until *timeout_s*.
         """
         self.remove_node(node)
         with self._changed:
@@ -246,12 +246,12 @@ class ContainerExecutor(Executor):
 
 class LoadError(ZcError):
     """
-    A component can't be loaded.
+    A component can't be loaded; the message is the answer to the client.
 
-    The message is the answer to the client. If rclcpp has this error, too, the message begins with
-    rclcpp's words, because clients may compare them.
+    If rclcpp reports the same error, the message begins with rclcpp's words, because clients may
+    compare them.
 
-    :param detail: further text for the container's log; empty: none.
+    :param detail: further text for the container's log only; may be empty.
     """
 
     def __init__(self, answer: str, detail: str = '') -> None:
@@ -290,7 +290,7 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
 
 def load_class(package: str, plugin: str) -> type[Node]:
     """Import a component's class; LoadError: the class doesn't exist, or importing it fails."""
-    importlib.invalidate_caches()  # a package may have been installed since the last look
+    importlib.invalidate_caches()  # a package may have been installed since the last load
     entry = find_plugin(package, plugin, tuple(entry_points(group=GROUP)))
     what = f"Failed to load library: '{entry.value}' of plugin '{entry.name}'"
     try:
@@ -310,13 +310,13 @@ def construct(
     warn: Callable[[str], object],
 ) -> Node:
     """
-    Make the component as *request* asks.
+    Make the component that *request* describes.
 
     If the constructor fails, the incomplete node is removed from the graph.
 
-    :param warn: called with a sentence about each ignored argument.
-    :raises LoadError: the request can't be fulfilled, or the component's constructor has raised;
-        its exception is the cause then.
+    :param warn: called with a sentence for each ignored argument.
+    :raises LoadError: the request is wrong, or the component's constructor has raised; the cause
+        is then its exception.
     """
     arguments: dict[str, Any] = {'use_global_arguments': False, _IN_PROCESS: True}
     for extra in _parameters(request.extra_arguments):
@@ -343,8 +343,7 @@ def construct(
             f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 '
             "(error), 50 (fatal), or 0 for the container's"
         ) from None
-    # The request's remap rules come before its name and namespace: a rule that names the node
-    # wins.
+    # The request's remap rules come first, so that a rule for the name wins over node_name.
     rules = list(request.remap_rules)
     for rule in rules:
         if ':=' not in rule:
@@ -360,10 +359,10 @@ def construct(
     try:
         node = kind.__new__(kind, **arguments)
         if not in_process:
-            # set before the constructor makes endpoints
+            # Set this before the constructor makes publishers and subscriptions.
             setattr(node, IN_PROCESS_ATTRIBUTE, False)
         node.__init__(**arguments)  # type: ignore[misc]
-    # SystemExit is caught, too: one component must not end the others
+    # Catch SystemExit, too: one component must not end the others.
     except BaseException as error:
         if node is not None:
             _discard(node)
@@ -378,7 +377,7 @@ def _parameters(messages: Sequence[Any]) -> list[Parameter]:
     for message in messages:
         try:
             parameters.append(Parameter.from_parameter_msg(message))
-        except Exception as error:  # rclpy has several exception classes for this error
+        except Exception as error:  # rclpy raises several classes for a wrong parameter
             raise LoadError(
                 f"Parameter '{message.name}' can't be used: {one_line(error)}"
             ) from error
@@ -386,7 +385,7 @@ def _parameters(messages: Sequence[Any]) -> list[Parameter]:
 
 
 def _discard(node: Node) -> None:
-    """Destroy a node that may be incomplete, so that it leaves the graph."""
+    """Remove a node from the graph, even if its constructor has failed."""
     with contextlib.suppress(AttributeError, InvalidHandle, RuntimeError):
         if node.executor is not None:
             node.executor.remove_node(node)
@@ -396,7 +395,7 @@ def _discard(node: Node) -> None:
 
 @dataclass(eq=False)
 class _Loaded:
-    """A loaded component; its node is ``None`` after the node has ended."""
+    """A loaded component; *node* is ``None`` after its end."""
 
     unique_id: int
     node: Node | None
@@ -406,22 +405,20 @@ class _Loaded:
 
 class ComponentManager(Node):
     """
-    The container's node.
+    The container's node: it owns each component from its load until its unload.
 
-    It owns each component from its load until its unload.
+    **Threads.** The services have their own executor, because a constructor may block a thread for
+    minutes; callbacks of components never run on it. Loads run one at a time, in the order of
+    their requests, and so do unloads. ``list_nodes`` waits for neither.
 
-    **Threads.** The services run on an executor of their own, because a constructor may keep a
-    thread busy for minutes; callbacks of components never run on it. Loads are done one after the
-    other, in the order in which they came, and so are unloads. ``list_nodes`` waits for neither.
+    **Steps of an unload.** Lifecycle transitions down to unconfigured; removal from the executor
+    (running callbacks have a second to return); ``stop()`` if the class has this method;
+    ``destroy_node()``. If a step fails, the error is logged, and the next step follows.
 
-    **Order of an end.** The lifecycle's transitions down to unconfigured, removal from the
-    executor (running callbacks have a second to return), ``stop()`` if the class has this method,
-    and ``destroy_node()``. If a step fails, the error is logged, and the next step is done.
+    **Foreign code.** An exception in a module, a constructor or an unload is answered to the
+    client and logged. The container goes on.
 
-    **Foreign code.** An exception of a module, a constructor or a step of the end becomes the
-    answer to the client and a line of the log. The container goes on.
-
-    :param on_end: called when components can't be spun any more.
+    :param on_end: called when the components' executor has ended by itself.
     """
 
     def __init__(
@@ -456,12 +453,12 @@ class ComponentManager(Node):
             self.create_service(kind, path, answer, qos_profile=qos, callback_group=group)
 
     def start(self) -> None:
-        """Begin to spin components and to answer requests."""
+        """Begin to spin components, and warn about parameters that the container doesn't have."""
         self.components.start()
         keys = command_line(self.context).keys(self.get_fully_qualified_name())
         for name in self.parameters.unclaimed():
-            # Parameters of a file's section for all nodes are not reported here, because
-            # components may get them by forward_global_arguments.
+            # Don't report parameters from a file's section for all nodes: components may get them
+            # by forward_global_arguments.
             if keys.get(name) is not MeantFor.ANY_NODE or not somebody_has(name):
                 self._say_warning(
                     f"parameter '{name}' is not one of the container; give a component its "
@@ -483,19 +480,18 @@ class ComponentManager(Node):
                 f'{error}{detail}'
             )
             response.error_message = printable(str(error))
-        except Exception as error:  # the client gets an answer even after a bug of the container
+        except Exception as error:  # even after a bug of the container, the client gets an answer
             self._say_error(traceback.format_exc())
             response.error_message = f'the container failed: {one_line(error)}'
         return response
 
     def _load(self, request: Any) -> _Loaded:
         kind = load_class(request.package_name, request.plugin_name)
-        # every load has its own number, also a failed one, as in rclcpp
+        # Failed loads use up a number, too, as in rclcpp.
         unique_id = next(self._ids)
         node = construct(kind, request, self.context, self._say_warning)
         try:
-            # Call rclpy's method, not the component's own: a foreign class may override it and
-            # return anything.
+            # Call rclpy's method: the component's class may override it and return anything.
             loaded = _Loaded(unique_id, node, Node.get_fully_qualified_name(node))
             with self._lock:
                 if self._closing:
@@ -519,7 +515,7 @@ class ComponentManager(Node):
             return [self._loaded[unique_id] for unique_id in sorted(self._loaded)]
 
     def workers(self) -> list[PerceptionNode]:
-        """Return the loaded components of this package; only these nodes report their progress."""
+        """Return the loaded components of this package; only these report their progress."""
         return [one.node for one in self._present() if isinstance(one.node, PerceptionNode)]
 
     def _on_unload(self, request: Any, response: Any) -> Any:
@@ -531,28 +527,24 @@ class ComponentManager(Node):
         return response
 
     def _unload(self, loaded: _Loaded) -> bool:
-        """End a component; return ``False`` if another call ends it already."""
+        """Unload a component; return ``False`` if another thread does so already."""
         with self._lock:
             if loaded.ending or loaded.node is None:
                 return False
             loaded.ending = True
         self._end(loaded.node, loaded.name)
-        # Without this reference the node can be freed, so that the next request can use its name.
+        # Drop this reference, so that the node is freed before the next request uses its name.
         loaded.node = None
         _return_memory()
-        # Log before the component is removed from the list: the thread that waits for the last
-        # removal may end the process.
+        # Log this before the removal below: close() waits for the last removal, and then the
+        # process may end.
         self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
         with self._lock:
             del self._loaded[loaded.unique_id]
         return True
 
     def _end(self, node: Node, name: str) -> None:
-        """
-        End a component by the steps that the class describes.
-
-        A step that fails stops no later one.
-        """
+        """Run the class's steps of an unload; a failed step doesn't stop the following ones."""
 
         def leave() -> None:
             if not self.components.leave(node, _CALLBACKS_END_S):
@@ -593,7 +585,7 @@ class ComponentManager(Node):
         return response
 
     def on_callback_error(self, node: Node | None, error: BaseException) -> None:
-        """Report, not too often, that a callback of a component (``None``: a task) has raised."""
+        """Log, at a limited rate, that a component's callback (*node* ``None``: a task) raised."""
         names = [
             f"'{one.name}'" for one in self._present() if node is not None and one.node is node
         ]
@@ -609,7 +601,7 @@ class ComponentManager(Node):
         )
 
     def close(self, timeout_s: float) -> bool:
-        """Unload all components, the latest one first; return whether all ended in time."""
+        """Unload all components, the latest first; return whether all ended in *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing = True
@@ -626,7 +618,7 @@ class ComponentManager(Node):
 
 
 def _end_lifecycle(node: Any) -> None:
-    """Take a managed node down to unconfigured, one transition after the other."""
+    """Deactivate and clean up a managed node, as far as its state allows."""
     if hasattr(node, 'trigger_deactivate') and hasattr(node, 'trigger_cleanup'):
         for state, step in (
             ('active', node.trigger_deactivate),
@@ -646,28 +638,26 @@ def _destroy(node: Node) -> None:
         raise
 
 
-# glibc gives threads heaps of their own, up to eight per core, and keeps freed memory in them.
-# Constructors and a model's workers run on threads. After 24 loads and unloads of capture and
-# inference the process had grown from 190 to 320 MB without these two functions; with them it
-# stays at 155 MB.
+# glibc gives threads their own heaps, up to eight per core, and keeps freed memory in them.
+# Constructors and a model's workers run on threads. Measured over 24 loads and unloads of capture
+# and inference: the process grows from 190 to 320 MB; with the next two functions it stays at
+# 155 MB.
 
 
 def limit_heaps() -> None:
-    """Limit the number of heaps at the program's start, unless ``MALLOC_ARENA_MAX`` is set."""
+    """Limit the number of glibc's heaps, unless ``MALLOC_ARENA_MAX`` is set."""
     if 'MALLOC_ARENA_MAX' not in os.environ:
-        # a C library other than glibc has no such function
+        # Other C libraries don't have this function.
         with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 def _return_memory() -> None:
     """
-    Collect unreachable Python objects, and give unused memory back to the system.
+    Collect unreachable objects and return unused memory to the system; takes about 50 ms.
 
-    This takes about 50 ms.
-
-    Nodes of rclpy have reference cycles, so nodes and their models would stay in memory until the
-    collector runs by itself.
+    rclpy's nodes have reference cycles: without this call, an unloaded node and its model would
+    stay in memory until the next automatic collection.
     """
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
@@ -675,11 +665,11 @@ def _return_memory() -> None:
 
 
 def _loggable(text: str) -> str:
-    """Escape lone surrogates and NULs, which file names may have and rcutils refuses to log."""
+    """Escape lone surrogates and drop NULs: rcutils refuses to log them."""
     return text.encode(errors='backslashreplace').decode().replace('\0', '')
 
 
-# Threads for the services: a load and an unload may each keep one busy.
+# Threads of the services: a load and an unload may block one each.
 _THREADS = 4
 _UNLOAD_S = 1.2
 _EXECUTOR_ENDS_S = 0.2
@@ -689,13 +679,11 @@ def run(program: str, *, multi_threaded: bool) -> int:
     """Run until a signal; return 0, :data:`EXIT_USAGE` for a wrong ROS argument, 1 for a bug."""
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Flush each line that a component prints, because ros2 launch shows a line only when it is
-        # flushed.
+        # Flush each line that a component prints; otherwise ros2 launch would show it late.
         sys.stdout.reconfigure(line_buffering=True)
     with interruptions(for_good=True) as stop:
         try:
-            # Use the default context, because a component's own rclpy.ok(), and objects that it
-            # creates without a context, use this one.
+            # Use the default context: components may call rclpy.ok() without a context.
             with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
                 return _serve(context, stop, multi_threaded)
         except ZcError as error:
@@ -728,8 +716,7 @@ def _serve(context: rclpy.Context, stop: Interruption, multi_threaded: bool) -> 
     if not ended or staying:
         names = ', '.join(f"thread '{name}'" for name in sorted(staying)) or 'a component'
         manager.get_logger().warning(f'the container ends without waiting for: {names}')
-        # End the process directly, because the interpreter's own end would wait for threads that
-        # don't end, or would be disturbed by them.
+        # End the process directly: the interpreter's end would wait for these threads.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

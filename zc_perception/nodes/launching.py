@@ -14,14 +14,13 @@
 # limitations under the License.
 
 """
-Code that the launch files share: arguments, processes, components, and their failures.
+Functions that the launch files share: arguments, processes, components, and their failures.
 
-A program passes its parameter file to rcl. A component can't read a file: it gets values, which
-the launch file has to take from the file. launch_ros would take them by its own rules, which
-differ between distributions, and if the container refuses a component, launch_ros goes on without
-it. So this module reads a file by rcl's rules and judges it
-(:mod:`~zc_perception.nodes.params.verdict`) before anything starts. The modules for this are
-imported only then, so that showing a launch file's arguments needs no OpenCV.
+A program passes its parameter file to rcl. A component can't read a file: the launch file must
+read it and send the values. launch_ros would read it by its own rules, which differ between
+distributions, and would go on if the container refuses a component. So this module reads the file
+by rcl's rules and checks it (:mod:`~zc_perception.nodes.params.verdict`) before anything starts.
+The modules for this are imported late, so that showing a launch file's arguments needs no OpenCV.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
 """Choices of an argument that is true or false.
 
 launch's own conditions take these, and front ends in Python and YAML write them."""
-# Arguments that launch and launch_ros read without declaring them.
+# Arguments that launch and launch_ros read, although no action declares them.
 _OF_LAUNCH = (
     'launch-prefix',
     'launch-prefix-filter',
@@ -77,7 +76,7 @@ _OF_LAUNCH = (
 
 
 def description(*entities: Action) -> LaunchDescription:
-    """Return a launch file's actions; the first one refuses arguments that no action declares."""
+    """Return a description of *entities* that first refuses arguments which none declares."""
     known = [entity.name for entity in entities if isinstance(entity, DeclareLaunchArgument)]
 
     def check(context: LaunchContext) -> list[Action]:
@@ -89,9 +88,9 @@ def description(*entities: Action) -> LaunchDescription:
 
 def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
     """
-    Refuse unknown arguments, but not if another launch file includes ours.
+    Refuse unknown arguments, unless another launch file includes this one.
 
-    Arguments may be meant for the including launch file then.
+    In that case they may be arguments of the other file.
     """
     names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
     unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
@@ -106,7 +105,7 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _launched_by_itself() -> bool:
-    """Say whether the command line starts one of our launch files itself, by package or path."""
+    """Return whether the command line starts one of our launch files, by package or path."""
     folder = Path(get_package_share_directory('zc_perception'), 'launch')
     ours = [path for path in folder.iterdir() if path.is_file()]
     for before, word in zip(sys.argv, sys.argv[1:], strict=False):
@@ -136,7 +135,7 @@ def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
 
 
 def _installed() -> list[str]:
-    """Return the names of the installed parameter files of our nodes."""
+    """Return the names of the installed files with parameters of this package's nodes."""
     folder = Path(config_file(''))
     return sorted(
         path.name
@@ -212,7 +211,7 @@ def process_arguments() -> list[DeclareLaunchArgument]:
 
 
 def camera_arguments() -> list[DeclareLaunchArgument]:
-    """Return the argument for the kind of camera, for launch files with one kind of camera."""
+    """Return the arguments of launch files for one kind of camera."""
     return [
         DeclareLaunchArgument(
             'camera',
@@ -237,7 +236,7 @@ def camera_arguments() -> list[DeclareLaunchArgument]:
 
 
 def container_arguments() -> list[DeclareLaunchArgument]:
-    """Return the argument for the container that the nodes are loaded into."""
+    """Return the arguments that name the container and choose its executor."""
     return [
         DeclareLaunchArgument(
             'container',
@@ -256,7 +255,7 @@ def container_arguments() -> list[DeclareLaunchArgument]:
 
 
 class Chosen:
-    """The values of the launch arguments; ConfigError: a value isn't allowed."""
+    """The values of the launch arguments, by name; ConfigError: a value isn't allowed."""
 
     def __init__(self, context: LaunchContext) -> None:
         self._context = context
@@ -265,11 +264,11 @@ class Chosen:
         return str(LaunchConfiguration(name).perform(self._context)).strip()
 
     def flag(self, name: str) -> bool:
-        """Return the value of an argument that is true or false."""
+        """Return whether an argument of the choices :data:`SWITCH` is true."""
         return self[name] in _ON
 
     def number(self, name: str) -> float:
-        """Return the value of an argument that is a number of seconds."""
+        """Return an argument's number of seconds."""
         try:
             value = float(self[name])
         except ValueError:
@@ -282,7 +281,7 @@ class Chosen:
         return value
 
     def params_file(self) -> ParameterYaml:
-        """Read the parameter file, without judging its values; ConfigError: it can't be read."""
+        """Read the parameter file without checking its values; ConfigError: it can't be read."""
         name = self['params_file']
         installed = config_file(name)
         if (
@@ -293,18 +292,18 @@ class Chosen:
             name = installed
         path = os.path.expanduser(name)
         if not os.path.isfile(path):
-            # launch_ros itself would only warn and start with defaults, hence with the wrong
-            # camera on a vehicle.
+            # launch_ros would only warn and start with default values: on a vehicle with the
+            # wrong camera.
             hint = f"installed are {', '.join(_installed())} in '{config_file('')}'"
             raise ConfigError(f"params_file '{path}' does not exist or is not a file; {hint}")
         return read_parameter_yaml(path, 'params_file')
 
     def names(self, name: str) -> list[str]:
-        """Return the value of an argument that is a list, with commas or spaces between."""
+        """Split the value of an argument at commas and spaces."""
         return self[name].replace(',', ' ').split()
 
     def namespace(self, camera_name: str = '') -> str:
-        """Return a camera's whole namespace, below the namespace of a group that includes us."""
+        """Return a camera's full namespace; it begins with the namespace of an outer group."""
         pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
         own = self['namespace']
         if own.strip('/'):
@@ -313,20 +312,16 @@ class Chosen:
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 
     def kinds(self) -> Sequence[str]:
-        """
-        Return the kinds of one camera's nodes.
-
-        The consumers come first, because the camera asks for their needs when it starts.
-        """
+        """Return the kinds of a camera's nodes, consumers first: the camera asks their needs."""
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """Return a node's parameters that launch arguments set; these win over the file."""
+        """Return a node's parameters that launch arguments set; they replace the file's values."""
         values: dict[str, Any] = {}
         given = self._context.launch_configurations
         if kind == 'capture':
             for name in ('video', 'device'):
-                # the argument implies a kind of camera: only this kind reads it
+                # Only one kind of camera reads this parameter, so the argument chooses this kind.
                 if given.get(name):
                     values |= {name: self[name], 'camera': CAMERAS.declared.readers[name][0]}
             if 'camera' in given and self['camera'] != FROM_FILE:
@@ -335,7 +330,7 @@ class Chosen:
             if self['accelerator'] != FROM_FILE:
                 values['accelerator'] = self['accelerator']
             if given.get('model'):
-                # Make the path absolute, because a container may run in another folder.
+                # Make the path absolute: a container may run in another folder.
                 path = local_path(self['model'], 'model')
                 values['model'] = os.path.abspath(path) if os.path.exists(path) else self['model']
         if self['autostart'] != FROM_FILE:
@@ -354,7 +349,7 @@ _LOGGER = get_logger('launch')
 
 
 class LaunchFailedError(ZcError):
-    """A process or component that the launch needs ended or couldn't start; exit code 1."""
+    """A required process or component ended or could not start; ros2 launch ends with code 1."""
 
 
 def program(
@@ -365,14 +360,14 @@ def program(
     namespace: str,
     arguments: Sequence[str] = (),
 ) -> list[Action]:
-    """Return an action that starts one of the package's programs as a process."""
+    """Return the actions that start one of the package's programs as a process."""
     process = Node(
         package=PACKAGE,
         executable=executable,
         namespace=namespace if namespace != '/' else None,
         parameters=[dict_or_file for dict_or_file in parameters if dict_or_file],
-        # A SetParameter around the launch file sets its parameter for the nodes of all packages,
-        # so an unknown one is only a warning.
+        # Unknown parameters are only warnings, because a SetParameter around the launch file sets
+        # its parameter on all nodes, also on those of other packages.
         arguments=[
             *arguments,
             '--unknown-parameters',
@@ -391,12 +386,11 @@ def program(
 def perception_program(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False
 ) -> list[Action]:
-    """Check the parameter file; return an action that starts ``perception`` for the cameras."""
+    """Check the parameter file; return actions that start ``perception`` for the cameras."""
     names = [side.value for side in Side] if stereo else cameras
     _judge(chosen, file, names or [''], PLUGINS)  # the program itself logs the warnings
     namespace = chosen.namespace()
-    # The program refuses a namespace together with --cameras, so each camera's name has the
-    # namespace in front.
+    # The program refuses a namespace with --cameras, so prefix each camera's name with it.
     if cameras and namespace != '/':
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
     options = ['--stereo'] if stereo else ['--cameras', *cameras] if cameras else []
@@ -411,7 +405,7 @@ def perception_program(
 def container(
     chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str
 ) -> list[Action]:
-    """Return a container's actions; a failed load ends the launch or is only reported."""
+    """Return the actions of a container and of the loads into it."""
     process = ComposableNodeContainer(
         package=PACKAGE,
         executable=_CONTAINERS[chosen['executor']],
@@ -458,10 +452,10 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def components(
     chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
-    """Check the file; return by camera (``''``: a single camera) its nodes with their values."""
+    """Check the file; return by camera (``''``: only one) its nodes with their values."""
 
     def component(camera: str, kind: str, values: Mapping[str, Any]) -> ComposableNode:
-        # A text must stay a text although YAML reads it as a number, such as accelerator_device
+        # Send a text as text, even if YAML would read a number, such as accelerator_device
         # "01:00.0".
         typed = {
             name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
@@ -488,7 +482,7 @@ def node_values(
     cameras: Sequence[str] = ('',),
     kinds: Sequence[str] | None = None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return by camera and kind the values that a node gets instead of the file; log warnings."""
+    """Check the file; return by camera and kind a node's values from file and arguments."""
     from zc_perception.nodes.params.verdict import component_values
 
     paths, warnings = _judge(chosen, file, cameras, chosen.kinds() if kinds is None else kinds)
@@ -506,7 +500,7 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Judge the file; return by camera the nodes' full names by kind, and the warnings."""
+    """Check the file; return by camera and kind the nodes' full names, and the warnings."""
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
@@ -528,12 +522,12 @@ class LoadComponents(LoadComposableNodes):
     """
     Loads components into a container, as launch_ros does, but reports failures.
 
-    Before each load the container has to answer a question, because a load request to a container
-    that has just ended would wait for ever.
+    Before each load it sends the container another request, because a load request to a container
+    that has just ended is never answered.
 
     :param required: whether a component that can't be loaded ends the launch.
-    :param timeout_s: seconds that the container may take to answer; ``None``: no limit, for a
-        container that was just started.
+    :param timeout_s: seconds within which the container must answer; ``None``: no limit, for a
+        container that the launch starts itself.
     """
 
     def __init__(
@@ -550,7 +544,7 @@ class LoadComponents(LoadComposableNodes):
         self._starts = 0
 
     def execute(self, context: LaunchContext) -> list[Action] | None:
-        """Begin to load the components; launch calls this, see its class Action."""
+        """Begin to load the components; called by launch."""
         node = get_ros_node(context)
         self._load = node.create_client(LoadNode, f'{self._container}/_container/load_node')
         self._list = node.create_client(ListNodes, f'{self._container}/_container/list_nodes')
@@ -558,7 +552,7 @@ class LoadComponents(LoadComposableNodes):
         return actions
 
     def load_again(self, context: LaunchContext) -> None:
-        """Load the components again, because the container was started again."""
+        """Load the components again after a restart of the container."""
         self._starts += 1
         if self._starts > 1:
             load, requests = self._load_in_sequence, self._requests
@@ -569,14 +563,10 @@ class LoadComponents(LoadComposableNodes):
     def _load_in_sequence(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        """
-        Load one component after the other, on one of launch's threads.
-
-        Stop when a load fails, the container ends, or the launch ends.
-        """
+        """Load one component after the other; overrides launch_ros, runs on a thread of launch."""
         try:
             self._load_all(load_node_requests, context)
-        # when the launch ends, launch destroys the node whose clients are used here
+        # At its end, launch destroys the node of these clients.
         except InvalidHandle:
             if not context.is_shutdown:
                 raise
@@ -584,8 +574,7 @@ class LoadComponents(LoadComposableNodes):
     def _load_all(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        # The event that counts the container's first start may come after this line, so count at
-        # least one start.
+        # The event of the container's first start may arrive after this line, so count one start.
         self._requests, starts = load_node_requests, max(self._starts, 1)
         over = lambda: context.is_shutdown or self._starts > starts  # noqa: E731
         for request in load_node_requests:
@@ -621,8 +610,8 @@ class LoadComponents(LoadComposableNodes):
             raise LaunchFailedError(message)
 
         def tell() -> None:
-            # Raise the error within launch's own loop, so that ros2 launch ends with 1; raised on
-            # this thread it could go unnoticed.
+            # Raise the error in launch's own loop, so that ros2 launch ends with 1; an error on
+            # this thread could go unnoticed.
             context.register_event_handler(
                 EventHandler(
                     matcher=lambda event: event is failure, entities=OpaqueFunction(function=end)
@@ -634,7 +623,7 @@ class LoadComponents(LoadComposableNodes):
 
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
-    """Return the answer; ``None``: *over* returned true, or *timeout_s* passed (0: no limit)."""
+    """Return the answer; ``None``: *over* is true, or *timeout_s* passed (0: no limit)."""
     done = threading.Event()
     future = client.call_async(request)
     future.add_done_callback(lambda _: done.set())
@@ -648,8 +637,8 @@ def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float 
 def _containers(context: LaunchContext) -> str:
     """Return the names of the containers that are running."""
     suffix, node = '/_container/load_node', get_ros_node(context)
-    # Ask for each node's services: the graph's list of all services would also have the names that
-    # only our clients use.
+    # Ask for each node's services: the list of all services has also names that only our clients
+    # use.
     names = {
         service.removesuffix(suffix)
         for own, namespace in node.get_node_names_and_namespaces()
