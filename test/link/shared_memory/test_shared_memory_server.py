@@ -172,7 +172,7 @@ def test_who_cannot_use_what_is_allocated_is_told_why(
         peer.hello(requirements=requirements)
         refused = peer.receive_refused()
     assert refused.code == RefusalCode.CONSTRAINTS
-    assert refused.text.startswith("what is allocated doesn't suit raw: ") and why in refused.text
+    assert refused.text.startswith("the allocated buffers don't suit raw:") and why in refused.text
     assert server.statistics().refused == {'constraints': 1} and pool.unpromised == 7
     assert server.statistics().last_refusal == {'constraints': refused.text}
     until(lambda: any(refused.text in line for line in said), 'the sentence')

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-The consumer's end: it receives the frames of another process's publisher as ordinary Frames.
+The consumer's end: it receives frames of another process's publisher as :class:`Frame` objects.
 
-A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. The owner calls
-:meth:`SharedMemoryClient.approach` until there is a connection. Then the thread that polls
-:meth:`SharedMemoryClient.fileno` calls :meth:`~SharedMemoryClient.receive`, which reads the
-socket itself, without another thread. That descriptor stays the same for all connections.
+A :class:`Greeting` connects, sends HELLO and waits for the answer. The client's owner calls
+:meth:`SharedMemoryClient.approach` until there is a connection. Then a thread of the owner polls
+:meth:`SharedMemoryClient.fileno` and calls :meth:`~SharedMemoryClient.receive`, which reads the
+socket. The client has no thread. Its descriptor stays the same for all connections.
 """
 
 from __future__ import annotations
@@ -74,30 +74,30 @@ from zc_perception.negotiation.settings import TrialImport
 
 _FIRST_RETRY_S = 0.02
 _LAST_RETRY_S = 0.5
-# After a connection that lasted at least this long, connect again at once. After a shorter one,
-# pause, because a producer may end each connection soon.
+# If a connection lasted this long, connect again at once. If it was shorter, pause, because the
+# producer may end each new connection soon.
 _SETTLED_S = 1.0
 _PATIENT_RETRY_S = 5.0
-# One call reads at most this many packets without a frame, because a producer that never stops
-# sending them must not block the caller.
+# One call of receive() reads at most this many packets without a frame, so that a producer that
+# never stops sending such packets can't block the caller.
 _PACKETS_AT_ONCE = range(64)
-# Reasons for which this end disconnects, although the producer would go on.
+# With these reasons, this end closes a connection that the producer would keep open.
 _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
 class Greeting:
     """
-    An attempt to connect: it sends HELLO to a producer's socket and awaits the answer.
+    One attempt to connect: send HELLO to a producer's socket, then poll for the answer.
 
-    No call here waits. After a WELCOME the caller owns the socket; in all other cases the caller
-    closes this object.
+    No method blocks. After a WELCOME the caller owns the socket; otherwise the caller must close
+    this object.
 
-    ``noted`` says why the producer lets this consumer wait (the message NOTED); empty: no NOTED
+    ``noted`` is the text of NOTED, the reason why this consumer must wait; empty if no NOTED
     came. After a NOTED there is no deadline for the answer.
 
     :raises PeerGoneError: no process listens at *path*.
-    :raises SilentError: the listener's queue of connections is full.
-    :raises ProtocolError: the process that listens is not trusted.
+    :raises SilentError: the socket's queue of new connections is full.
+    :raises ProtocolError: another user's process listens, and this user isn't trusted.
     """
 
     def __init__(self, path: Path, hello: Hello, allowed_uids: Collection[int]) -> None:
@@ -125,7 +125,7 @@ class Greeting:
             if error.errno not in (
                 errno.EPIPE,
                 errno.ECONNRESET,
-            ):  # after these two errors a REFUSED may still wait to be read
+            ):  # the producer closed, but may have sent a REFUSED, which answer() will read
                 self.close()
                 raise PeerGoneError(
                     f"no producer at '{path}': {os.strerror(error.errno or 0)}"
@@ -135,17 +135,17 @@ class Greeting:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when :meth:`answer` has an answer."""
+        """Return the socket's descriptor; it is readable when the answer has arrived."""
         return self.socket.fileno()
 
     def answer(self) -> Welcome | None:
         """
-        Return the producer's WELCOME; ``None`` if the producer hasn't answered yet.
+        Return the producer's WELCOME; ``None`` if it hasn't come yet, or NOTED came.
 
         :raises SilentError: the producer didn't answer in time.
-        :raises PeerGoneError: the producer has gone.
-        :raises RefusedError: the producer refused; the error has its reason.
-        :raises ProtocolError: another publisher listens there, or it breaks the protocol.
+        :raises PeerGoneError: the producer closed the connection.
+        :raises RefusedError: the producer sent REFUSED.
+        :raises ProtocolError: another publisher listens there, or the answer is invalid.
         """
         packet = self._packet()
         if packet is None:
@@ -196,9 +196,9 @@ class Greeting:
 
 def somebody_listens(error: ZcError) -> bool:
     """
-    Say whether an attempt that ended by *error* reached a process at the socket.
+    Return whether an attempt that failed with *error* reached a process at the socket.
 
-    That process may be the publisher that was asked for.
+    Return ``False`` if that process is surely another publisher than the requested one.
     """
     if isinstance(error, RefusedError):
         return error.code != RefusalCode.OTHER_PUBLISHER
@@ -207,10 +207,10 @@ def somebody_listens(error: ZcError) -> bool:
 
 def worth_patience(error: ZcError) -> bool:
     """
-    Say whether to try again only every few seconds.
+    Return whether to pause for seconds after an attempt that failed with *error*.
 
-    Return ``True`` if the producer doesn't answer, or has refused us until it announces itself
-    anew. Return ``False`` if the producer isn't there yet or is busy, because that ends soon.
+    Return ``True`` if the producer doesn't answer, or refused for a lasting reason. Return
+    ``False`` if no process listens yet or the producer is busy, because that may end soon.
     """
     return isinstance(error, SilentError) or (
         isinstance(error, RefusedError) and error.code != RefusalCode.BUSY
@@ -222,18 +222,20 @@ class ClientStatistics:
     """
     A snapshot of a client's counters for diagnostics.
 
-    :param window: frames that may be held at the same time, as granted; 0 while not connected.
-    :param asked: the window that was asked for.
-    :param held: number of frames that the producer counts as held here.
-    :param received: number of frames that came since start.
+    :param window: largest number of frames that this consumer may hold, as WELCOME granted it; 0
+        while not connected.
+    :param asked: the window that HELLO asked for.
+    :param depth: largest number of frames that may wait in the producer; 0 while not connected.
+    :param held: number of frames sent to this consumer for which no RELEASE was sent yet.
+    :param received: number of frames received since start.
     :param dropped: number of frames that the producer dropped because this consumer was too slow.
-    :param abandoned: number of frames that the garbage collector ended, because nobody released
-        them.
-    :param connections: how often the producer has welcomed this client.
+    :param abandoned: number of frames that were not released, so that the garbage collector
+        released them.
+    :param connections: number of WELCOMEs since start.
     :param ended: number of connections and attempts that ended, for each reason (eof, refused,
         gone, or the reason of a protocol error).
-    :param last_end: how the latest connection or attempt ended, in words; empty: none has ended.
-    :param in_hand: the sequence of each frame that is held here, and for how many seconds.
+    :param last_end: why the latest connection or attempt ended, as text; empty: none has ended.
+    :param in_hand: for each held frame its sequence number, and for how many seconds it is held.
     """
 
     connected: bool
@@ -256,30 +258,31 @@ class SharedMemoryClient:
 
     The client owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the
     connection. Received frames own their leases, so they stay readable after the connection has
-    ended. Any thread may call any method, and no method but :meth:`wait` waits. Locks are taken in
-    this order: ``_connecting``, held during an attempt; ``_lock``; the lock of the slots.
+    ended. Any thread may call any method, and only :meth:`wait` blocks. Locks are taken in this
+    order: ``_connecting``, held during an attempt; ``_lock``; the lock of the slots.
 
     :param path: the ``socket`` of the announcement.
     :param name: this consumer's name in the diagnostics of both ends.
     :param publisher_id: the ``publisher_id`` of the announcement; empty: any publisher that
         listens at *path*.
-    :param window: number of frames that may be held at the same time.
+    :param window: number of frames that this consumer may hold at the same time.
     :param depth: number of newest frames that the producer keeps while the window is full.
     :param history: whether to ask for the frames that a transient_local publisher keeps.
-    :param requirements: what the buffers must be like.
+    :param requirements: the constraints that buffers must satisfy.
     :param trial_import: imports a slot's buffers before its first frame, on the thread that
-        receives. If it raises, or if the buffers don't suit for another reason, the client tells
-        the producer why and disconnects, until :meth:`retarget` says that there are other buffers.
+        receives. If it raises, or the buffers break *requirements*, the client sends the reason to
+        the producer and disconnects. It connects again only after :meth:`retarget`, because only
+        then there may be other buffers.
     :param allowed_uids: ids of users whose producers are trusted, besides this user and root.
 
-    ``last_end`` says how the latest connection or attempt ended. ``listens`` says whether that
-    attempt reached a process that may be the publisher. ``parted_s`` is when the latest connection
-    ended that had lasted for a second or more, in seconds of CLOCK_MONOTONIC; 0: none did.
+    ``last_end`` says why the latest connection or attempt ended. ``listens`` says whether that
+    attempt reached a process that may be the publisher. ``parted_s`` is the time at which the
+    latest connection of a second or more ended, in seconds of CLOCK_MONOTONIC; 0: none ended.
     ``dropped`` counts the frames that the producer dropped because this consumer was too slow; it
-    is as new as the last frame that came.
+    is updated with each frame.
     """
 
-    # Those that native/links.c reads and writes.
+    # Slots, because native/links.c reads and writes these attributes by their offsets.
     __slots__ = ('__dict__', '__weakref__', '_lock', '_received', '_slots', 'dropped')
 
     def __init__(
@@ -300,11 +303,11 @@ class SharedMemoryClient:
         self._hello = Hello(window, depth, name, publisher_id, history, requirements, waits=True)
         self._requirements = requirements
         self._trial_import = trial_import
-        wire.pack_hello(self._hello)  # raise here and not later for values that don't fit a HELLO
+        wire.pack_hello(self._hello)  # raise now if a value doesn't fit a HELLO
         self._allowed_uids = frozenset(allowed_uids)
         self._epoll = select.epoll()
-        # Finalizers of frames write to this eventfd. The garbage collector closes it when neither
-        # this client nor a frame refers to it any more.
+        # Finalizers of frames write to this eventfd to wake the receiving thread. So it must not
+        # be closed before the last frame has gone: the garbage collector does that.
         self._bell: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll.register(self._bell.fileno(), select.EPOLLIN)
         self._lock = threading.Lock()
@@ -312,8 +315,7 @@ class SharedMemoryClient:
         self._slots: RemoteSlots | None = None
         self._greeting: Greeting | None = None
         self._target = 0
-        # Whether this consumer can't use the producer's buffers. Only a new announcement means
-        # that there are other buffers.
+        # Whether this consumer can't use the producer's buffers; reset by a new announcement.
         self._unusable = False
         self._announced = self._announced_before = 0
         self._welcomed_at = 0.0
@@ -328,16 +330,16 @@ class SharedMemoryClient:
 
     def fileno(self) -> int:
         """
-        Return the descriptor that is readable when :meth:`receive` may have work.
+        Return the descriptor that is readable when :meth:`receive` should be called.
 
-        That is so if a frame waits, or if something can be given back: the garbage collector
-        ended a frame, a release fence of this process has signalled, or the socket has room again.
+        That is so if a frame has arrived, or a RELEASE can be sent: the garbage collector ended a
+        frame, a release fence of this process has signalled, or the socket has room again.
         """
         return self._epoll.fileno()
 
     @property
     def connected(self) -> bool:
-        """Whether the producer has welcomed this client and hasn't gone."""
+        """Whether there is a connection on which WELCOME came."""
         return self._slots is not None
 
     def _attempt(self) -> None:
@@ -352,7 +354,7 @@ class SharedMemoryClient:
                 welcome = greeting.answer()
             except (
                 OSError
-            ) as error:  # no descriptor or no memory is left, which may be only for now
+            ) as error:  # no descriptor or no memory is left; a later attempt may succeed
                 text = (
                     f"no connection to the producer at '{path}': {error.strerror}; raise "
                     "the limit ('ulimit -n')"
@@ -395,15 +397,15 @@ class SharedMemoryClient:
 
     def approach(self) -> float | None:
         """
-        Connect if an attempt is due, or continue the current attempt; never wait.
+        Begin an attempt to connect if one is due, or continue the current one; never block.
 
-        Call it again when :attr:`awaited` is readable, or after the returned time. If a producer
-        that served us for a second has gone, an attempt is due at once. Then the pauses between
-        attempts grow up to half a second, or to 5 s if the producer doesn't answer or refuses us
-        for good (not allowed, constraints, version, another publisher).
+        Call it again when :attr:`awaited` is readable, or after the returned time. After a
+        connection of a second or more, the first attempt is due at once. Then the pauses between
+        attempts grow up to half a second. They are 5 s if the producer doesn't answer, or refuses
+        for a lasting reason (not allowed, constraints, version, another publisher).
 
         :returns: seconds until the next call is useful; ``None`` while connected, after close,
-            and while only :meth:`retarget` could change something.
+            and while the client waits for :meth:`retarget`.
         """
         with self._connecting:
             if self.approachable and (self._greeting is not None or not self._retry.remaining_s):
@@ -422,28 +424,24 @@ class SharedMemoryClient:
 
     @property
     def approachable(self) -> bool:
-        """Whether :meth:`approach` may connect, now or later."""
+        """Whether the client isn't connected, and :meth:`approach` may connect it now or later."""
         return self._slots is None and not self._closed and not self._unusable
 
     @property
     def noted(self) -> str:
-        """Why the producer lets this consumer wait; empty: it doesn't."""
+        """The reason in NOTED why this consumer must wait for WELCOME; empty: it needn't."""
         greeting = self._greeting
         return '' if greeting is None else greeting.noted
 
     @property
     def awaited(self) -> int | None:
-        """The descriptor on which :meth:`approach` awaits an answer; ``None``: it awaits none."""
+        """The descriptor on which an answer to HELLO will arrive; ``None``: no HELLO was sent."""
         greeting = self._greeting
         fd = -1 if greeting is None else greeting.fileno()
         return fd if fd >= 0 else None
 
     def retarget(self, path: Path, publisher_id: str = '') -> None:
-        """
-        Note a new announcement: the next :meth:`approach` connects to *path* at once.
-
-        If there is a connection to another socket or publisher, end it.
-        """
+        """Make the next :meth:`approach` connect to *path*; end a connection to another target."""
         with self._lock:
             self._announced += 1
             self._unusable = False
@@ -456,17 +454,17 @@ class SharedMemoryClient:
             self._retry.start_over()
 
     def _give_up(self) -> None:
-        """Give up the current attempt to connect; called with the lock held."""
         greeting, self._greeting = self._greeting, None
         if greeting is not None:
             greeting.close()
 
     def receive(self) -> Frame | None:
         """
-        Return the next frame, which the caller owns; ``None`` if no frame waits.
+        Return the next frame, which the caller owns; ``None`` if no frame has arrived.
 
         ``None`` may also mean that many packets without a frame came; then :meth:`fileno` stays
-        readable. This never blocks and never raises; if the connection has ended, that is counted.
+        readable. This method never blocks and never raises: errors end the connection and are
+        counted in :meth:`statistics`.
         """
         with self._lock:
             slots = self._slots
@@ -511,11 +509,7 @@ class SharedMemoryClient:
             return None
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        """
-        Wait until *epoll* is readable; the caller has registered :meth:`fileno` with it.
-
-        This may already read packets from the socket, which :meth:`receive` then returns.
-        """
+        """Wait for an event of *epoll*, with which :meth:`fileno` is registered."""
         slots = self._slots
         if slots is None:
             epoll.poll(timeout_s)
@@ -529,19 +523,17 @@ class SharedMemoryClient:
 
     def _other_packet(self, slots: RemoteSlots, came: CameUnread) -> tuple[Frame, int] | None:
         """
-        Handle a packet that the receiver didn't handle itself: any but a plain FRAME.
+        Handle a packet that isn't a plain FRAME; take over its descriptors.
 
-        This owns the packet's descriptors.
-
-        :return: a frame and the number of frames dropped before it, if it is a FRAME after all.
-        :raises ProtocolError: such a packet may not come now.
+        :return: for a FRAME with a fence, the frame and the number of frames dropped before it.
+        :raises ProtocolError: the producer must not send this packet now.
         """
         packet, fds, truncated, gone = came
         try:
             if truncated:
                 if (
                     not descriptor_left()
-                ):  # this process has too few descriptors, which is not the producer's fault
+                ):  # this process has too few descriptors, so don't blame the producer
                     self._end(
                         'gone',
                         f"no descriptor for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
@@ -573,13 +565,12 @@ class SharedMemoryClient:
                 refused = wire.parse_refused(packet)
                 self._end('refused', f'the producer refused: {refused.text}')
             else:
-                raise ProtocolError('state', f'{kind.name} came')
+                raise ProtocolError('state', f'{kind.name} came after WELCOME')
             return None
         finally:
             close_all(fds)
 
     def _count_end(self, reason: str, text: str) -> None:
-        """Count how a connection ended; called with the lock held."""
         self._ended[reason] += 1
         self.last_end = text
 
@@ -588,7 +579,7 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # set this before other threads can see that the connection ended
+            self.parted_s = now  # before other threads see by _slots that the connection ended
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)
@@ -606,8 +597,8 @@ class SharedMemoryClient:
             elif reason == 'flood':
                 self._retry.pause(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
-                # Pause, because the producer may welcome us and end the connection again and
-                # again. Unusable buffers come here only if a newer announcement has come since.
+                # Pause, because the producer may end each new connection. After 'constraints' the
+                # code comes here only if a newer announcement has come since.
                 self._retry.failed()
 
     def statistics(self) -> ClientStatistics:
@@ -635,7 +626,7 @@ class SharedMemoryClient:
             )
 
     def close(self) -> None:
-        """Disconnect. Frames that are held stay readable. A second call does nothing."""
+        """Disconnect for good. Held frames stay readable. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -652,7 +643,7 @@ class SharedMemoryClient:
         self.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copy of the socket, so that the producer notices the parent's end."""
+        """Close the child's copy of the socket, so that the producer gets the parent's EOF."""
         self._closed = True
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -671,7 +662,7 @@ def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
     def ring() -> None:
         if bell is None:
             return
-        # The garbage collector may have closed the bell before it runs the finalizer that rings.
+        # Ignore errors: the garbage collector may have closed the bell before a frame's finalizer.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(bell.fileno(), 1)
 

@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-A consumer's side of one connection: the producer's slots, and the leases on them in this process.
+The consumer's end of one connection: the producer's slots, and this process's leases on them.
 
-:class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns its buffers as long
-as both ends use it. A :class:`RemoteLease` is the right to use one generation of a slot.
+:class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns its buffers. A
+:class:`RemoteLease` is the right to use one generation of a slot.
 
-To a :class:`Frame`, RemoteSlots is its pool. A frame may have several leases in this process,
-which are counted here. The producer gets RELEASE only when the last of them ends. A finalizer
-takes no lock: it puts its lease into a queue, and the next call empties that queue.
+RemoteSlots is the pool of the received :class:`Frame` objects. It counts a slot's leases, and
+sends RELEASE when the last lease has ended. The garbage collector must not take a lock, so a
+frame's finalizer only puts the lease into a queue. :meth:`RemoteSlots.attend` empties the queue.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ _unpack, _LEAST, _MOST, _FRAME_TYPE = (
 
 class RemoteSlot:
     """
-    A slot of the producer's pool. Its buffers are mapped at most once while both ends use it.
+    A slot of the producer's pool. Its buffers are mapped once, not for each frame.
 
-    :param generation: the newest generation that came. While ``leases`` isn't 0, this process
-        holds that generation.
-    :param sequence: sequence of the frame in the slot.
+    :param generation: the generation of the slot's newest FRAME. This process holds it while
+        ``leases`` isn't 0.
+    :param sequence: the sequence number of the newest frame in the slot.
     :param since_ns: when that frame was published, in nanoseconds of CLOCK_MONOTONIC.
     """
 
@@ -125,9 +125,9 @@ class RemoteSlot:
 
     def prepare(self, owner: RemoteSlots) -> Frame:
         """
-        Return the slot's next Frame object, made in advance so that :meth:`admit` has less to do.
+        Return the slot's next Frame object, made before its FRAME arrives to save time then.
 
-        The lease is not valid yet. :meth:`RemoteSlots.admit` fills in the rest from a FRAME.
+        Its lease is not valid until :meth:`RemoteSlots.admit` fills in the other fields.
         """
         data = _new(FrameData)
         data.__dict__.update(self._constants, header=_new(Header))
@@ -136,7 +136,7 @@ class RemoteSlot:
         return Frame(data, lease)  # type: ignore[arg-type] # as Frame needs it
 
     def close(self) -> None:
-        """Unmap and close the slot's buffers, which nobody uses any more."""
+        """Unmap and close the slot's buffers; no frame may use them any more."""
         spare, self.spare = self.spare, None
         if spare is not None:
             spare._lease = None
@@ -145,9 +145,9 @@ class RemoteSlot:
 
 class RemoteLease:
     """
-    The right to use one generation of a remote slot, in this process.
+    This process's right to use one generation of a remote slot.
 
-    It has no quota of its own, because the producer sends no more frames than the window.
+    There is no quota for leases here, because the producer sends no more frames than the window.
     """
 
     __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
@@ -162,11 +162,11 @@ class RemoteLease:
 
 class CameUnread(NamedTuple):
     """
-    A packet that a receiver didn't handle itself, so that other Python code must handle it.
+    A packet that the receiver read but didn't parse; :class:`SharedMemoryClient` handles it.
 
     :param packet: its bytes; empty when the connection has ended.
     :param fds: its descriptors.
-    :param truncated: whether the packet was too long or had too many descriptors for the buffers.
+    :param truncated: whether the packet was too long, or had too many descriptors.
     :param error: the errno if reading the socket failed, or 0.
     """
 
@@ -178,10 +178,10 @@ class CameUnread(NamedTuple):
 
 class PlainReceiver:
     """
-    Receives packets from a connection's socket.
+    Receives packets from a connection's socket, in Python; ``native/receiver.c`` replaces it.
 
-    If ``native/receiver.c`` is compiled, it does the same in C. The receiver handles plain FRAMEs
-    itself, by :meth:`RemoteSlots.admit`, and returns all other packets as :class:`CameUnread`.
+    It passes FRAMEs without a fence to :meth:`RemoteSlots.admit`, and returns all other packets as
+    :class:`CameUnread`.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -192,9 +192,9 @@ class PlainReceiver:
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
         """
-        Wait until *epoll* is readable, at most *timeout_s* seconds.
+        Wait for an event of *epoll*, at most *timeout_s* seconds.
 
-        A receiver may already read a packet here, which :meth:`receive` then returns.
+        The C version may already read a packet here, which its :meth:`receive` returns later.
         """
         epoll.poll(timeout_s)
 
@@ -202,9 +202,9 @@ class PlainReceiver:
         """
         Read one packet; only one thread at a time may call this.
 
-        :return: for a FRAME the frame and how many frames were dropped before it; for another
-            packet a :class:`CameUnread`; ``None`` if no packet waits.
-        :raises ProtocolError: a FRAME that breaks a rule.
+        :return: for a plain FRAME the frame and how many frames were dropped before it; for
+            another packet a :class:`CameUnread`; ``None`` if no packet has arrived.
+        :raises ProtocolError: the FRAME breaks a rule.
         """
         try:
             try:
@@ -213,8 +213,8 @@ class PlainReceiver:
                 )
             except (
                 ConnectionResetError
-            # The kernel reports such an error once. The next call returns what the peer sent
-            # before it.
+            # The kernel reports this error once. The next call returns a packet that the peer sent
+            # before it closed.
             ):
                 size, ancillary, flags, _ = self._receive_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
@@ -228,40 +228,35 @@ class PlainReceiver:
         return CameUnread(self._packet[:size], adopt(ancillary), bool(flags & TRUNCATED), 0)
 
     def close(self) -> None:
-        """Stop receiving; called before the socket is closed."""
+        """Stop receiving; called before the socket is closed. Only the C version has work."""
 
     forked = close
 
 
 def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> CameUnread:
-    """
-    Make a :class:`CameUnread` for ``native/receiver.c``.
-
-    It owns the descriptors *numbers* from now on.
-    """
+    """Make a :class:`CameUnread` for ``native/receiver.c``; it owns the descriptors *numbers*."""
     return CameUnread(packet, own(numbers), truncated, error)
 
 
 class RemoteSlots:
     """
-    The producer's slots as one connection knows them, and the pool of the frames in them.
+    The slots that the producer has sent over one connection; the pool of their frames.
 
-    It owns the socket. Any thread may call its methods, but only one thread at a time may receive.
+    Any thread may call the methods, but only one thread at a time may receive.
 
     The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes
-    no lock, because it writes only to a slot without leases, which nothing else uses.
+    no lock, because it writes only to a slot without leases, which no other code uses.
 
-    :param sock: a non-blocking socket on which WELCOME came; owned.
-    :param epoll: the consumer's epoll, to which fences are added for which a RELEASE must wait;
-        borrowed.
-    :param holder: this consumer's name in messages.
-    :param window: number of frames that may be held here at the same time, as granted.
-    :param requirements: what buffers must be like.
-    :param trial_import: imports a slot's buffers before its first frame, in the same way as later
-        for each frame; ``None``: nothing is imported.
-    :param ring: makes the consumer's descriptor readable; called in finalizers.
+    :param sock: the non-blocking socket on which WELCOME came; this object closes it.
+    :param epoll: the client's epoll. Fences are added to it if a RELEASE must wait for them.
+    :param holder: this consumer's name, for leases and error texts.
+    :param window: largest number of frames that this consumer may hold, as WELCOME granted it.
+    :param requirements: the constraints that buffers must satisfy.
+    :param trial_import: imports a slot's buffers before its first frame, in the same way as each
+        frame is imported later; ``None``: skip this.
+    :param ring: makes the client's descriptor readable; called in finalizers.
 
-    ``attention`` says whether :meth:`attend` has something to do.
+    ``attention`` is ``True`` if :meth:`attend` must be called.
     """
 
     def __init__(
@@ -294,12 +289,12 @@ class RemoteSlots:
         self._ended = False
         self._leaving = False
         self._slots: dict[int, RemoteSlot] = {}
-        # Number of FRAMEs; only the receiving thread changes it, so admit() takes no lock.
+        # Number of FRAMEs so far; only the receiving thread changes it, so it needs no lock.
         self.admitted = 0
         self._others = self._others_since = 0
         self._abandoned_leases: queue.SimpleQueue[tuple[RemoteLease, bool]] = queue.SimpleQueue()
-        # Slots whose RELEASE waits for a fence of this process; then RELEASEs that could not be
-        # sent because the socket was full.
+        # _held_back: slots whose RELEASE waits for a fence of this process. _unsent: RELEASEs that
+        # could not be sent because the socket was full.
         self._held_back: list[RemoteSlot] = []
         self._unsent: deque[tuple[bytes, SyncFile | None]] = deque()
         self._awaits_room = False
@@ -308,7 +303,7 @@ class RemoteSlots:
 
     @property
     def out(self) -> int:
-        """The number of frames that the producer counts as held here."""
+        """The number of FRAMEs without a RELEASE yet; 0 after the connection has ended."""
         return 0 if self._ended else self.admitted - self.released
 
     def count_other(self) -> None:
@@ -327,11 +322,10 @@ class RemoteSlots:
 
     def introduce(self, message: BuffersMessage, fds: list[OwnedFd]) -> None:
         """
-        Add the slot that a BUFFERS message describes.
+        Add the slot that a BUFFERS message describes; take over the descriptors *fds*.
 
-        This owns the descriptors *fds* from now on.
-
-        :raises ProtocolError: the buffers don't match the message, or this message may not come.
+        :raises ProtocolError: the buffers don't match the message, or the producer must not send
+            this message now.
         :raises MisfitError: this consumer can't use the buffers.
         """
         with self._lock:
@@ -350,8 +344,7 @@ class RemoteSlots:
         try:
             must_map = message.kind is BufferKind.MEMFD or self._requirements.reads_with_cpu
             for index, fd in enumerate(fds):
-                # A write-only buffer could still be imported by a device, so this matters only if
-                # it must be mapped.
+                # Refuse a write-only buffer only if it must be mapped: a device can import it.
                 if must_map and is_write_only(fd.fileno()):
                     raise MisfitError(
                         f'buffer {index}, a {message.kind.value}, was opened with O_WRONLY, '
@@ -368,8 +361,8 @@ class RemoteSlots:
                         f'user {self.peer.uid} sent a memfd that others can write to; '
                         'it has to be sealed with FUTURE_WRITE'
                     )
-            # Check the planes against the announced sizes. No buffer is smaller than announced; if
-            # one is larger, the planes must still end within the announced size.
+            # Check the planes against the sizes in BUFFERS: no buffer is smaller (from_fd() checks
+            # this), and a larger one must not be used beyond this size.
             validate_layout(message.layout, message.sizes, [buffer.identity for buffer in buffers])
         except (AllocationError, LayoutError, FormatError, OSError, ValueError) as error:
             close_buffers(buffers)
@@ -379,8 +372,7 @@ class RemoteSlots:
             close_buffers(buffers)
             close_all(fds)
             raise
-        # Import the buffers now as the slot's frames will be imported later, so that buffers that
-        # don't fit are refused before the first frame.
+        # Import the buffers now, so that unusable ones are refused before the first frame.
         unfit = self._requirements.misfit(message.layout, message.kind, None) or trial_failure(
             self._trial_import,
             BufferSettings(message.layout, MAX_SLOTS),
@@ -396,20 +388,21 @@ class RemoteSlots:
         slot.spare = slot.prepare(self)
 
     def refuse(self, text: str) -> None:
-        """Tell the producer why this consumer can't use its buffers; the caller disconnects."""
+        """Send REFUSED with the reason why the buffers can't be used; the caller disconnects."""
         with contextlib.suppress(OSError):
             self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), SEND_FLAGS)
 
     def admit(self, packet: wire.Packet, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
         """
-        Read a FRAME; return the frame, and how many frames were dropped before it.
+        Parse a FRAME; return the frame, and how many frames were dropped before it.
 
-        This owns *fence* from now on.
+        This takes over *fence*.
 
-        :raises ProtocolError: the packet is no valid FRAME, or this FRAME may not come.
+        :raises ProtocolError: the packet isn't a valid FRAME, or the producer must not send it
+            now.
         """
         try:
-            # Keep the number of steps small: at a camera's rate each runs with cold caches.
+            # Keep the code short: at a camera's rate it always runs with cold caches.
             (
                 kind,
                 length,
@@ -431,7 +424,7 @@ class RemoteSlots:
                 or zero
                 or flags > 1
             ):
-                wire.parse_frame(packet, size)  # raises the error that says what is wrong
+                wire.parse_frame(packet, size)  # raises the error with the reason
             if flags != (fence is not None):
                 raise ProtocolError(
                     'descriptors',
@@ -475,8 +468,8 @@ class RemoteSlots:
         slot.leases = 1
         frame, slot.spare = slot.spare or slot.prepare(self), None
         data = frame.data
-        # Set the fields of Header and FrameData directly. Their constructors take three times as
-        # long, because a frozen dataclass sets each field by a call.
+        # Write the fields into __dict__: the constructors of these frozen dataclasses call a
+        # function for each field and take three times as long.
         data.header.__dict__.update(stamp_ns=stamp_ns, frame_id=self._frame_id)
         data.__dict__.update(
             generation=generation,
@@ -493,7 +486,7 @@ class RemoteSlots:
 
     def lease(self, slot: RemoteSlot, generation: int, holder: str) -> RemoteLease:
         """
-        Return one more lease on a generation that this process holds; called by :class:`Frame`.
+        Return another lease on a generation that this process holds; called by :class:`Frame`.
 
         :raises StaleFrameError: that generation was released.
         """
@@ -510,12 +503,12 @@ class RemoteSlots:
 
     def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
         """
-        End a lease; called by :class:`Frame`. If it was the last one, send RELEASE.
+        End a lease; called by :class:`Frame`. If it was the slot's last one, send RELEASE.
 
-        This owns *fence*. If it isn't a sync_file, it can't be sent; the first :meth:`attend`
-        after it has signalled then sends RELEASE.
+        This takes over *fence*. A fence that isn't a sync_file can't be sent; then :meth:`attend`
+        sends RELEASE after the fence has signalled.
 
-        :raises StaleFrameError: the lease has ended before.
+        :raises StaleFrameError: the lease had ended already.
         """
         slot = lease.slot
         with self._lock:
@@ -539,15 +532,11 @@ class RemoteSlots:
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def hand_out(self, lease: RemoteLease) -> bool:
-        """
-        Return ``True``: a frame may always be handed out; see :meth:`BufferPool.hand_out`.
-
-        The producer never sends more frames than the window.
-        """
+        """Return ``True``: no quota here can forbid it; see :meth:`BufferPool.hand_out`."""
         return True
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Return (sequence, seconds held) of each frame that the producer counts as held here."""
+        """Return (sequence, seconds held) of each frame that was not released yet."""
         with self._lock:
             now = time.monotonic_ns()
             held = [slot for slot in self._slots.values() if slot.leases or slot.fences]
@@ -555,9 +544,9 @@ class RemoteSlots:
 
     def abandon(self, lease: RemoteLease, *, forgotten: bool = True) -> None:
         """
-        Have *lease* ended soon, without taking a lock now; called by finalizers.
+        Queue *lease*, so that :meth:`attend` ends it; called by finalizers, takes no lock.
 
-        :param forgotten: whether to count it, because its owner should have released it.
+        :param forgotten: whether to count it as abandoned, because its owner didn't release it.
         """
         self._abandoned_leases.put((lease, forgotten))
         self.attention = True
@@ -568,10 +557,10 @@ class RemoteSlots:
 
     def _take_abandoned(self) -> None:
         """
-        End abandoned leases while this end is leaving, because nobody calls :meth:`attend` then.
+        End abandoned leases after :meth:`leave`, because :meth:`attend` isn't called any more.
 
-        Finalizers call this function, too, so it never waits for the lock. If another thread holds
-        the lock, that thread calls this function once it has released the lock.
+        Finalizers call this, too, so it never waits for the lock. If another thread holds it, that
+        thread calls this function after it has released the lock.
         """
         while not self._abandoned_leases.empty() and self._lock.acquire(blocking=False):
             try:
@@ -592,9 +581,9 @@ class RemoteSlots:
                 self._give_back(lease.slot)
 
     def attend(self) -> None:
-        """End abandoned leases, and send the RELEASEs that had to wait."""
+        """End abandoned leases, and send RELEASEs that waited for a fence or for the socket."""
         with self._lock:
-            # Clear this first, so that a lease that is abandoned meanwhile sets it again.
+            # Clear this first, because a finalizer may set it again at any time.
             self.attention = False
             self._drop_abandoned()
             waiting, self._held_back = self._held_back, []
@@ -609,7 +598,7 @@ class RemoteSlots:
             self._await_room(False)
 
     def _give_back(self, slot: RemoteSlot) -> None:
-        """Give a slot without leases back to the producer; called with the lock held."""
+        """Send RELEASE of a slot without leases, now or later; called with the lock held."""
         if self._ended:
             self._forget_fences(slot)
         elif self._leaving:
@@ -620,7 +609,7 @@ class RemoteSlots:
                 self._held_back.append(slot)
                 self.attention = True
                 return
-            # Prepare the next frame before RELEASE, because the next FRAME may come after it.
+            # Do this before RELEASE, because the slot's next FRAME may arrive right after it.
             slot.spare = slot.spare or slot.prepare(self)
             self.released += 1
             packet = wire.pack_release(slot.uid, slot.generation, fence is not None)
@@ -635,11 +624,7 @@ class RemoteSlots:
             self._part()
 
     def _await_room(self, wanted: bool) -> None:
-        """
-        Set whether the consumer's descriptor gets readable when the socket has room again.
-
-        Called with the lock held.
-        """
+        """Set whether the epoll watches for room in the socket; called with the lock held."""
         if wanted is not self._awaits_room:
             self._awaits_room = wanted
             with contextlib.suppress(OSError, ValueError):  # the epoll was closed
@@ -649,10 +634,10 @@ class RemoteSlots:
 
     def _give_back_last(self, slot: RemoteSlot) -> None:
         """
-        Give a slot back while this end is leaving; called with the lock held.
+        Send RELEASE of a slot after :meth:`leave`, if possible now; called with the lock held.
 
-        Nobody would send a RELEASE that has to wait. So without a RELEASE now, the slot ends with
-        the socket, and the producer itself waits for the devices.
+        A RELEASE can't wait, because :meth:`attend` isn't called any more. Without a RELEASE, the
+        producer takes back the slot when the socket closes, and waits for the devices.
         """
         fence = self._settle_fences(slot) if slot.fences else None
         if slot.fences:
@@ -676,7 +661,7 @@ class RemoteSlots:
             try:
                 signalled = fence.wait(0.0)
             except (OSError, ValueError):
-                signalled = True  # the code that gave this fence has closed it
+                signalled = True  # the caller of release() has closed the fence
             if signalled:
                 self._unwatch(fence)
             else:
@@ -684,8 +669,8 @@ class RemoteSlots:
         slot.fences = [fence for fence in pending if not isinstance(fence, SyncFile)]
         files = [fence for fence in pending if isinstance(fence, SyncFile)]
         if slot.fences or len(files) > 1:
-            # Several sync_files wait here, too: only one can be sent, and merging them needs a new
-            # descriptor, which we may not get.
+            # Wait for several sync_files here, too: only one can be sent, and merging them needs a
+            # new descriptor, which may not be available.
             slot.fences += files
             for fence in slot.fences:
                 self._watch(fence)
@@ -715,8 +700,8 @@ class RemoteSlots:
         """
         Try to send a packet; called with the lock held.
 
-        Return ``False`` if the socket is full; *fence* is then still the caller's. Otherwise this
-        closes *fence*.
+        Return ``False`` if the socket is full; the caller still owns *fence* then. Otherwise close
+        *fence*.
         """
         try:
             if fence is None:
@@ -729,16 +714,16 @@ class RemoteSlots:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # the producer has gone and took everything back; receive() will notice
+            pass  # the producer has closed and taken back all frames; receive() will read EOF
         if fence is not None:
             fence.close()
         return True
 
     def retire(self, uid: int) -> None:
         """
-        Handle BUFFER_RETIRED: close the slot's buffers when its last frame is released.
+        Handle BUFFER_RETIRED: close the slot's buffers after the last lease.
 
-        :raises ProtocolError: there is no such slot, or it was retired before.
+        :raises ProtocolError: there is no such slot, or it is retired already.
         """
         with self._lock:
             slot = self._slots.get(uid)
@@ -753,10 +738,10 @@ class RemoteSlots:
 
     def leave(self) -> None:
         """
-        End the connection from this end.
+        End the connection because this consumer wants to.
 
-        The producer must not use the buffers of frames that are still held here. So the socket
-        stays open until the last of them is released. Meanwhile the producer can send nothing.
+        The producer must not reuse the buffers of frames that this process still holds. So the
+        socket stays open until the last of them is released. Meanwhile nothing is received.
         """
         with self._lock:
             if self._ended or self._leaving:
@@ -782,7 +767,7 @@ class RemoteSlots:
         self._take_abandoned()
 
     def _part(self) -> None:
-        """Close the socket when no frame is held any more; called with the lock held."""
+        """Finish :meth:`leave` when no frame is held any more; called with the lock held."""
         while self._unsent:
             packet, fence = self._unsent.popleft()
             if not self._try_send(packet, fence):
@@ -792,9 +777,9 @@ class RemoteSlots:
 
     def end(self) -> None:
         """
-        End the connection, after the producer has gone or broke the protocol.
+        End the connection because the producer closed it or broke the protocol.
 
-        Held frames stay readable; a slot's buffers are closed when its last frame is released.
+        Held frames stay readable; a slot's buffers are closed after its last lease.
         """
         with self._lock:
             if self._ended:
@@ -820,7 +805,7 @@ class RemoteSlots:
         self._unsent.clear()
 
     def close_in_child(self) -> None:
-        """Close a forked child's copy of the socket: so the producer notices the parent's end."""
+        """Close a forked child's copy of the socket; it would keep the connection open."""
         self._ended = True
         self._lock = threading.Lock()
         self.receiver.forked()

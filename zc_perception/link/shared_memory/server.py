@@ -14,16 +14,18 @@
 # limitations under the License.
 
 """
-The producer's end: one listening socket and one thread for each publisher and all its consumers.
+The producer's end: each publisher has one listening socket and one thread for all its consumers.
 
 :class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish``
-runs on the caller's thread and never blocks. Everything else runs on the server's thread. It
-accepts consumers and gives each a second to say HELLO. The :class:`Door` judges their constraints.
-If there are no buffers yet for a consumer, it gets the message NOTED and waits; it takes part in
-the agreement on the buffers. If a consumer may have the buffers, :func:`admit` promises it slots,
-and a :class:`~zc_perception.link.shared_memory.connection.Connection` is made for it. The thread
-reads the consumer's RELEASEs and sends frames that had to wait. When the consumer closes its end,
-the thread takes back the frames that the consumer held. A forked child uses nothing of the server.
+runs on the caller's thread and never blocks. The server's thread does the other work:
+
+- It accepts consumers; each must send HELLO within a second.
+- The :class:`Door` checks the consumer's constraints. If there are no suitable buffers yet, the
+  consumer gets NOTED and waits, and its constraints count when buffers are negotiated.
+- :func:`admit` reserves slots of the pool for the consumer, which gets WELCOME and a
+  :class:`~zc_perception.link.shared_memory.connection.Connection`.
+- The thread reads the consumer's RELEASEs and sends frames that had to wait.
+- When the consumer closes its end, the thread takes back the frames that the consumer held.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ from zc_perception.negotiation.settings import HeapOffer
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPTS_AT_ONCE = 16
-# At most this many consumers may be connected; further ones are refused with BUSY.
+# Refuse further consumers with BUSY if this many are connected.
 MAX_CONNECTIONS = 32
 _EVENTS = 64
 _numbers = itertools.count(1)
@@ -90,16 +92,14 @@ _numbers = itertools.count(1)
 @dataclass
 class ServerStatistics:
     """
-    What the server's thread counts.
-
-    :meth:`SharedMemoryServer.statistics` gives a copy to diagnostics.
+    The server's counters, for diagnostics.
 
     :param consumers: the connected consumers.
-    :param handshaking: number of connections that haven't said HELLO yet, or wait for buffers.
+    :param handshaking: number of consumers that haven't sent HELLO yet, or wait for buffers.
     :param welcomed: number of consumers that got WELCOME since start.
     :param refused: number of refused consumers, for each reason (version, not_allowed,
         connections, slots, constraints, ...).
-    :param last_refusal: the latest refusal in words, for each reason.
+    :param last_refusal: the text of the latest refusal, for each reason.
     :param protocol_errors: number of peers that broke a rule of docs/wire.md, for each reason.
     :param ended: number of connections that got WELCOME and have ended, for each reason (eof,
         closed, pool, send, or the reason of a protocol error).
@@ -134,7 +134,7 @@ class ServerStatistics:
 
     @property
     def troubles(self) -> int:
-        """A number that grows with each refusal and each error."""
+        """The number of refusals, protocol errors and internal errors since start."""
         return sum((self.internal_errors, *self.refused.values(), *self.protocol_errors.values()))
 
     def copy(
@@ -154,11 +154,11 @@ class ServerStatistics:
 
 class FenceWatch:
     """
-    Watches fences with an epoll, each by a duplicate of its descriptor. Thread-safe.
+    Adds fences to the server's epoll, to wake its thread when they signal. Thread-safe.
 
-    Duplicates are needed because a fence's owner may close the fence at any time.
+    It duplicates their descriptors, because a fence's owner may close the fence at any time.
 
-    :param epoll: the server's epoll; borrowed.
+    :param epoll: the server's epoll, which this object doesn't close.
     """
 
     def __init__(self, epoll: select.epoll) -> None:
@@ -180,7 +180,7 @@ class FenceWatch:
             self._epoll.register(fd.fileno(), select.EPOLLIN)
 
     def signalled(self, number: int) -> bool:
-        """Say whether the readable descriptor *number* belongs to a watched fence; unwatch it."""
+        """Return whether descriptor *number* is a watched fence's; if so, stop watching it."""
         with self._lock:
             fd, _ = self._watched.pop(number, (None, None))
             if fd is None:
@@ -201,12 +201,12 @@ class FenceWatch:
 @dataclass(eq=False)
 class Newcomer:
     """
-    A consumer that has connected and didn't get WELCOME yet.
+    A consumer that has connected but hasn't got WELCOME yet.
 
-    :param deadline: when it must have said HELLO, in seconds of CLOCK_MONOTONIC.
+    :param deadline: latest time for its HELLO, in seconds of CLOCK_MONOTONIC.
     :param hello: its HELLO; ``None``: not received yet.
-    :param consumer: its part in the agreement on buffers; ``None`` before HELLO.
-    :param noted: the text of the last NOTED that it got; empty: none.
+    :param consumer: its name and constraints, to negotiate buffers; ``None`` before HELLO.
+    :param noted: the text of the last NOTED sent to it; empty: none.
     """
 
     socket: Socket
@@ -218,7 +218,7 @@ class Newcomer:
 
 
 class Answer(Enum):
-    """The answer to a consumer that says HELLO."""
+    """The answer to a consumer's HELLO."""
 
     WELCOME = 'welcome'
     WAIT = 'wait'
@@ -227,28 +227,28 @@ class Answer(Enum):
 
 class Door(Protocol):
     """
-    Decides which consumers may have the buffers, by the agreement on the buffers.
+    Decides for a server which consumers get the publisher's buffers.
 
     The server calls these methods on its own thread, with no lock held.
     """
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Say whether *consumer* may have the buffers; if it must wait or is refused, why."""
+        """Return the answer to *consumer*; if it must wait or is refused, also the reason."""
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Say whether *consumer*, for which no slot is left, shall wait for more slots."""
+        """Return the answer to *consumer* if the pool has too few slots for it, and the reason."""
 
     def left(self, consumer: Consumer, why: str) -> None:
         """
-        Note that *consumer* has gone.
+        Forget *consumer*, whose connection has ended.
 
-        :param why: why it can't use the buffers; empty: it left for another reason.
+        :param why: why the consumer can't use the buffers; empty if it ended for another reason.
         """
 
 
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
-    """Let *pool* promise slots to *holder*; return the granted window and depth."""
-    # The largest depth means keep-all: such a consumer wants every frame of a recording.
+    """Reserve slots of *pool* for *holder*; return the granted window and depth."""
+    # The largest depth stands for keep_all: the consumer must get every frame of a recording.
     return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
 
@@ -256,8 +256,9 @@ def admit(
     hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | None
 ) -> tuple[BufferPool, int, int]:
     """
-    Return the pool, and the granted window and depth; set the pool's quota for *holder*.
+    Reserve slots of *pool* for a new consumer; return the pool, the window and the depth.
 
+    :param holder: the consumer's name in the pool's leases.
     :param heap: the heap of the pool's buffers; ``None``: unknown.
     :raises ProtocolError: the consumer can't be served; the error has the code for REFUSED.
     """
@@ -270,7 +271,7 @@ def admit(
     if unfit:
         raise ProtocolError(
             'constraints',
-            f"what is allocated doesn't suit {hello.name or 'it'}: {unfit}",
+            f"the allocated buffers don't suit {hello.name or 'it'}: {unfit}",
             RefusalCode.CONSTRAINTS,
         )
     window, depth = grant(hello, holder, pool, hello.window, hello.depth)
@@ -281,30 +282,28 @@ def admit(
 
 class SharedMemoryServer:
     """
-    Serves one publisher's frames to other processes of this host.
+    Sends one publisher's frames to other processes of this host.
 
-    Connections are made and ended on the server's thread. ``publish`` reads one immutable tuple of
-    them. The lock guards that tuple, the history and the choice of the pool. A connection's own
-    lock is taken after the server's.
+    The server's thread makes and ends connections; ``publish`` only reads an immutable tuple of
+    them. The lock guards that tuple, the history and the pool. A thread that needs the server's
+    lock and a connection's lock takes the server's first.
 
-    :param name: the publisher's name, for threads, holders and messages.
+    :param name: the publisher's name, for threads, leases and messages.
     :param publisher_id: the id in the announcement; the socket's file is named after it.
-    :param pool: the pool of the published frames. Until there is one, consumers wait or are
-        refused, see :meth:`set_pool`.
-    :param folder: a folder that :func:`runtime_folder` has made and checked; ``None``: call it
-        here.
-    :param allowed_gids: members of these groups are served, too; the socket belongs to the first
-        group.
+    :param pool: the pool of the published frames. Without one, consumers wait or are refused until
+        :meth:`set_pool` is called.
+    :param folder: a folder made by :func:`runtime_folder`; ``None``: call that function here.
+    :param allowed_gids: members of these groups are served, too; the first group gets access to
+        the socket.
     :param quarantine_timeout_s: how long the longest job of any consumer's device takes, in
         seconds. See :func:`quarantine_fence`.
-    :param history: number of frames that are kept for consumers that ask for them, as with
-        transient_local; they are leased from the pool.
-    :param door: judges consumers by the agreement; ``None``: each consumer that can use the
-        buffers gets them.
-    :param report: called with a sentence when a consumer comes, is refused or ends; on the
+    :param history: number of frames kept for consumers that ask for them, as with
+        transient_local; the server holds leases on these frames.
+    :param door: decides which consumers get the buffers; ``None``: all that can use them.
+    :param report: called with a sentence when a consumer connects, is refused or ends; on the
         server's thread, with no lock held.
-    :param warn: called in place of *report* with sentences about consumers that were granted less
-        than they need; ``None``: *report* gets these, too.
+    :param warn: called in place of *report* for problems, such as a smaller window than a consumer
+        asked for; ``None``: call *report*.
     :raises ConfigError: the folder can't be used, *publisher_id* is invalid, or another process
         listens under that id.
     """
@@ -337,8 +336,8 @@ class SharedMemoryServer:
         self._heard = threading.Condition(self._lock)
         self._consumers: dict[int, tuple[Consumer, Peer, int]] = {}
         self._connections: tuple[Connection, ...] = ()
-        # Consumers by descriptor: connected without HELLO yet; waiting for buffers; welcome. Only
-        # the server's thread uses these tables.
+        # Consumers by their socket's descriptor: those without HELLO, those waiting for buffers,
+        # and those with WELCOME. Only the server's thread uses these tables.
         self._newcomers: dict[int, Newcomer] = {}
         self._waiting: dict[int, Newcomer] = {}
         self._established: dict[int, Connection] = {}
@@ -374,12 +373,12 @@ class SharedMemoryServer:
 
     @property
     def consumers(self) -> int:
-        """The number of connected consumers that got WELCOME."""
+        """The number of consumers that get frames: those with WELCOME."""
         return len(self._connections)
 
     def publish(self, frame: Frame) -> None:
         """
-        Send *frame* to every consumer, or keep it for those whose window is full; never block.
+        Send *frame* to every consumer, or let it wait if a consumer's window is full; never block.
 
         The caller keeps its own lease.
 
@@ -397,10 +396,10 @@ class SharedMemoryServer:
 
     def _remember(self, frame: Frame) -> tuple[Connection, ...]:
         """
-        Add *frame* to the history; return the connections that get it directly.
+        Add *frame* to the history; return the connections to which publish() sends it.
 
-        A consumer that joined before gets the frame from publish(); a consumer that joins later
-        gets it from the history.
+        Both are done under one lock, so that a consumer that connects meanwhile gets the frame
+        once: a later one gets it from the history.
         """
         kept = frame.deliver(self._history_holder)
         overflow = None
@@ -419,25 +418,17 @@ class SharedMemoryServer:
         return connections
 
     def participants(self) -> list[tuple[Consumer, Peer, int]]:
-        """
-        Return the consumers that have said HELLO, in the order in which they came.
-
-        Each comes with its peer and the number of frames that it wants to hold at the same time.
-        """
+        """Return (consumer, peer, requested window) of those that sent HELLO, in this order."""
         with self._lock:
             return list(self._consumers.values())
 
     def await_consumers(self, count: int, timeout_s: float) -> bool:
-        """
-        Wait until *count* consumers have said HELLO, at most *timeout_s* seconds.
-
-        Return whether that many have.
-        """
+        """Wait up to *timeout_s* seconds until *count* consumers sent HELLO; return whether so."""
         with self._heard:
             return self._heard.wait_for(lambda: len(self._consumers) >= count, timeout_s)
 
     def look_again(self) -> None:
-        """Have the server's thread judge the waiting consumers once more."""
+        """Make the server's thread ask the door again about all waiting consumers."""
         self._pool_changed = True
         self._wake_up()
 
@@ -445,11 +436,12 @@ class SharedMemoryServer:
         """
         Serve the slots of *pool* from now on.
 
-        Consumers of the earlier pool stay connected, if the new pool suits them and can promise
-        the same window and depth. Otherwise they are disconnected and connect again.
+        Consumers of the earlier pool stay connected if they can use the new buffers, and the new
+        pool can grant the same window and depth. Otherwise the server disconnects them, and they
+        connect again.
 
-        :param heap: the heap of the pool's buffers, to judge consumers that need certain memory;
-            ``None``: unknown.
+        :param heap: the heap of the pool's buffers, to check constraints on memory; ``None``:
+            unknown, so these aren't checked.
         """
         with self._lock:
             self._heap = heap
@@ -467,12 +459,12 @@ class SharedMemoryServer:
             if before is not None:
                 before.set_quota(self._history_holder, None)
             if pool is not None:
-                # The history keeps the newest frames, and one more until _remember() has released
-                # the oldest.
+                # One lease more than the history's depth, because _remember() adds the new frame
+                # before it releases the oldest.
                 pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1)
         if pool is not None:
             self._forget_pool = pool.add_retire_listener(self._on_retired)
-            # Move the connections now, before the first frame of these buffers is published.
+            # Do it here, so that it is done before the first frame of the new pool is published.
             for connection in self._connections:
                 self._move(connection, pool, heap)
         self._wake_up()
@@ -482,9 +474,9 @@ class SharedMemoryServer:
         if not slots or needs.misfit(slots[0].layout, slots[0].buffers[0].kind, heap):
             return
         hello, (window, depth) = connection.hello, connection.granted
-        # A grant is fixed for a connection. If the new pool could grant a larger window, let the
-        # consumer connect again. But a larger depth alone is not worth that, because another
-        # consumer might take its slots meanwhile.
+        # WELCOME has fixed the window and the depth. If the new pool could grant a larger window,
+        # let the consumer connect again. Don't do so for a larger depth alone, because another
+        # consumer might take the slots meanwhile.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)
@@ -517,7 +509,7 @@ class SharedMemoryServer:
                     else:
                         self._other_event(number)
                 except Exception as error:
-                    # Catch every error, so that only this consumer loses its connection.
+                    # Catch every error: only this consumer may lose its connection.
                     self.counters.internal(error)
                     self._drop(number, 'internal', one_line(error))
             if not (self._newcomers or self._accept_at or self._pool_changed):
@@ -529,7 +521,7 @@ class SharedMemoryServer:
         self._shut_down()
 
     def _look_around(self) -> None:
-        """Handle deadlines, and a change of the pool; called after each round of events."""
+        """Handle deadlines and a changed pool; called after each ``epoll.poll()``."""
         if self._newcomers or self._accept_at:
             self._look_at_clock()
         if self._pool_changed:
@@ -544,8 +536,8 @@ class SharedMemoryServer:
                 self._answer(number, newcomer)
 
     def _patience_s(self) -> float:
-        """Return seconds until a newcomer's HELLO is due or consumers are accepted again."""
-        # Only the first newcomer matters: they are in the order of their deadlines.
+        """Return seconds until the next deadline: for a HELLO, or to accept consumers again."""
+        # The first newcomer is enough, because they are in the order of their deadlines.
         deadlines = [
             newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)
         ]
@@ -554,7 +546,7 @@ class SharedMemoryServer:
         return max(0.0, min(deadlines) - time.monotonic())
 
     def _look_at_clock(self) -> None:
-        """Turn away newcomers without a HELLO in time, and accept again after the pause."""
+        """Refuse newcomers whose HELLO is late, and accept consumers again after the pause."""
         now = time.monotonic()
         for number, newcomer in list(self._newcomers.items()):
             if newcomer.deadline > now:
@@ -579,15 +571,15 @@ class SharedMemoryServer:
                 connection.flush()
 
     def _accept(self) -> None:
-        """Accept waiting connections, a limited number at once."""
+        """Accept up to _ACCEPTS_AT_ONCE connections, so that other events aren't delayed."""
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                # No descriptor is left. The listener stays readable, so a retry at once would
-                # spin.
+                # No descriptor is left. Pause, because the listener stays readable, and accepting
+                # at once again would keep the thread busy.
                 self.counters.refused['descriptors'] += 1
                 self._say(
                     f'a consumer could not connect: {error.strerror}; consumers are accepted '
@@ -622,7 +614,7 @@ class SharedMemoryServer:
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _turn_away(self, number: int, error: ProtocolError | None) -> None:
-        """Refuse a newcomer by *error* and close its socket; ``None``: it has left by itself."""
+        """Close a newcomer's socket; first refuse it with *error*, unless it left by itself."""
         newcomer = self._newcomers.pop(number, None) or self._waiting.pop(number, None)
         if newcomer is None:
             return
@@ -641,7 +633,7 @@ class SharedMemoryServer:
             self._say(f'consumer pid {newcomer.peer.pid} was refused: {error}')
 
     def _greet(self, number: int) -> None:
-        """Read the first message of a newcomer, which must be HELLO."""
+        """Read a newcomer's first message, which must be HELLO, and answer it."""
         newcomer = self._newcomers[number]
         try:
             received = self._reader.read(newcomer.socket, MAX_FDS)
@@ -653,17 +645,17 @@ class SharedMemoryServer:
                 self._turn_away(number, None)
                 return
             hello = wire.parse_hello(self._reader.packet[:size])
-            if fds:  # check this last: the HELLO of a later version may have descriptors
+            if fds:  # check it after the version: a later version's HELLO may have descriptors
                 raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
-            # Check for a hang-up, as the HELLO may have been unread for long: a consumer that gave
-            # up waiting may have connected again, and must not be promised slots twice.
+            # The HELLO may be old. If its consumer has closed the socket and connected again,
+            # don't reserve slots for it twice.
             poller = select.poll()
             poller.register(newcomer.socket, 0)
             if any(events & select.POLLHUP for _, events in poller.poll(0)):
                 self._turn_away(number, None)
                 return
             if hello.publisher_id not in ('', self.publisher_id):
-                text = f'here is publisher {self.publisher_id}, not {hello.publisher_id}'
+                text = f'this is publisher {self.publisher_id}, not {hello.publisher_id}'
                 raise ProtocolError('other_publisher', text, RefusalCode.OTHER_PUBLISHER)
         except ProtocolError as error:
             self._turn_away(number, error)
@@ -678,7 +670,7 @@ class SharedMemoryServer:
         self._answer(number, newcomer)
 
     def _answer(self, number: int, newcomer: Newcomer) -> None:
-        """Answer a consumer that has said HELLO: let it in, make it wait, or turn it away."""
+        """Answer a consumer's HELLO by WELCOME, NOTED or REFUSED."""
         hello = newcomer.hello
         assert hello is not None
         holder = f'{hello.name or "consumer"}#{next(_numbers)}'
@@ -713,9 +705,9 @@ class SharedMemoryServer:
 
     def _note(self, number: int, newcomer: Newcomer, text: str) -> None:
         """
-        Make the consumer wait, and tell it why by NOTED.
+        Make the consumer wait, and send it NOTED with the reason *text*.
 
-        :raises ProtocolError: its HELLO says that it doesn't wait.
+        :raises ProtocolError: the flags of its HELLO say that it doesn't wait.
         """
         assert newcomer.hello is not None
         if not newcomer.hello.waits:
@@ -731,7 +723,7 @@ class SharedMemoryServer:
         self._say(f'{name} waits: {text}')
 
     def _receive_waiting(self, number: int) -> None:
-        """Turn a waiting consumer away: it has closed, or has sent a message, which it may not."""
+        """Turn a waiting consumer away: it closed its socket, or sent a forbidden message."""
         try:
             received = self._reader.read(self._waiting[number].socket, MAX_FDS)
             if received is None:
@@ -745,7 +737,7 @@ class SharedMemoryServer:
             self._turn_away(number, None)
 
     def _forget(self, number: int, consumer: Consumer | None, why: str) -> None:
-        """Note that a consumer takes no more part in agreements."""
+        """Remove a consumer, so that its constraints no longer count; *why*: see Door.left()."""
         with self._lock:
             known = self._consumers.pop(number, None)
         if known is not None and consumer is not None and self.door is not None:
@@ -772,8 +764,8 @@ class SharedMemoryServer:
             def join() -> None:
                 self._connections = (*self._connections, connection)
 
-            # Join and send WELCOME in one step, so that a consumer that has read WELCOME gets
-            # every frame that is published later, and no frame before WELCOME.
+            # Join and send WELCOME under one lock. So the consumer gets no frame before WELCOME,
+            # and every frame published after it.
             connection.welcome(Welcome(window, depth, self.publisher_id), join)
             if hello.history and self._history is not None:
                 with contextlib.suppress(StaleFrameError):
@@ -816,7 +808,7 @@ class SharedMemoryServer:
 
     def _refused_by(self, number: int, connection: Connection, refused: Refused) -> None:
         """
-        Note that the consumer has tried the buffers and can't use them; disconnect it.
+        Disconnect a consumer that sent REFUSED, because it can't use the buffers.
 
         :raises ProtocolError: REFUSED has another code than CONSTRAINTS.
         """
@@ -825,7 +817,7 @@ class SharedMemoryServer:
             raise ProtocolError(
                 'value',
                 (
-                    f'REFUSED with code {code:d} ({text}); a consumer says '
+                    f'REFUSED with code {code:d} ({text}); a consumer may only send code '
                     f'{RefusalCode.CONSTRAINTS:d}'
                 ),
             )
@@ -847,9 +839,9 @@ class SharedMemoryServer:
 
     def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
         """
-        Handle a RELEASE that came with a fence or isn't a plain one.
+        Handle a RELEASE that has a fence; any other packet is an error.
 
-        :raises ProtocolError: the packet is no valid RELEASE.
+        :raises ProtocolError: the packet isn't a valid RELEASE.
         """
         try:
             message = wire.parse_release(self._reader.packet, size)
@@ -864,7 +856,7 @@ class SharedMemoryServer:
         connection.release(message.uid, message.generation, adopt_fence(fds[0]) if fds else None)
 
     def _drop(self, number: int, reason: str, text: str) -> None:
-        """End a connection, or turn away the newcomer with that descriptor."""
+        """End the connection, or turn away the newcomer, whose descriptor is *number*."""
         self._turn_away(number, None)
         connection = self._established.pop(number, None)
         if connection is None:
@@ -909,14 +901,10 @@ class SharedMemoryServer:
         )
 
     def close(self) -> None:
-        """
-        Disconnect all consumers, end the thread, and remove the socket.
-
-        A second call does nothing, nor does a call in a forked child.
-        """
+        """Disconnect all consumers, stop the thread, remove the socket; in a child do nothing."""
         if self._pid != os.getpid() or self._stopping:
             return
-        # Remove the name first, so that nobody connects to a socket that is about to close.
+        # Remove the socket's file first, so that no consumer connects while the server closes.
         with contextlib.suppress(OSError):
             self.path.unlink()
         self._stopping = True
@@ -933,11 +921,7 @@ class SharedMemoryServer:
         self.close()
 
     def _after_fork(self) -> None:
-        """
-        Close a forked child's copies of the sockets.
-
-        With them open, consumers wouldn't notice when the parent ends.
-        """
+        """Close a forked child's copies of the sockets, so that consumers get the parent's EOF."""
         connections, self._connections = self._connections, ()
         self._history = None
         self._lock = threading.Lock()
