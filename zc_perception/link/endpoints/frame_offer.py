@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-How every publisher of frames offers its buffers to consumers.
+Offer the buffers of a publisher of frames to consumers.
 
-It agrees on buffers with the consumers, passes the buffers to other processes, and announces them.
+A :class:`FrameOffer` agrees with the consumers on the buffers' format, layout and memory, passes
+the buffers to other processes, and announces them.
 """
 
 from __future__ import annotations
@@ -49,14 +50,15 @@ from zc_perception.negotiation.settings import Allocator
 from zc_perception.pixel.format_names import drm_format_string
 
 HEAR_S = 0.3
-"""Before a camera allocates buffers, it waits at most this time for consumers in the graph."""
+"""Seconds that a camera waits for the consumers in the graph before it allocates buffers."""
 RENEW_S = 10.0
-"""Buffers are agreed on anew at most once in this time."""
-# Consumers that come within this time get one new agreement together.
+"""The shortest time between two agreements on new buffers, in seconds."""
+# Consumers that come within this time share one new agreement.
 _GATHER_S = 0.2
 _LOOK_S = 0.02
 _MOST_FAILED = 64
-# A consumer that was refused asks again every 5 s.
+# A refused consumer asks again every 5 s. If none of its requests was refused within this time, it
+# has ended or was served.
 _LATELY_S = 12.0
 _MOST_REFUSED = 64
 
@@ -69,7 +71,7 @@ def serve_frames(
     quarantine_timeout_s: float = QUARANTINE_S,
 ) -> SharedMemoryServer | None:
     """
-    Pass the frames of *publisher* to other processes of this host from now on.
+    Make and start a server that passes the frames of *publisher* to other processes of this host.
 
     Return ``None`` if the node uses no direct links.
 
@@ -94,15 +96,13 @@ def serve_frames(
 
 class FrameOffer:
     """
-    The buffers of one publisher, offered to all consumers that can use them.
+    The buffers of one publisher, offered to consumers in this process and in others.
 
-    The consumers are in this process and in others.
-
-    **Agreement.** A consumer of another process tells its needs at the publisher's socket, which
+    **Agreement.** A consumer of another process sends its needs to the publisher's socket, which
     :meth:`listen` announces before there are buffers. :meth:`agree` chooses one setting for all
-    consumers that are there. A later consumer that can't use these buffers waits for a new
-    agreement, if a setting for all consumers exists. :attr:`due` tells the publisher's owner when
-    to call :meth:`renew`, :meth:`agree` and :meth:`begin` again. That happens at most once in
+    present consumers. A later consumer that can't use these buffers waits for a new agreement, if
+    a setting for all consumers exists. The publisher's owner then calls :meth:`renew`,
+    :meth:`agree` and :meth:`begin` again at the time :attr:`due`. That happens at most once in
     :data:`RENEW_S`, only for consumers of this user, and never again for constraints that failed.
     All other consumers that can't use the buffers are refused, and the log names them.
 
@@ -113,7 +113,7 @@ class FrameOffer:
 
     :param publisher: publishes the frames in these buffers.
     :param server: passes the buffers to other processes; ``None``: no other process gets them.
-    :param changed: called after a consumer of this process has joined late.
+    :param changed: called after a consumer of this process has joined an existing agreement.
     :param fixed: why these buffers never change for a later consumer; empty: they may change.
     """
 
@@ -157,7 +157,7 @@ class FrameOffer:
 
     def listen(self, size: Size) -> None:
         """
-        Let consumers of other processes say what they need, before there are buffers.
+        Announce the socket before there are buffers, so that consumers there send their needs.
 
         :param size: size of the images if it is known, else (1, 1).
         """
@@ -165,7 +165,7 @@ class FrameOffer:
             self._publisher.announce(width=size[0], height=size[1])
 
     def open(self) -> None:  # noqa: A003
-        """Let consumers of this process find this offer from now on."""
+        """Register this offer, so that consumers of this process find it."""
         MEETING.add_camera(self._key, self)
 
     def await_consumers(self) -> None:
@@ -179,7 +179,7 @@ class FrameOffer:
         self._awaited = True
         topic = announcement_topic(self._publisher.topic)
         deadline = time.monotonic() + HEAR_S
-        # Count again in each round, because the graph finds more consumers meanwhile.
+        # Count in each round, because the graph finds more consumers meanwhile.
         while (left_s := deadline - time.monotonic()) > 0.0:
             there = self._node.count_subscribers(topic) - BUS.subscriptions(self._key)
             if there <= 0 or self._server.await_consumers(there, min(left_s, _LOOK_S)):
@@ -187,7 +187,7 @@ class FrameOffer:
 
     def _remote(self) -> list[tuple[Consumer, int]]:
         """
-        Return the consumers of other processes that take part, those of this user first.
+        Return the other processes' consumers for the next agreement, those of this user first.
 
         Each comes with the number of frames that it wants to hold at the same time.
         """
@@ -203,7 +203,7 @@ class FrameOffer:
         return [(consumer, window) for consumer, _, window in found]
 
     def consumers(self) -> list[BufferConstraints]:
-        """Return the constraints of all consumers that take part in the next agreement."""
+        """Return the constraints of all consumers for the next agreement."""
         here = [consumer.constraints for consumer in MEETING.consumers(self._key)]
         return [*here, *(consumer.constraints for consumer, _ in self._remote())]
 
@@ -218,11 +218,13 @@ class FrameOffer:
         possible: Callable[[], BufferConstraints] | None = None,
     ) -> BufferSession:
         """
-        Agree on buffers with the consumers that are there, and allocate the buffers.
+        Agree on buffers with all present consumers, and allocate the buffers.
 
-        :param producer: what the publisher can make.
-        :param possible: called after the allocation; returns what the publisher could make if it
-            were opened anew. ``None``: the same as *producer*.
+        :param producer: the buffers that the publisher can fill.
+        :param wanted_slots: number of slots to allocate even if participants need fewer.
+        :param stand_ins: constraints of consumers that come later.
+        :param possible: called after the allocation; returns which buffers the publisher could
+            fill if it were opened anew. ``None``: the same as *producer*.
         :raises NegotiationError: producer and stand-ins don't agree.
         :raises AllocationError: no memory.
         """
@@ -252,8 +254,8 @@ class FrameOffer:
             if possible is not None:
                 session.possible = _bounded(possible())
             self.session = session
-        # A consumer that left meanwhile was not part of the session when it left. Without this,
-        # the session would count it for ever.
+        # A consumer that left during the agreement was not in the session yet when it left, so the
+        # session would count it for ever.
         for gone in remote.keys() - dict(self._remote()).keys():
             session.leave(gone)
         BUS.rematch(self._key)
@@ -261,10 +263,11 @@ class FrameOffer:
 
     def _enough(self, held: int, windows: Sequence[int]) -> int:
         """
-        Return the number of slots that all consumers need together.
+        Return the number of slots that the publisher and all consumers need together.
 
-        That is *held* for this process, the sum of *windows* for consumers of other processes,
-        slots for the frames that wait for these, and spare slots for the next consumer.
+        :param held: slots that the publisher and the consumers of this process need.
+        :param windows: slots that each consumer of another process may hold. To these come slots
+            for frames that wait, and spare slots for the next consumer.
         """
         connected = () if self._server is None else self._server.statistics().consumers
         deepest = max((consumer.depth for consumer in connected), default=1)
@@ -277,11 +280,11 @@ class FrameOffer:
         error: AllocationError | NegotiationError,
     ) -> BufferSession:
         """
-        Try again without some consumers of other processes.
+        Agree without some consumers of other processes, after an agreement with all has failed.
 
-        A consumer of another process must not stop the camera or the other consumers. So try
-        without each new consumer, then without all new ones, then without all of *remote*.
-        Consumers are new if they were not served before.
+        No consumer of another process may stop the camera or other consumers. So leave out each
+        new consumer in turn, then all new ones, then all of *remote*. A consumer is new if it was
+        not served before.
         """
         with self._lock:
             fresh = [consumer for consumer in remote if consumer not in self._served]
@@ -297,7 +300,7 @@ class FrameOffer:
         self, session: BufferSession, pool: BufferPool | None, heap: str, sizes: Sequence[str] = ()
     ) -> None:
         """
-        Begin to use *pool*, on which *session* has agreed.
+        Begin to use *pool*, which has the buffers of *session*.
 
         Promise its slots to consumers, and announce the new buffers to all subscriptions.
 
@@ -312,7 +315,7 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         with self._lock:
             served, self._granted = self._granted, []
-        # Only consumers that are still there can have failed; others have no outcome any more.
+        # Consumers that left meanwhile have no outcome, and so are not marked as failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
             'new buffers were agreed on for it, and it cannot use these either',
@@ -349,7 +352,7 @@ class FrameOffer:
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
     def join(self, consumer: Consumer) -> None:
-        """Let a consumer in, see :class:`~zc_perception.link.bus.CameraEnd`."""
+        """Serve or refuse a late consumer, see :class:`~zc_perception.link.bus.CameraEnd`."""
         session = self.session
         if session is not None:
             outcome = session.join(consumer)
@@ -364,14 +367,14 @@ class FrameOffer:
             self._changed()
 
     def leave(self, consumer: Consumer) -> None:
-        """Note that a consumer left, see :class:`~zc_perception.link.bus.CameraEnd`."""
+        """Forget a consumer that left, see :class:`~zc_perception.link.bus.CameraEnd`."""
         session = self.session
         if session is not None:
             session.leave(consumer)
         self._unwish(consumer)
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Answer a consumer, see :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Serve or refuse one, see :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is None or session is not self._begun:
             return Answer.WAIT, f'{self._name} has no buffers yet'
@@ -387,8 +390,8 @@ class FrameOffer:
         """
         Say whether a consumer for which no slot is left shall wait for more slots.
 
-        It waits if a new agreement would ask for more slots than the last one did; else it is
-        refused. See :class:`~zc_perception.link.shared_memory.server.Door`.
+        The consumer waits if a new agreement would ask for more slots than the last one did; else
+        it is refused. See :class:`~zc_perception.link.shared_memory.server.Door`.
         """
         session = self.session
         if session is None or session is not self._begun:
@@ -400,7 +403,7 @@ class FrameOffer:
         return self._wish(session, consumer, no_slot, ours=_is_ours(peer))
 
     def left(self, consumer: Consumer, why: str) -> None:
-        """Note that one left, see :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Forget a consumer, see :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is not None:
             session.leave(consumer)
@@ -411,7 +414,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def refused(self) -> dict[str, str]:
-        """Return the reason for each consumer that was refused lately, by the consumer's name."""
+        """Return the names of the consumers refused in the last 12 s, and the reason for each."""
         since = time.monotonic() - _LATELY_S
         with self._lock:
             self._refused = {name: one for name, one in self._refused.items() if one[0] > since}
@@ -423,7 +426,7 @@ class FrameOffer:
         """
         Let *consumer*, which can't use these buffers, wait for other buffers, or refuse it.
 
-        :return: the answer, and what *consumer* waits for or why it is refused.
+        :return: the answer, and a sentence about the wait or refusal.
         """
         answer, text = self._answer(session, consumer, outcome, ours=ours)
         with self._lock:
@@ -478,7 +481,7 @@ class FrameOffer:
                     self.due = math.inf
 
     def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
-        """Note that no other agreement can serve these consumers."""
+        """Make no new agreement for consumers with these constraints any more."""
         with self._lock:
             for consumer in consumers:
                 self._failed[anonymous(consumer)] = why
@@ -486,14 +489,14 @@ class FrameOffer:
                 del self._failed[next(iter(self._failed))]
 
     def would_suit(self, producer: BufferConstraints) -> bool:
-        """Say whether *producer*, without a change, could serve the consumers that wait."""
+        """Say whether the waiting consumers could use buffers of *producer* as it is now."""
         session = self.session
         with self._lock:
             wishes = list(self._wishes)
         return session is not None and not session.stands_against(wishes, producer)
 
     def renew(self) -> str:
-        """Begin the agreement that :attr:`due` asks for; return the names of its new consumers."""
+        """Begin the agreement that is :attr:`due`; return the names of the waiting consumers."""
         with self._lock:
             self._granted, self._wishes = self._wishes, []
             self.due, self._renewed_at = math.inf, time.monotonic()
@@ -502,7 +505,7 @@ class FrameOffer:
 
     def give_up(self, why: str) -> None:
         """
-        Refuse the consumers for which :meth:`renew` was called: no other buffers can be had.
+        Refuse the consumers for which :meth:`renew` was called, because no new buffers were got.
 
         Their constraints never cause a new agreement again.
         """
@@ -517,7 +520,7 @@ class FrameOffer:
         return '' if session is None else session.objection(consumer)
 
     def withdraw(self) -> None:
-        """Forget the agreement on buffers that are no longer used; a new one may follow."""
+        """Forget the agreement, because its buffers are no longer used; a new one may follow."""
         with MEETING.lock:
             self.session = self._begun = None
 
@@ -528,13 +531,13 @@ class FrameOffer:
 
 
 def _bounded(producer: BufferConstraints) -> BufferConstraints:
-    """Return *producer* with ``max_slots`` limited to what a pool can have."""
+    """Return *producer* with ``max_slots`` limited to the largest size of a pool."""
     most = producer.max_slots
     return replace(producer, max_slots=MAX_SLOTS if most is None else min(most, MAX_SLOTS))
 
 
 def anonymous(consumer: Consumer) -> BufferConstraints:
-    """Return the constraints without a name, so that consumers with equal needs compare equal."""
+    """Return a consumer's constraints without its name, so that equal needs compare equal."""
     return replace(consumer.constraints, participant='')
 
 

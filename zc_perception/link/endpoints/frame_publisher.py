@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A publisher of camera frames for your own node, with defaults for all that can be chosen."""
+"""A publisher of camera frames for your own node, with a default for every option."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from zc_perception.pixel.readable import check_readable, READABLE
 
 Stamp = Any
 """``builtin_interfaces/msg/Time``, ``rclpy.time.Time``, or nanoseconds as an ``int``."""
-# Slots that the producer itself needs: one, for the buffer that is being filled.
+# The producer itself needs one slot, for the buffer that is being filled.
 _RESERVE = 1
 _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
@@ -79,14 +79,12 @@ _FIXED_FDS = 'a library has allocated the buffers of {name}, which never change'
 @dataclass(frozen=True)
 class FramePublisherStatistics(PublisherStatistics):
     """
-    What a :class:`FramePublisher` has counted since its start.
+    The counters of a :class:`FramePublisher` since its start.
 
-    It extends the statistics that every publisher counts.
-
-    :param dropped: frames that no consumer got, because no buffer was free for them.
-    :param discarded: loans that ended with an exception.
-    :param shared_memory_consumers: subscriptions of other processes that get frames by shared
-        memory now.
+    :param dropped: number of frames that no consumer got, because no buffer was free for them.
+    :param discarded: number of loans that ended with an exception, so that no frame was sent.
+    :param shared_memory_consumers: number of subscriptions of other processes that get frames by
+        shared memory now.
     """
 
     dropped: int = 0
@@ -129,11 +127,7 @@ class LoanedFrame:
 
     @property
     def dropped(self) -> bool:
-        """
-        Whether no buffer was free for this frame.
-
-        If so, the planes are scratch memory, and no consumer gets the frame.
-        """
+        """Whether no buffer was free, so that the planes are scratch memory and are not sent."""
         return self._dropped
 
     @property
@@ -161,12 +155,12 @@ class LoanedFrame:
 
     def set_fence(self, fd: int) -> None:
         """
-        Say that a device is still writing to the buffer.
+        Set the fence of a device that is still writing to the buffer.
 
         Consumers wait until *fd* has signalled, or let their device wait.
 
-        :param fd: a sync_file that the device's driver gave. It stays yours; you may close it
-            after the call.
+        :param fd: a sync_file from the device's driver. It stays yours; you may close it after the
+            call.
         :raises ConfigError: *fd* is not a sync_file.
         """
         fence = _sync_file(fd)
@@ -174,7 +168,7 @@ class LoanedFrame:
         self._fence = fence
 
     def take_fence(self) -> SyncFile | None:
-        """Return the fence and give it to the caller; only for links."""
+        """Return the fence, which the caller then owns; only for links."""
         fence, self._fence = self._fence, None
         return fence
 
@@ -224,7 +218,7 @@ def _checked_frame_id(frame_id: str) -> str:
 
 
 class _Loan(AbstractContextManager[LoanedFrame]):
-    """What :meth:`FramePublisher.loan` returns: a context manager for one frame and one block."""
+    """The context manager that :meth:`FramePublisher.loan` returns, for one ``with`` block."""
 
     def __init__(self, frame: AbstractContextManager[LoanedFrame]) -> None:
         self._frame = frame
@@ -249,7 +243,7 @@ class FramePublisher:
     """
     Publishes camera frames of your own.
 
-    Subscriptions of this package get them without a copy, all others as messages.
+    Subscriptions of this package get the frames without a copy; other subscribers get messages.
 
     ::
 
@@ -273,21 +267,21 @@ class FramePublisher:
 
     The topic's type is ``sensor_msgs/msg/Image``. Plain subscribers and RViz get messages, which
     are made only while there are such subscribers. Consumers agree with the publisher on its
-    buffers as with any camera. The log names those that can't use them.
+    buffers as with any camera. The log names consumers that can't use the buffers.
 
     If a library of yours owns the buffers, pass their descriptors as *fds* and publish each frame
     by :meth:`publish_fd`. Nothing is copied.
 
     **Owner.** The publisher ends with :meth:`destroy`, at the end of a ``with`` block, or with
-    ``node.destroy_node()``. Frames that consumers hold then stay readable. Descriptors that you
-    pass stay yours: the publisher duplicates them.
+    ``node.destroy_node()``. Frames that consumers hold stay readable. Descriptors that you pass
+    stay yours: the publisher duplicates them.
 
     **Threads.** Any thread may publish. Several threads may have loans at the same time. A
     publisher never waits for a subscriber.
 
-    **Errors.** Each method lists its own. When consumers hold all buffers, the frame is dropped:
-    no consumer gets it, the log warns and names the holders, and :meth:`statistics` counts it. The
-    next frame has a gap in its sequence.
+    **Errors.** Each method lists its exceptions. While consumers hold all buffers, a new frame is
+    dropped: no consumer gets it, a warning names the holders, and :meth:`statistics` counts it.
+    The sequence number of the frame is left out.
 
     :param node: the node that publishes; its clock stamps the frames.
     :param topic: name of the topic, relative or absolute; remaps apply.
@@ -295,23 +289,23 @@ class FramePublisher:
     :param height: height of the image, in pixels.
     :param format: the name of a DRM format such as ``NV12``, ``YUYV``, ``YU12`` (three planes), or
         a ROS encoding such as ``rgb8``, ``bgr8``, ``mono8``.
-    :param slots: number of buffers, 2 to 64. It must suffice for all frames that consumers hold or
-        that wait for them at the same time, and one to fill.
+    :param slots: number of buffers, 2 to 64: one for each frame that a consumer holds or that
+        waits for a consumer at the same time, and one to fill.
     :param frame_id: name of the camera's optical frame.
     :param qos: QoS of the topic; by default reliable, volatile, depth 1.
-    :param colorimetry: what the samples mean: matrix, range and transfer, such as ``bt709`` or
+    :param colorimetry: matrix, range and transfer function of the samples, such as ``bt709`` or
         ``bt601 full``. By default ``bt601 limited`` for Y'CbCr, and ``rgb full srgb`` for R, G, B
         and grey.
     :param image_encoding: encoding of the messages for plain subscribers: ``rgb8``, ``bgr8``,
         ``mono8``, ``nv12``, or ``native`` for *format* itself if ROS has an encoding for it. By
         default ``rgb8`` for Y'CbCr, because every viewer shows it, and else ``native``.
-    :param heap: where the buffers come from: ``auto``, or a name as in parameter ``heap`` of
+    :param heap: allocator of the buffers: ``auto``, or a name as in parameter ``heap`` of
         ``capture_node``.
     :param participants: constraints of consumers that come later, as in parameter
         ``participants`` of ``capture_node``.
-    :param renegotiate: whether to agree on other buffers when a consumer comes that can't use
-        these, if there are buffers that suit all consumers. That happens in :meth:`loan`, at most
-        once in 10 s. Buffers that you pass as *fds* never change.
+    :param renegotiate: whether to agree on other buffers when a consumer comes that can't use the
+        current ones, if other buffers suit all consumers. :meth:`loan` does this, at most once in
+        10 s. Buffers that you pass as *fds* never change.
     :param trusted_gids: groups whose members may connect, besides your own user and root.
     :param fds: descriptors of the buffers that a library of yours owns, at least two images: for
         each image one descriptor, or a sequence with one for each plane. A descriptor is a dma-buf
@@ -322,9 +316,8 @@ class FramePublisher:
     :param ledger: counts the passes over pixels: ``draw`` for each loan, ``to_ros`` for each
         message. By default the publisher makes its own ledger.
     :raises FormatError: *format* or *colorimetry* isn't known; the message lists the known ones.
-    :raises LayoutError: a size that the format can't have, or planes that end outside of their
-        buffers.
-    :raises ConfigError: another value that makes no sense.
+    :raises LayoutError: the format doesn't allow the size, or a plane ends outside of its buffer.
+    :raises ConfigError: another parameter has an invalid value.
     :raises NegotiationError: the *participants* can't use such buffers.
     :raises AllocationError: no memory, or one of *fds* is neither a dma-buf nor a sealed memfd.
     """
@@ -413,7 +406,7 @@ class FramePublisher:
     def _agree(
         self, fmt: PixelFormat, size: Size, slots: int, stand_ins: Sequence[BufferConstraints]
     ) -> None:
-        """Agree with the consumers that are there, and get the buffers."""
+        """Agree on buffers with the present consumers, get the buffers and announce them."""
         name = f'{self._node.get_name()}:{self.topic}'
         images, before = self._images, self._pool
         if images is None:
@@ -437,7 +430,7 @@ class FramePublisher:
             before.close()
 
     def _renew(self) -> None:
-        """Agree on other buffers if a consumer waits for that and no loan is out."""
+        """Agree on other buffers if a consumer waits for them and no buffer is lent."""
         with self._turn():
             if self._closed or self._lent or time.monotonic() < self._offer.due:
                 return
@@ -483,14 +476,14 @@ class FramePublisher:
         Use it in a block: ``with publisher.loan() as out:``.
 
         The frame is sent at the end of the block. If the block raises, nothing is sent and the
-        buffer is free again. If no buffer is free, ``out.dropped`` is true, and what you write is
-        lost. After the block consumers read the frame: do not write to arrays that you kept of it.
+        buffer is free again. If no buffer is free, ``out.dropped`` is true, and your pixels are
+        not sent. After the block consumers read the frame: do not write to arrays of it.
 
         :param wait_s: seconds to wait for a free buffer, 0 to 3600. Set it for a source that can
             wait, such as a file; a camera can't.
         :raises ConfigError: the publisher was made with *fds* and so has no buffers to lend; or
-            *wait_s* is not in its range. Entering the same loan twice raises it too: call
-            ``loan()`` for each frame.
+            *wait_s* is not in its range; or the same loan is entered twice: call ``loan()`` for
+            each frame.
         """
         if not isinstance(wait_s, (int, float)) or not 0.0 <= wait_s <= _LONGEST_WAIT_S:
             raise ConfigError(
@@ -517,7 +510,7 @@ class FramePublisher:
             slot = pool.acquire(wait_s=wait_s)
             if slot is None:
                 if not self._scratch:
-                    # Memory for dropped frames, made when the first frame is dropped.
+                    # All dropped frames share this memory.
                     self._scratch = tuple(
                         np.zeros(array.shape, array.sample) for array in pool.layout.arrays
                     )
@@ -542,7 +535,7 @@ class FramePublisher:
             self._send(pool, slot, out.header, cost_ns, out.take_fence())
         finally:
             if out is not None:
-                # The caller may keep 'out', so close the fence of a frame that wasn't sent here.
+                # If the frame wasn't sent, close its fence here; the caller may keep 'out'.
                 out.close_fence()
             with self._lock:
                 self._lent -= 1
@@ -559,15 +552,13 @@ class FramePublisher:
         """
         Publish a frame that is in one buffer of a library of yours; nothing is copied.
 
-        The pixels must be complete, or must be so when *fence* has signalled.
+        Return whether the frame was sent. It is dropped if consumers still hold this buffer, or if
+        the publisher has ended.
 
-        Return whether the frame was sent. The frame was dropped if consumers still hold this
-        buffer, or if the publisher has ended.
-
-        The descriptor stays yours; you may close it after the call. The buffer need not be among
-        the publisher's *fds*, but must have the same layout. Do not write to the buffer before
-        *released* was called. After the first frame the kernel makes no new writable mapping of a
-        memfd, so map it before.
+        The pixels must be complete at the call, or when *fence* signals. The descriptor stays
+        yours; you may close it after the call. The buffer need not be among the publisher's *fds*,
+        but must have the same layout. Do not write to the buffer until *released* is called. After
+        the first frame the kernel makes no new writable mapping of a memfd, so map it before.
 
         :param fd: descriptor of the buffer.
         :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.
@@ -575,9 +566,9 @@ class FramePublisher:
         :param released: called once, on any thread, when the buffer is not used any more; it must
             not wait. It is also called for a frame that was not sent.
         :param fence: a sync_file of the device that still writes the pixels. Consumers wait for
-            it, or let their device wait. It stays yours, as *fd* does.
-        :raises ConfigError: the publisher was made without *fds*, or a value makes no sense.
-            *released* is not called then.
+            the fence, or let their device wait. The sync_file stays yours.
+        :raises ConfigError: the publisher was made without *fds*, or a value is invalid.
+            *released* is not called in this case.
         :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of
             another kind than those of *fds*.
         :raises LayoutError: a plane ends outside of the buffer, or the buffer belongs to another
@@ -638,9 +629,9 @@ class FramePublisher:
 
     def _give_back(self, released: Callable[[], object] | None) -> None:
         """
-        Call *released* of a free buffer; if this thread is publishing, do so afterwards.
+        Call *released* of a free buffer; while this thread is publishing, postpone the call.
 
-        The owner may publish its next frame from within *released*.
+        *released* may publish the next frame, so the publisher's lock must not be held.
         """
         if released is not None:
             self._due.append(released)
@@ -649,7 +640,7 @@ class FramePublisher:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let one thread at a time publish; afterwards call ``released`` of free buffers."""
+        """Hold the publisher's lock; afterwards make the calls that _give_back() postponed."""
         outermost, self._busy.here = not self._busy.here, True
         try:
             with self._lock:
@@ -660,13 +651,13 @@ class FramePublisher:
                 self._tell()
 
     def _tell(self) -> None:
-        """Call the ``released`` functions that are due; each call may make more of them due."""
+        """Call the postponed ``released`` functions; each call may postpone more calls."""
         self._busy.here = True
         try:
             while self._due:
                 try:
                     released = self._due.popleft()
-                except IndexError:  # another thread has taken the last one
+                except IndexError:  # another thread has taken the last function
                     return
                 try:
                     released()
@@ -709,7 +700,7 @@ class FramePublisher:
         return True
 
     def _drop(self, pool: BufferPool, why: str) -> None:
-        """Count a frame that no consumer gets."""
+        """Count a frame that no consumer gets, and warn."""
         with self._lock:
             if self._closed:
                 return
@@ -729,11 +720,7 @@ class FramePublisher:
         return int(self._node.get_clock().now().nanoseconds)
 
     def get_subscription_count(self) -> int:
-        """
-        Return how many subscriptions get frames now.
-
-        This counts subscriptions in this process, in other processes, and readers of messages.
-        """
+        """Return how many subscriptions of any process get frames now; readers of messages too."""
         found = self.statistics()
         return found.in_process_subscriptions + found.shared_memory_consumers + found.image_readers
 
@@ -750,15 +737,11 @@ class FramePublisher:
         )
 
     def destroy(self) -> None:
-        """
-        Stop publishing. A second call does nothing.
-
-        Frames that were delivered stay with their holders.
-        """
+        """Stop publishing. Idempotent. Frames that were delivered stay with their holders."""
         self._publisher.destroy()
 
     def _end(self) -> None:
-        """Close all buffers after the publisher has ended, by :meth:`destroy` or with its node."""
+        """Close all buffers, after the publisher has ended by :meth:`destroy` or with its node."""
         with self._lock:
             self._closed = True
         offer = getattr(self, '_offer', None)
@@ -806,7 +789,7 @@ def _foreign_images(
     strides: Sequence[int],
     offsets: Sequence[int],
 ) -> ForeignImages | None:
-    """Return the images in the buffers *fds*; ``None`` if there are none."""
+    """Return the images in the buffers *fds*; ``None`` if *fds* is empty."""
     if not fds:
         if modifier is not None or strides or offsets:
             raise ConfigError(
