@@ -14,14 +14,13 @@
 # limitations under the License.
 
 """
-How an adapted publisher announces itself: by a message and by a file.
+The announcement, by which consumers in other processes find a publisher's shared-memory socket.
 
-The message is small and latched, on ``<topic>/_zc``. The file is beside the publisher's socket.
-The format is pinned, see docs/wire.md. The file says the same as the message, for consumers that
-the message doesn't reach. There are two such cases. After a consumer was killed, Fast DDS 2.14 may
-write the message for the next consumer into shared memory that is gone. And if the message is lost
-while writer and reader find each other, Fast DDS repeats it only with its next heartbeat, after
-3 s. In both cases the ROS graph knows the publisher at once.
+The publisher sends it as a latched message on ``<topic>/_zc``, and writes it into a file beside
+the socket. docs/wire.md defines both. A consumer reads the file if the ROS graph shows a publisher
+whose message hasn't arrived. Two causes are known with Fast DDS 2.14. After a consumer was killed,
+it may write the next consumer's message into shared memory that no longer exists. And if the
+message is lost during discovery, it is repeated only with the next heartbeat, after 3 s.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from zc_perception.link.shared_memory.unix_socket import (
 VERSION = 1
 SUFFIX = '/_zc'
 _PUBLISHER_ID_BYTES = 32
-# The limit of rmw_validate_full_topic_name(), in characters. DDS allows 255; ROS needs 8 of them.
+# The limit of rmw_validate_full_topic_name(), in characters: DDS allows 255, ROS adds up to 8.
 _LONGEST_TOPIC = 247
 _MAX_BYTES = 16_384
 _MAX_FILES = 1_000
@@ -62,12 +61,12 @@ _OPTIONAL = ('possible_formats', 'possible_heaps', 'possible_sizes')
 @dataclass(frozen=True)
 class Announcement:
     """
-    The JSON object of the announcement.
+    The JSON object of the announcement; docs/wire.md describes all fields.
 
     :param socket: path of the shared-memory socket; empty while this publisher offers no socket.
-    :param formats: ``drm-format`` strings.
-    :param generation: number that grows each time the publisher allocates new buffers; 0: the
-        publisher has no buffers yet, or doesn't tell the number.
+    :param formats: ``drm-format`` strings, as GStreamer writes a fourcc and a modifier.
+    :param generation: a number that grows each time the publisher allocates new buffers; 0: it
+        has no buffers yet, or doesn't announce the number.
     :param possible_formats: ``drm-format`` strings that the publisher could use in place of
         *formats*; empty: unknown.
     :param possible_heaps: heaps from which its memory could come; empty: unknown.
@@ -89,11 +88,7 @@ class Announcement:
 
     @property
     def sensible(self) -> bool:
-        """
-        Whether the id is valid, and the socket is a valid path or empty.
-
-        This is checked because other programs may announce anything.
-        """
+        """Whether id and socket are valid; check it, as any program may send announcements."""
         path, publisher_id = self.socket, self.publisher_id
         try:
             length = len(os.fsencode(path))
@@ -117,9 +112,9 @@ class Announcement:
     @classmethod
     def from_json(cls, text: str) -> Announcement | None:
         """
-        Return the announcement in *text*; ``None`` if it has another version or makes no sense.
+        Return the announcement in *text*; ``None`` if its version or a field is invalid.
 
-        This is checked because other programs may write to the topic.
+        It may be invalid, because any program may write to the topic.
         """
         try:
             values = json.loads(text)
@@ -146,19 +141,15 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """
-    Return the texts in a list, and nothing for any other value.
-
-    Other programs may write any value. The texts are only shown to people.
-    """
+    """Return the texts in a list; ignore others, as these fields are only shown to people."""
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
 def announcement_topic(topic: str) -> str:
     """
-    Return the topic where publishers of *topic* announce themselves.
+    Return the name of the topic for announcements of *topic*'s publishers.
 
-    :param topic: its full name.
+    :param topic: the full name of the image topic.
     :raises ConfigError: the returned name would be longer than ROS allows.
     """
     name = topic + SUFFIX
@@ -172,18 +163,18 @@ def announcement_topic(topic: str) -> str:
 
 
 def new_publisher_id() -> str:
-    """Return a random id that tells nothing about the host, but :func:`made_here` knows it."""
+    """Return a random id; :func:`made_here` recognises the ids that this process has made."""
     return secrets.token_hex(8) + _process(os.getpid())
 
 
 def made_here(publisher_id: str) -> bool:
-    """Say whether this process made the id; the publisher may have ended since."""
+    """Return whether this process made the id; its publisher may have ended already."""
     return publisher_id.endswith(_process(os.getpid()))
 
 
 @functools.cache
 def _process(pid: int) -> str:
-    """Return a random text for this process; a forked child gets another one than its parent."""
+    """Return a random text for process *pid*, so that a forked child gets a different one."""
     return secrets.token_hex(8)
 
 
@@ -191,7 +182,7 @@ def host_id() -> str:
     """
     Return an id that is the same in all processes of this host until its next boot.
 
-    Containers on the host have the same id. Nobody can compute the machine's id from it.
+    Containers on the host have the same id. It is a hash, so it doesn't reveal the boot id.
     """
     try:
         boot = _boot_id()
@@ -202,17 +193,18 @@ def host_id() -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    """Read the boot id once, because reading it later fails if no descriptor is free."""
+    """Return the kernel's boot id; read it only once: later no descriptor may be free."""
     return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
 
 
 def write_announcement(announcement: Announcement, topic: str, domain: int) -> None:
     """
-    Write the announcement's file, or replace an earlier file, in one step.
+    Write the announcement's file, or replace an earlier file, atomically.
 
     If the socket's group may connect, that group may also read the file.
 
-    :param topic: its full name, as in the ROS graph.
+    :param topic: the full name of the image topic, as in the ROS graph.
+    :param domain: the ROS domain id.
     :raises OSError: the file can't be written, as on a full disk. An earlier file is unchanged.
     """
     path = announcement_path(Path(announcement.socket))
@@ -246,13 +238,12 @@ def read_announcements(
     folder: Path, topic: str, domain: int, known: Collection[str] = ()
 ) -> Iterator[Announcement]:
     """
-    Yield the announcements in *folder* whose publishers listen on their sockets.
+    Yield the announcements in *folder* for *topic* whose sockets a process listens on.
 
-    Other programs may have written the files. So files that make no sense are ignored, and the
-    caller checks at the socket that the right process listens.
+    Any program may have written the files. So invalid files are ignored, and the caller must check
+    that the announced publisher listens.
 
-    :param known: sockets for which nobody checks here that a publisher listens, because the
-        caller knows them already.
+    :param known: sockets that the caller knows already, so that they needn't be tried here.
     """
     try:
         with os.scandir(folder) as entries:
@@ -278,7 +269,7 @@ def _listens(path: Path) -> bool:
     try:
         return is_dead(path) is False
     except OSError:
-        return False  # no descriptor is left; the next look may have one
+        return False  # no descriptor is left; the caller will read the files again
 
 
 def _read(path: Path, topic: str, domain: int) -> Announcement | None:

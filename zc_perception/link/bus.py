@@ -14,19 +14,19 @@
 # limitations under the License.
 
 """
-The in-process link: each subscription of this process gets the same object, as it is.
+The ``in_process`` rung: all subscriptions of this process get the published object, uncopied.
 
-:class:`InProcessBus` knows the publishers and subscriptions, which meet under a key of (context,
+:class:`InProcessBus` connects publishers and subscriptions that have the same key (context,
 resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
-tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
-subscriptions that come late, so its publishing takes a lock.
+tuple on the publisher's thread. It takes a lock only for a transient_local publisher, which keeps
+its last objects for later subscriptions.
 
-At :class:`MeetingPoint` the cameras and the consumers of the process find each other to agree on
-buffers, whichever comes first.
+:class:`MeetingPoint` connects the cameras and the consumers of the process, in any order of their
+start, to negotiate buffers.
 
 Locks are taken in this order: the bus's lock, a publisher's lock, the lock for the publisher's
-promises (``_settling``), the pool's lock. While one of them is held, the only function of a
-subscriber that is called is ``notify``, which must not block.
+promised slots (``_settling``), the pool's lock. While a lock is held, the bus calls no function of
+a subscriber but ``notify``, which must not block.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ BusKey = tuple[Hashable, str, str]
 @dataclass(frozen=True)
 class Granted:
     """
-    The slots of a publisher's pool that one subscription was promised.
+    The slots of a publisher's pool that are promised to one subscription.
 
-    :param holder: the subscription's name among the holders of the pool's leases, unique there.
-    :param number: frames that the subscription may hold at the same time; 0: no slot was left.
+    :param holder: the subscription's name in the pool's leases, unique in the pool.
+    :param number: frames that the subscription may hold at the same time; 0: too few slots.
     :param asked: how many frames the subscription asked for.
-    :param serial: a number that no other promise has.
+    :param serial: a number that is unique in the process, to notice a new promise.
     """
 
     holder: str
@@ -69,11 +69,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class LinkQos:
-    """
-    The part of a QoS profile that decides matching and queueing.
-
-    A ``depth`` of ``None`` means keep-all.
-    """
+    """The policies of a QoS profile that the link uses; a ``depth`` of ``None`` is keep-all."""
 
     depth: int | None
     reliable: bool = True
@@ -81,9 +77,9 @@ class LinkQos:
 
     def mismatch(self, offered: LinkQos) -> str:
         """
-        Say which policy prevents a match with a publisher that offers *offered*.
+        Return the reason why a publisher with QoS *offered* doesn't match; empty if it does.
 
-        The rules are those of DDS. Return an empty text if the two match.
+        The rules are those of DDS.
         """
         if self.reliable and not offered.reliable:
             return 'the publisher is best effort, the subscription wants reliable'
@@ -95,19 +91,23 @@ class LinkQos:
 @dataclass(eq=False)
 class BusSubscription(Generic[T]):
     """
-    A subscription's end of the link: its own queue, and how to wake its reader.
+    A subscription's end of the link.
 
-    :param holder: the subscription's name among the holders of leases, unique in the process.
-    :param notify: called after each object was queued; must not block.
-    :param consumer: the subscription's part in the agreement on a publisher's buffers; ``None``:
-        it can use any buffers.
-    :param held: slots of each publisher that the subscription asks for: frames that it holds at
-        the same time; ``None``: 1. No limit for objects without slots.
-    :param resting: whether the subscription gets nothing for now; it keeps its promised slots.
-    :param by_message: whether it reads messages for now; the link then only fills ``headers``.
-    :param headers: the link appends the ``header`` of each object, also of objects that the
-        subscription doesn't get because of its quota; ``None``: the type has no header.
+    :param holder: the subscription's name in the pools' leases, unique in the process.
+    :param queue: its queue, into which publishers put objects.
+    :param notify: wakes the subscription's reader after an object was queued; must not block.
+    :param consumer: the subscription's constraints on a publisher's buffers; ``None``: it can use
+        any buffers.
+    :param held: number of frames of each publisher that the subscription holds at the same time,
+        so number of slots that it asks for; ``None``: 1. Objects without slots aren't limited.
+    :param resting: whether the subscription gets nothing at present; it keeps its promised slots.
+    :param by_message: whether it reads ROS messages at present, so that the link only fills
+        ``headers``.
+    :param headers: the link appends the ``header`` of each published object, even if the
+        subscription doesn't get the object; ``None``: the type has no header.
     :param custom_type: the type that the subscription takes; ``None``: any type.
+    :param delivered: number of objects put into the queue.
+    :param refused: number of objects not delivered, because the subscription held too many.
     """
 
     holder: str
@@ -125,9 +125,10 @@ class BusSubscription(Generic[T]):
 
     def go_on(self) -> None:
         """
-        Let the subscription read the next object of its queue.
+        Reopen the queue and wake the reader.
 
-        The pool calls this when the subscription held as many frames as it may, and gave one back.
+        The pool calls this when the subscription has released a frame after it held as many frames
+        as it may.
         """
         self.queue.reopen()
         if self.notify is not None:
@@ -141,27 +142,26 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
     """
-    A publisher's end of the link.
-
-    It owns the objects of its history.
+    A publisher's end of the link; it owns the objects of its history.
 
     :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and
-    for the first frame of another pool. The bus calls the other methods, on any thread on which a
-    publisher or subscription comes or goes.
+    for the first frame of another pool. The bus calls the other methods, on any thread that adds
+    or removes a publisher or subscription.
 
-    **Slots.** The publisher promises each subscription slots of the pool from which the objects
-    come: as many as the subscription may hold objects. If too few slots are left, the subscription
-    gets nothing from this publisher; each time another subscription has gone, :meth:`settle` tries
-    again. An object that is given to a subscription waits in its queue. If the subscription holds
-    as many objects as it may and its queue is full, the newest object replaces the oldest one in
-    the queue.
+    **Slots.** The publisher promises each subscription as many slots of the objects' pool as the
+    subscription may hold. If too few slots are left, the subscription gets nothing from this
+    publisher, until :meth:`settle` succeeds after another subscription was removed. If a
+    subscription holds as many objects as it may, and its queue is full, the newest object replaces
+    the oldest one in the queue.
 
     :param deliver: makes the holder's own object from the published one; returns ``None`` if the
-        holder has as many objects as it may.
+        holder's quota of the pool's leases is used up.
     :param release: releases an object of the history.
-    :param objection: says why a consumer can't use this publisher's buffers; empty: it can.
+    :param objection: returns why a consumer can't use this publisher's buffers; empty: it can.
     :param pool_of: returns the pool of an object's slot; ``None``: the objects take no slots.
-    :param header_of: returns an object's header, for subscriptions that want it.
+    :param header_of: returns an object's header, for subscriptions with ``headers``.
+    :param matched: the subscriptions that may get objects; those with slots do.
+    :param gone: whether the publisher was removed.
     """
 
     name: str
@@ -180,12 +180,12 @@ class BusPublisher(Generic[T]):
     _settling: threading.Lock = field(default_factory=threading.Lock)
     _pool: Any = None
     _granted: dict[BusSubscription[T], Granted] = field(default_factory=dict)
-    # The subscriptions that get objects, each with its name as a holder of the pool's leases.
+    # The subscriptions that get objects, each with its name in the pool's leases.
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
 
     def publish(self, item: T) -> None:
         """
-        Give every matched subscription its own object; never block.
+        Give each served subscription its own object, made from *item*; never block.
 
         The caller keeps its own lease of *item*.
         """
@@ -242,35 +242,35 @@ class BusPublisher(Generic[T]):
 
     @property
     def _historian(self) -> str:
-        """The name under which this publisher's history holds leases."""
+        """The history's name in the pool's leases."""
         return f'{self.name}:history'
 
     def use(self, pool: Any) -> None:
-        """Publish from *pool* from now on: promise its slots to the matched subscriptions."""
+        """Promise slots of *pool*, a new pool, to the matched subscriptions."""
         with self._settling:
             self._let_go()
             self._pool = pool
             if isinstance(pool, BufferPool) and self.qos.transient_local:
-                # The history keeps *depth* objects, and one more until publish() has released
-                # the oldest.
+                # One lease more than the depth, because publish() adds an object to the history
+                # before it releases the oldest.
                 pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1)
         self.settle()
 
     def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
-        """Take back the promises to all subscriptions but *but*; called with _settling held."""
+        """Cancel the promises to all subscriptions but *but*; called with _settling held."""
         for gone in [each for each in self._granted if each not in but]:
             granted = self._granted.pop(gone)
             if granted.number:
                 self._pool.set_quota(granted.holder, None)
 
     def _let_go(self) -> None:
-        """Take back all promises, also that to the history; called with _settling held."""
+        """Cancel all promises and the history's quota; called with _settling held."""
         self._take_back(())
         if self.qos.transient_local and isinstance(self._pool, BufferPool):
             self._pool.set_quota(self._historian, None)
 
     def settle(self) -> None:
-        """Promise slots to subscriptions that have none yet, or that ask for another number."""
+        """Promise slots to matched subscriptions without them, or whose ``held`` has changed."""
         with self._settling:
             matched, pool = self.matched, self._pool
             if not isinstance(pool, BufferPool):
@@ -306,12 +306,12 @@ class BusPublisher(Generic[T]):
         return self._granted.get(subscription)
 
     def without_slots(self, subscription: BusSubscription[T]) -> str:
-        """Say that too few slots are left for *subscription*; empty if that isn't so."""
+        """Return the pool's message if it has too few slots for *subscription*; else empty."""
         granted = self._granted.get(subscription)
         return self._pool.too_few if granted is not None and not granted.number else ''
 
     def in_hand(self, subscription: BusSubscription[T]) -> tuple[tuple[int, float], ...]:
-        """Return what *subscription* holds, see :meth:`BufferPool.in_hand`."""
+        """Return the frames that *subscription* holds, see :meth:`BufferPool.in_hand`."""
         granted = self._granted.get(subscription)
         return self._pool.in_hand(granted.holder) if granted is not None else ()
 
@@ -321,21 +321,17 @@ class BusPublisher(Generic[T]):
         return tuple(subscription for subscription, _ in self._served)
 
     def misfit(self, subscription: BusSubscription[T]) -> str:
-        """
-        Say why *subscription* can't use this publisher's buffers, so that it gets messages.
-
-        Return an empty text if it can use them.
-        """
+        """Return why *subscription* can't use this publisher's buffers; empty if it can."""
         if self.objection is None or subscription.consumer is None:
             return ''
         return self.objection(subscription.consumer)
 
     def matches(self, subscription: BusSubscription[T]) -> bool:
         """
-        Say whether *subscription* may get this publisher's objects as they are.
+        Return whether *subscription* may get this publisher's objects uncopied.
 
-        If both have different custom types for the same ROS type, it may not: it then gets ROS
-        messages, as in REP 2007.
+        Return ``False`` if both have different custom types for the same ROS type: then the
+        subscription gets ROS messages, as in REP 2007.
         """
         types = self.custom_type, subscription.custom_type
         fits = not subscription.qos.mismatch(self.qos) and (None in types or types[0] is types[1])
@@ -343,7 +339,7 @@ class BusPublisher(Generic[T]):
 
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
         """
-        Serve the matched *subscriptions*, which the bus gives, from now on.
+        Publish to *subscriptions*, all that match now; called by the bus.
 
         New subscriptions with transient_local first get the objects of the history.
         """
@@ -361,7 +357,7 @@ class BusPublisher(Generic[T]):
                         self._give(item, newcomer, holder)
 
     def forget(self) -> None:
-        """Release the objects of the history, and take back all promised slots for good."""
+        """Release the history and cancel all promises, because the publisher was removed."""
         with self._lock:
             self.gone = True
             with self._settling:
@@ -378,7 +374,7 @@ if compiled is not None:
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
-    """Remove *entry* from the entries of *key*; return ``False`` if it was not among them."""
+    """Remove *entry* from the list of *key*, if it is in there; return whether it was."""
     entries = table.get(key, [])
     if entry not in entries:
         return False
@@ -390,10 +386,9 @@ def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
 
 class InProcessBus:
     """
-    The publishers and subscriptions under each key.
+    The publishers and subscriptions of each key, which the bus matches but doesn't own.
 
-    The bus owns none of them. Any thread may call its methods. It holds its lock while it matches
-    publishers with subscriptions.
+    Any thread may call its methods. The bus holds its lock while it matches.
     """
 
     def __init__(self) -> None:
@@ -421,21 +416,13 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """
-        Let *subscription* get no objects from now on (*resting*), or let it get objects again.
-
-        A resting subscription keeps its promised slots.
-        """
+        """Stop giving objects to *subscription* (*resting*) or start again; it keeps its slots."""
         with self._lock:
             subscription.resting = resting
             self._match(key)
 
     def settle(self, key: BusKey) -> None:
-        """
-        Try again to promise slots under *key*.
-
-        This helps subscriptions for which no slots were left, or whose ``held`` has changed.
-        """
+        """Call :meth:`BusPublisher.settle` for each publisher under *key*."""
         with self._lock:
             for publisher in self._publishers.get(key, []):
                 publisher.settle()
@@ -444,23 +431,19 @@ class InProcessBus:
         """
         Unregister *subscription*. A second call does nothing.
 
-        An object that is being published meanwhile may still arrive.
+        An object that another thread is publishing now may still arrive.
         """
         with self._lock:
             discard(self._subscriptions, key, subscription)
             self._match(key)
 
     def rematch(self, key: BusKey) -> None:
-        """Match again, after a publisher's buffers or a consumer's needs have changed."""
+        """Match again, because a publisher's buffers or a consumer's constraints have changed."""
         with self._lock:
             self._match(key)
 
     def _match(self, key: BusKey) -> None:
-        """
-        Match publishers and subscriptions under *key*; called with the lock held.
-
-        Publishers read their tuple without the lock, so the tuple is replaced, never changed.
-        """
+        # Give a new tuple to each publisher, because publish() reads it without the lock.
         subscriptions = self._subscriptions.get(key, [])
         for publisher in self._publishers.get(key, []):
             publisher.rematch(tuple(s for s in subscriptions if publisher.matches(s)))
@@ -477,32 +460,27 @@ class InProcessBus:
 
 
 BUS = InProcessBus()
-"""The bus of this process. The key has the context, so tests with own contexts don't meet."""
+"""The bus of this process. The key contains the context, so that ROS contexts stay separate."""
 
 
 class CameraEnd(Protocol):
-    """A publisher of a camera's frames."""
+    """The interface of a camera's publisher that :class:`MeetingPoint` uses."""
 
     def join(self, consumer: Consumer) -> None:
-        """
-        Let in a consumer that came after the buffers were allocated.
-
-        If the camera has no buffers yet, do nothing: the consumer takes part in their agreement.
-        """
+        """Admit or refuse a new consumer of the allocated buffers; without buffers do nothing."""
 
     def leave(self, consumer: Consumer) -> None:
-        """Note that *consumer* has left and takes no more part in agreements."""
+        """Forget *consumer*: its constraints no longer count."""
 
 
 class MeetingPoint:
     """
     The cameras and the consumers of this process, by topic.
 
-    :attr:`lock` is held while a camera or consumer comes, goes or agrees on buffers. So an
-    agreement misses no consumer, and no consumer leaves in the middle of an agreement.
-
-    Threads that carry frames never take that lock. Code that changes which buffers a consumer may
-    use calls :meth:`InProcessBus.rematch`.
+    :attr:`lock` is held while a camera or consumer is added or removed, and during negotiation. So
+    no consumer is added or removed while buffers are negotiated. Threads that carry frames never
+    take this lock. Code that changes which buffers a consumer may use must call
+    :meth:`InProcessBus.rematch`.
     """
 
     def __init__(self) -> None:
@@ -511,7 +489,7 @@ class MeetingPoint:
         self._consumers: dict[BusKey, list[Consumer]] = {}
 
     def add_camera(self, key: BusKey, camera: CameraEnd) -> None:
-        """Add a camera, which publishes under *key* from now on."""
+        """Add a camera that publishes under *key*."""
         with self.lock:
             self._cameras.setdefault(key, []).append(camera)
 
@@ -522,9 +500,9 @@ class MeetingPoint:
 
     def add_consumer(self, key: BusKey, consumer: Consumer) -> None:
         """
-        Add a consumer, which takes frames under *key* from now on.
+        Add a consumer of frames under *key*.
 
-        If the consumer can't use a camera's buffers, that camera's publisher logs why.
+        If it can't use a camera's buffers, that camera's publisher logs the reason.
         """
         with self.lock:
             self._consumers.setdefault(key, []).append(consumer)
@@ -533,18 +511,14 @@ class MeetingPoint:
         BUS.rematch(key)
 
     def remove_consumer(self, key: BusKey, consumer: Consumer) -> None:
-        """Remove a consumer that takes no more frames. A second call does nothing."""
+        """Remove *consumer*. A second call does nothing."""
         with self.lock:
             if discard(self._consumers, key, consumer):
                 for camera in self._cameras.get(key, ()):
                     camera.leave(consumer)
 
     def consumers(self, key: BusKey) -> tuple[Consumer, ...]:
-        """
-        Return the consumers under *key*.
-
-        The caller keeps :attr:`lock` while it agrees on buffers with them.
-        """
+        """Return the consumers under *key*; hold :attr:`lock` while you negotiate with them."""
         with self.lock:
             return tuple(self._consumers.get(key, ()))
 
