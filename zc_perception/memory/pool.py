@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Pools: a producer's buffers, which holders have them, and when a buffer may be used again.
+Pools track which consumers hold a producer's buffers, and when a buffer may be reused.
 
-Read the docstring of :class:`BufferPool` first: it explains everything. The classes before it are
-its parts: a :class:`Slot`, the :class:`Lease` on a slot, and the :class:`Holder` that has leases.
-:class:`ForeignBufferPool` is a pool over buffers that something else allocates, orders, and may
-replace at any time, such as a GStreamer element.
+Read the docstring of :class:`BufferPool` first. The classes before it are its parts: a
+:class:`Slot`, the :class:`Lease` on a slot, and the :class:`Holder` that has leases.
+:class:`ForeignBufferPool` is a pool over buffers that a source, such as a GStreamer element,
+allocates and may replace at any time.
 
 Source for :func:`quarantine_fence`: the kernel's *Buffer Sharing and Synchronization* on
 reservation objects; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` in dma-buf.h.
@@ -70,17 +70,17 @@ DEFAULT_SLOTS = 3
 MAX_SLOTS = 64
 QUARANTINE_S = 10.0
 SPARE = 2
-"""A promise to one holder leaves this many slots for the next holder, if it can."""
-# A thread that waits for a slot checks again whether there is one after this time at the latest.
+""":meth:`BufferPool.grant` leaves this many slots for the next holder, where possible."""
+# A thread that waits for a free slot checks for one at least this often.
 _LOOK_AGAIN_S = 1.0
-# How many seconds to wait until the next call of an allocator that had no buffers: at first, and
-# at most. The search for contiguous memory is slow.
+# After an allocator has failed, wait this many seconds before the next call, at first and at most;
+# the search for contiguous memory is slow.
 FIRST_RETRY_S, LAST_RETRY_S = 0.01, 1.0
 _NO_LIMIT = 1 << 30
 
 
 class SlotState(Enum):
-    """The state of a slot in its cycle."""
+    """The state of a slot; :class:`BufferPool` explains the order of states."""
 
     FREE = 'free'
     FILLING = 'filling'
@@ -94,10 +94,9 @@ _FREE, _FILLING, _LEASED, _WAITING, _RETIRED = SlotState
 
 class PendingFence(NamedTuple):
     """
-    A release fence, and the CLOCK_MONOTONIC second at which its slot is given up.
+    A release fence, and the CLOCK_MONOTONIC second at which its slot is retired if still pending.
 
-    A fence may be an object of foreign code. If one of its methods raises, the slot is given up,
-    and the pool goes on.
+    A fence may be an object of foreign code. If its ``wait`` raises, it counts as pending.
     """
 
     fence: Fence
@@ -107,21 +106,16 @@ class PendingFence(NamedTuple):
 @dataclass(eq=False, slots=True)
 class Slot:
     """
-    One frame's worth of buffers.
-
-    Only its pool changes it.
+    The buffers of one frame. Only the pool changes a slot.
 
     :param index: the slot's place in the pool; for a driver's buffers also the driver's index.
-    :param buffer_uid: identifies these buffers and no others; buffers that replace them have
-        another uid.
+    :param buffer_uid: identifies these buffers; buffers that replace them have another uid.
     :param layout: where each plane lies in the buffers.
-    :param generation: counts the uses of this place; it never decreases, not even when the buffers
-        are replaced.
-    :param leases: the leases that keep the slot from being reused, by number.
+    :param generation: counts the uses of this index; it continues when the buffers are replaced.
+    :param leases: by number, the leases that keep the slot from being reused.
     :param fences: release fences of leases that were dropped.
-    :param pins: how many :meth:`BufferPool.revoke` calls are still making a quarantine fence for
-        the slot.
-    :param condemned: whether its quarantine fence could not be made. Then nobody can say when a
+    :param pins: number of :meth:`BufferPool.revoke` calls that are making a quarantine fence now.
+    :param condemned: whether a quarantine fence could not be made, so that it is unknown when a
         dead consumer's device is done.
     :param since: CLOCK_MONOTONIC second of the last :meth:`BufferPool.acquire`.
     :param sequence: the camera's number of the last frame that was published in the slot.
@@ -147,19 +141,16 @@ class Slot:
 @dataclass(eq=False, slots=True)
 class Holder:
     """
-    A consumer that has leases, with the number of frames that it was promised.
+    A consumer's account in a pool. Only the pool changes it.
 
-    Only its pool changes it.
-
-    :param frames: the number of its leases: on frames that wait for it, and on frames that it
-        holds.
-    :param number: how many frames it may hold at a time; ``None``: nothing was agreed, so there is
-        no limit.
+    :param frames: the number of leases, on frames that it holds or that wait for it.
+    :param number: how many frames it may hold at a time; ``None``: no limit was agreed.
     :param depth: how many of the newest frames may wait for it in addition to *number*.
+    :param limit: *number* plus *depth*.
     :param lossless: whether a producer that can wait does so, so that this holder loses no frame.
-    :param wants: whether a frame waits that can't be handed out, because the consumer holds
-        *number* frames already.
-    :param on_room: called to tell the consumer that it may be handed a frame again.
+    :param refused: how many leases it was refused because of *limit*.
+    :param wants: whether a frame waits because the consumer holds *number* frames already.
+    :param on_room: called when the consumer may be handed a frame again.
     """
 
     name: str
@@ -177,14 +168,14 @@ class Lease:
     """
     The right to use one generation of a slot, until :meth:`BufferPool.release`.
 
-    Only its pool makes and ends one.
+    Only the pool makes and ends leases.
 
     :param number: unique in its pool.
-    :param since: CLOCK_MONOTONIC second at which it began.
+    :param since: CLOCK_MONOTONIC second at which the lease began.
 
-    ``uses``: how many calls of :meth:`BufferPool.release` the lease still needs, see
-    :meth:`BufferPool.again`. ``handed``: whether the holder has got the frame; until then the
-    frame waits for the holder. ``ended``: empty while the lease is valid, then what ended it.
+    ``uses``: number of :meth:`BufferPool.release` calls that end the lease, see
+    :meth:`BufferPool.again`. ``handed``: whether the holder has the frame; before, the frame waits
+    for it. ``ended``: how the lease ended (``released``, …); empty while it is valid.
     """
 
     __slots__ = (
@@ -224,13 +215,12 @@ class Lease:
 
 def close_buffers(buffers: Sequence[DmaBuf]) -> None:
     """
-    Close this process's descriptors and mappings.
+    Close this process's descriptors and mappings of *buffers*.
 
-    The memory is freed as soon as no device and no other process uses it any more.
+    The kernel frees the memory when no device and no other process uses it any more.
     """
     for buffer in buffers:
-        # Somebody still has views of the mapping, such as a job that was given up. The mapping
-        # ends with the last view.
+        # If a job that was given up still has views of the mapping, it ends with the last view.
         with contextlib.suppress(BufferError, OSError):
             buffer.close()
 
@@ -238,25 +228,24 @@ def close_buffers(buffers: Sequence[DmaBuf]) -> None:
 @dataclass(frozen=True)
 class PoolStatistics:
     """
-    A snapshot for diagnostics.
+    A snapshot for diagnostics. Counters count since the pool was made.
 
-    :param slots: how many slots the pool has, including slots that are just being replaced.
+    :param slots: the number of slots, including slots that are being replaced.
     :param states: the number of slots in each state.
     :param holders: the number of leases by holder.
     :param exhausted: frames that found no free slot.
-    :param refused_by_quota: by holder, the leases that it was refused because of its quota; kept
-        as long as the holder has a quota.
+    :param refused_by_quota: refused leases by holder; forgotten when the holder's quota ends.
     :param abandoned: leases that their owners did not release.
-    :param retired: slots given up because a release fence stayed pending, or a quarantine could
-        not be made.
-    :param quotas: how many frames each holder was promised.
+    :param retired: slots given up because a fence stayed pending, or a quarantine could not be
+        made.
+    :param quotas: the promised frames by holder, held and waiting ones.
     :param reserve: the number of slots that the producer keeps for itself.
-    :param refused: the number of all refused leases since the pool was made.
+    :param refused: all leases that were refused because of a quota.
     :param fence_errors: release fences that signalled an error.
     :param revoked: leases taken back from dead holders.
-    :param failures: how often a retired slot got no new buffers, plus the exceptions that
-        ``on_free``, retire listeners and quarantines have raised.
-    :param last_failure: the text of the latest failure; empty without one.
+    :param failures: failed replacements of retired slots, plus exceptions that ``on_free``, retire
+        listeners and quarantines have raised.
+    :param last_failure: the text of the latest failure; empty: there was none.
     """
 
     slots: int
@@ -277,7 +266,7 @@ class PoolStatistics:
 
 @dataclass(frozen=True)
 class Holding:
-    """What others may know about one lease, and for how long it has been held."""
+    """A lease's holder, slot index and generation, and for how many seconds it has existed."""
 
     holder: str
     index: int
@@ -289,8 +278,8 @@ def mapped(allocate: Allocate) -> Allocate:
     """
     Return an *allocate* that maps the buffers for the CPU as well.
 
-    It is for a producer that fills the buffers with the CPU. A mapping needs a descriptor, and at
-    the first use of a slot the process may have none left.
+    A producer that fills buffers with the CPU needs it: mapping needs a descriptor, and at the
+    first use of a slot the process might have none left.
     """
 
     def allocate_mapped() -> Buffers:
@@ -308,11 +297,11 @@ def mapped(allocate: Allocate) -> Allocate:
 
 class Remainder(NamedTuple):
     """
-    What is left of a closed pool.
+    The slots of a closed pool that are still in use.
 
-    :param slots: how many slots still have a holder or a pending fence.
-    :param fences: the pending fences; look at the pool again when one of them signals.
-    :param deadline: CLOCK_MONOTONIC second at which to look again at the latest, or ``None``.
+    :param slots: number of slots with a lease or a pending fence.
+    :param fences: the pending fences; call :meth:`BufferPool.reap` again when one signals.
+    :param deadline: CLOCK_MONOTONIC second at which to call it at the latest, or ``None``.
     """
 
     slots: int
@@ -322,9 +311,7 @@ class Remainder(NamedTuple):
 
 class Reaper:
     """
-    Finishes closed pools.
-
-    No caller uses closed pools any more, but their last frames come back only later. Thread-safe.
+    Ends the slots of closed pools, whose last frames are released only later. Thread-safe.
 
     One thread serves all closed pools of the process. It runs only while one of these pools has a
     frame in use or waits for a fence.
@@ -334,11 +321,7 @@ class Reaper:
         self.reset()
 
     def reset(self) -> None:
-        """
-        Forget everything, in a forked child.
-
-        The thread doesn't exist in the child, and its copy of the lock may be held for ever.
-        """
+        """Start anew in a forked child, where no thread runs and the old lock may stay locked."""
         self._lock = threading.Lock()
         self._pools: list[BufferPool] = []
         self._thread: threading.Thread | None = None
@@ -346,17 +329,17 @@ class Reaper:
 
     @property
     def running(self) -> bool:
-        """Whether a closed pool is still unfinished."""
+        """Whether a closed pool still has slots in use."""
         return self._thread is not None
 
     def watch(self, pool: BufferPool) -> Waker | None:
         """
-        Let the reaper call *pool*'s :meth:`BufferPool.reap` until nothing is left of the pool.
+        Let the reaper call *pool*'s :meth:`BufferPool.reap` until no slot is in use any more.
 
         The caller holds the pool's lock.
 
-        :returns: the waker that the pool has to wake at every change from now on; ``None`` while
-            the interpreter ends.
+        :returns: the pool has to wake this waker at every change; ``None`` while the interpreter
+            ends.
         """
         with self._lock:
             if self._thread is None:
@@ -384,14 +367,14 @@ class Reaper:
             raise
 
     def _end(self) -> None:
-        """Note that the thread ends, with the lock held: the next closed pool starts a new one."""
+        """Forget the thread, with the lock held; the next closed pool starts a new one."""
         self._pools, self._thread, self._waker = [], None, None
 
     def _turn(self, waker: Waker) -> bool:
         """
-        Look at every pool once, then wait.
+        Reap every pool once, then wait; return ``False`` when no pool is left.
 
-        This is a function of its own, so that no local keeps a finished pool alive for longer.
+        It is separate from :meth:`_run`, so that no local keeps a finished pool alive.
         """
         with self._lock:
             pools = list(self._pools)
@@ -418,68 +401,62 @@ in_child(Turn.THREADS, REAPER.reset)
 
 class BufferPool:
     """
-    A fixed number of slots of one layout: one producer, any number of consumers.
+    A fixed number of slots of one layout. One producer fills them, any number of consumers reads.
 
-    The producer fills the slots, the consumers hold them.
+    **Ownership.** The pool owns its slots, and their buffers until a slot *ends*; then it closes
+    the buffers. A consumer owns a :class:`Lease`, the right to use one generation of one slot. A
+    release fence belongs to the pool from the call of :meth:`release` on.
 
-    **Ownership.** The pool owns its slots, and their buffers until a slot *ends*: then it closes
-    them. A consumer owns a :class:`Lease`, the right to use one generation of one slot. A release
-    fence belongs to the pool from the call that brings it, and lies in its slot until it has
-    signalled.
+    **States of a slot:** free → filling → leased → waiting for release fences → free.
 
-    **The way of a slot:** free → filling → leased → waiting for release fences → free.
-
-    1. :meth:`acquire` hands a free slot to the producer, and the slot's generation goes up by one,
-    so that a lease or a descriptor of an earlier use is recognised. If no slot is free, the
-    producer drops the new frame, which is counted, and :meth:`describe_holders` says which holders
-    have the slots. The producer never waits for a consumer, unless it asks to (a file can wait, a
-    camera can't). :meth:`discard` takes a slot back that was not published.
-    2. :meth:`lease` makes a lease for each consumer, while the slot is being filled or leased. The
-    frame waits for that consumer until :meth:`hand_out`; from then on the consumer holds it.
-    3. :meth:`release` ends a lease, and :meth:`abandon` does so for finalizers. :meth:`revoke`
-    ends all leases of a holder that died, and gets a quarantine fence for each of the holder's
-    slots, because the holder's devices may still read them (:func:`quarantine_fence`).
+    1. :meth:`acquire` hands a free slot to the producer and increments the slot's generation, so
+    that leases and descriptors of earlier uses are recognised. If no slot is free, the producer
+    drops the new frame, which is counted; :meth:`describe_holders` lists the holders for the log.
+    The producer waits for a consumer only if it asks to: a file can wait, a camera can't.
+    :meth:`discard` takes back a slot that was not published.
+    2. :meth:`lease` makes a lease for a consumer, while the slot is being filled or leased. The
+    frame waits for this consumer until :meth:`hand_out`; from then on the consumer holds it.
+    3. :meth:`release` ends a lease; finalizers call :meth:`abandon` instead. :meth:`revoke` ends
+    all leases of a dead holder. As the holder's devices may still read its slots, each of these
+    gets a quarantine fence (:func:`quarantine_fence`).
     4. A slot without leases and fences is free, and ``on_free`` is called. A slot whose fence is
     pending for too long is *retired*: retire listeners are called, its buffers are closed, and a
-    fresh slot takes its place.
+    new slot takes its place.
 
-    :meth:`close` ends all slots. A slot that is still in use then ends with its last lease and
-    fence.
+    :meth:`close` ends all slots. A slot that is still in use ends with its last lease and fence.
 
-    **One number for each consumer.** :meth:`grant` says how many frames a consumer may hold. A
-    consumer that holds its number gets no other frame until it gives one back; then ``on_room`` is
-    called. Meanwhile the newest frames wait for it, up to its *depth*. A consumer that has number
-    and depth together gets no further lease; this is counted, and other consumers aren't affected.
-    Numbers add up, because each consumer may hold different frames. Depths don't: the same newest
-    frames wait for all consumers, so only the greatest depth takes slots. The promises never
-    exceed the slots that exist. The pool forgets a consumer without leases and without a promise,
-    because consumers come and go for as long as a vehicle drives.
+    **Quotas.** :meth:`grant` promises a consumer a *number* of frames that it may hold. A consumer
+    that holds its number gets no other frame until it releases one; then ``on_room`` is called.
+    Meanwhile up to *depth* newest frames wait for it. Beyond number plus depth, leases are refused
+    and counted; other consumers aren't affected. Numbers add up, because each consumer may hold
+    different frames. Depths don't: the same newest frames wait for all consumers, so only the
+    greatest depth takes slots. The promises never exceed the existing slots. The pool forgets a
+    consumer without leases and promise, because consumers may come and go for hours.
 
-    **Threads.** Every public method may be called from any thread. An open pool has no thread of
-    its own: every :meth:`acquire` first looks at what became free (:meth:`collect`). The reaper's
-    thread finishes a closed pool (:class:`Reaper`).
+    **Threads.** Any thread may call any public method. An open pool has no thread of its own:
+    :meth:`acquire` first calls :meth:`collect`. :class:`Reaper`'s thread finishes a closed pool.
 
-    **Locks.** One lock guards everything in the pool. With the lock held, fences are only polled,
-    and no callback is called. Callbacks (``on_free``, retire listeners, ``on_room``) are noted,
-    and the next thread that has released the lock calls them (:meth:`_tell`). The allocator and
-    quarantines are called without the lock, too. Only the reaper's lock is ever taken while the
-    pool's lock is held. Finalizers take no lock: an abandoned lease goes onto a ``SimpleQueue``
-    that the next call empties.
+    **Locks.** One lock guards the whole pool. While it is held, fences are only polled, and no
+    callback is called. Callbacks (``on_free``, retire listeners, ``on_room``) are queued, and the
+    next thread that has released the lock calls them (:meth:`_tell`). The allocator and
+    quarantines are called without the lock, too. Only the reaper's lock may be taken while the
+    pool's lock is held. Finalizers take no lock: :meth:`abandon` puts the lease onto a
+    ``SimpleQueue`` that the next :meth:`collect` empties.
 
-    **Fork.** A forked child's copy of the pool owns no slot and no lease: giving something back to
-    it does nothing, and asking it for something raises StaleFrameError.
+    **Fork.** A forked child's copy of the pool owns no slot and no lease: releasing does nothing,
+    and acquiring or leasing raises StaleFrameError.
 
     :param layout: where each plane lies in a slot's buffers.
     :param allocate: makes the buffers of one slot; called once per slot now, and again to replace
-        a retired one.
+        a retired slot.
     :param slots: the number of slots, 1 to 64; 3 is triple buffering.
     :param name: the producer's name, for messages.
     :param release_timeout_s: a slot whose release fence is pending for longer is retired and
         replaced, never reused.
     :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues
         its buffer again.
-    :param reserve: the number of slots that no consumer is promised: those that the driver needs
-        queued, and those that the producer is filling.
+    :param reserve: the number of slots that no consumer is promised, because the driver needs
+        them queued or the producer is filling them.
     :raises ConfigError: a number is outside its range.
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
@@ -526,14 +503,13 @@ class BufferPool:
         self._forked = False
         self._closed = False
         self._lock = threading.Lock()
-        # The upper half of every buffer_uid. It is random, so that no two pools of a host have the
-        # same buffer_uid.
+        # The upper half of every buffer_uid, random so that pools of a host don't share any.
         self._uid = random.SystemRandom().getrandbits(31)
         self._serials = itertools.count(1)
         self._lease_numbers = itertools.count(1)
         self._holders: dict[str, Holder] = {}
         self._abandoned_leases: queue.SimpleQueue[tuple[Lease, bool]] = queue.SimpleQueue()
-        # Calls that _tell() has to make.
+        # Callbacks that _tell() has to call.
         self._news: deque[Callable[[], object]] = deque()
         self._retire_listeners: dict[int, Callable[[Slot], None]] = {}
         self._listener_numbers = itertools.count()
@@ -543,8 +519,7 @@ class BufferPool:
         self._waiters = 0
         # Wakes the waits in acquire(); for a closed pool, wakes the reaper.
         self._waker: Waker | None = None
-        # Only one thread at a time replaces retired slots. After an allocator has failed, no
-        # thread tries again for a while.
+        # Only one thread at a time replaces retired slots; after a failure, none does for a while.
         self._replacing = False
         self._retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
         self._slots: list[Slot] = []
@@ -565,11 +540,10 @@ class BufferPool:
             for slot in self._slots:
                 close_buffers(slot.buffers)
             raise
-        # Slots that wait for fences, by uid. Retired slots that have to be replaced, by index.
+        # Slots that wait for fences, by uid; then the indexes of retired slots to replace.
         self._waiting: dict[int, Slot] = {}
         self._missing: set[int] = set()
-        # One bit for each free slot's index, so that taking the lowest or a given index costs the
-        # same with 64 slots as with 3.
+        # One bit for each free slot: taking the lowest or a given one takes constant time.
         self._free = (1 << slots) - 1
         _POOLS.add(self)
 
@@ -584,18 +558,17 @@ class BufferPool:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All slots, for trial imports before the first frame."""
+        """All slots; consumers try to import their buffers before the first frame."""
         with self._lock:
             return tuple(self._slots)
 
     def add_retire_listener(self, callback: Callable[[Slot], None]) -> Callable[[], None]:
         """
-        Call *callback* once for each slot whose buffers end: retired, replaced or closed.
+        Call *callback* once for each slot that ends: retired, replaced or closed.
 
-        Import caches use this call to forget the buffers. The buffers are still open during the
-        call and closed right after it. The call comes on the thread that ended the slot, without
-        the lock, never from a finalizer. Exceptions that *callback* raises are counted in the
-        statistics.
+        Import caches then forget the slot's buffers, which are closed right after the call. The
+        call comes on the thread that ended the slot, without the lock, never from a finalizer.
+        Exceptions of *callback* are counted as failures.
 
         :returns: a function that removes the listener again.
         """
@@ -613,12 +586,11 @@ class BufferPool:
         """
         Take a free slot to fill, or ``None`` (counted as exhausted) when there is none.
 
-        Without *index* the free slot with the lowest index is taken, so that the same memory is
-        reused as soon as possible.
+        Without *index* the lowest free slot is taken, so that the same memory is reused soon.
 
-        :param index: the slot to take, because a driver has filled its buffer.
-        :param wait_s: how long a source that isn't live (a file) may wait for any slot. The call
-            also waits for holders that must lose no frame. Live producers never wait.
+        :param index: the slot whose buffer a driver has filled.
+        :param wait_s: how long a source that isn't live (a file) waits for a free slot, and for
+            each lossless holder to be below its limit. Live producers pass 0.
         :raises ConfigError: there is no slot *index*, or both *index* and *wait_s* are given.
         :raises StaleFrameError: in a forked child.
         """
@@ -684,12 +656,10 @@ class BufferPool:
 
     def discard(self, slot: Slot, generation: int | None = None) -> None:
         """
-        Give a slot back that was acquired but not published.
+        Give back a slot that was acquired but not published; do nothing if the pool was closed.
 
-        Does nothing when the pool was closed meanwhile.
-
-        :param generation: the generation that was acquired, so that the call fails if somebody
-            else has acquired the slot since.
+        :param generation: the acquired generation; the call fails if the slot was acquired again
+            since.
         :raises StaleFrameError: the slot isn't being filled, or is another pool's.
         """
         if self._forked:
@@ -717,10 +687,9 @@ class BufferPool:
         """
         Make one more lease on a slot that is being filled or is leased.
 
-        Returns ``None`` when *holder* has as many leases as it may have; this refusal is counted.
-
-        :raises StaleFrameError: this generation was given back already, the slot is another
-            pool's, or this process is a forked child.
+        :returns: the lease; ``None`` (counted) if *holder* has its number plus depth already.
+        :raises StaleFrameError: this generation isn't in use any more, the slot is another pool's,
+            or this process is a forked child.
         """
         if self._forked:
             raise self._not_ours()
@@ -765,16 +734,17 @@ class BufferPool:
 
     def hand_out(self, lease: Lease) -> bool:
         """
-        Hand the frame of *lease*, which has been waiting, to the lease's holder.
+        Hand the waiting frame of *lease* to the lease's holder.
 
-        Returns ``False`` while the holder holds as many frames as it may: its ``on_room`` is
-        called when it may ask again. Only one thread at a time may call this for the same holder.
+        Only one thread at a time may call this for the same holder.
+
+        :returns: ``False`` if the holder holds its number of frames; the pool will call
+            ``on_room`` when this method may be called again.
         """
         account = lease.account
         number = account.number
         if number is None or account.frames <= number:
-            # The usual case: held and waiting frames together are no more than the holder may
-            # hold.
+            # The usual case: the holder could hold all of its frames, so no lock is needed.
             lease.handed = True
             return True
         with self._lock:
@@ -816,10 +786,9 @@ class BufferPool:
 
     def abandon(self, lease: Lease, *, forgotten: bool = True) -> None:
         """
-        Have *lease* dropped by the pool's next call, without taking a lock: for finalizers.
+        Let the next :meth:`collect` release *lease*; finalizers call this, as it takes no lock.
 
-        :param forgotten: whether to count the lease as abandoned, because its owner should have
-            released it.
+        :param forgotten: whether to count the lease as abandoned: its owner had to release it.
         """
         if self._forked:
             return
@@ -829,7 +798,7 @@ class BufferPool:
             waker.wake()
 
     def _drop(self, lease: Lease, how: str) -> None:
-        """Drop the lease, with the lock held."""
+        """End the lease, with the lock held; *how* is the reason, for messages."""
         slot, account = lease.slot, lease.account
         del slot.leases[lease.number]
         lease.ended = how
@@ -855,15 +824,14 @@ class BufferPool:
         self, holder: str, quarantine: Quarantine | None = None, *, timeout_s: float = QUARANTINE_S
     ) -> int:
         """
-        Take back every lease of a holder that died, and the promise to it.
+        End every lease of a holder that died, and its promise.
 
         A later release of such a lease raises StaleFrameError.
 
-        :param quarantine: makes the fence that signals when no device of the dead process uses the
+        :param quarantine: makes a fence that signals when no device of the dead process uses the
             buffers any more; the pool owns the fence. Called without the lock, once for each slot.
-            If the call raises, the slot is retired when its other holders are done.
-        :param timeout_s: how long that fence may be pending before the slot is retired and
-            replaced.
+            If the call raises, the slot is retired when its other leases end.
+        :param timeout_s: if the fence is pending for longer, the slot is retired and replaced.
         :returns: how many leases the holder had.
         """
         if self._forked:
@@ -905,7 +873,7 @@ class BufferPool:
             self._tell()
         return len(leases)
 
-    # What happens to a slot without leases.
+    # The end of a slot's use.
 
     def _settle(self, slot: Slot) -> None:
         """Free the slot, let it wait for its fences, or end it, with the lock held."""
@@ -915,7 +883,7 @@ class BufferPool:
                 try:
                     signalled = entry.fence.wait(0.0)
                 except Exception:
-                    # the fence can't be read, because foreign code has closed it
+                    # foreign code may have closed the fence, so it counts as pending
                     signalled = False
                 if not signalled:
                     pending.append(entry)
@@ -936,8 +904,7 @@ class BufferPool:
                     self._wake()  # a thread that waits for a slot must watch this fence, too
                 return
         if slot.fences or slot.condemned:
-            # A device may still use the slot's buffers, so this process gives them up and never
-            # hands them out again.
+            # A device may still use the slot's buffers, so never hand them out again.
             self._retired += 1
             if not self._closed:
                 self._missing.add(slot.index)
@@ -953,7 +920,7 @@ class BufferPool:
                 self._note_free(slot)
 
     def _end(self, slot: Slot) -> None:
-        """End the slot, with the lock held."""
+        """Retire the slot, with the lock held; :meth:`_tell` then closes its buffers."""
         slot.state = _RETIRED
         self._waiting.pop(slot.buffer_uid, None)
         for entry in slot.fences:
@@ -964,19 +931,18 @@ class BufferPool:
         self._wake()
 
     def _note_free(self, slot: Slot) -> None:
-        """Note that the slot is free, with the lock held."""
+        """Queue ``on_free`` and wake a thread that waits for a slot, with the lock held."""
         if self._on_free is not None:
             self._news.append(functools.partial(self._call, self._on_free, slot, 'on_free'))
         if self._waker is not None:
             self._waker.wake()
 
     def _wake(self) -> None:
-        """With the lock held, end one wait for a slot or, if the pool is closed, the reaper's."""
+        """Wake one thread that waits for a slot; if closed, the reaper. The lock is held."""
         if self._waker is not None:
             self._waker.wake()
 
     def _pending_fences(self) -> list[PendingFence]:
-        """Return the fences that slots wait for, with the lock held."""
         return [pending for slot in self._waiting.values() for pending in slot.fences]
 
     @property
@@ -986,11 +952,10 @@ class BufferPool:
 
     def collect(self) -> None:
         """
-        Take back the slots that became free although nobody called :meth:`release` for them.
+        Release abandoned leases, and free the slots whose fences have signalled.
 
-        It is for producers that don't call :meth:`acquire` for a while. It drops abandoned leases,
-        and frees slots whose fences have signalled. Slots whose fences were pending for too long
-        are retired, and retired slots are replaced.
+        Slots whose fences were pending for too long are retired, and retired slots are replaced.
+        :meth:`acquire` does this; a producer that doesn't acquire for a while calls it itself.
         """
         if self._forked or not (
             self._waiting or self._missing or not self._abandoned_leases.empty()
@@ -1015,10 +980,9 @@ class BufferPool:
 
     def _replace(self, wanted: list[int]) -> None:
         """
-        Make fresh slots in place of retired ones.
+        Make new slots in place of retired ones.
 
-        If there is no memory for new slots, the pool goes on with the others, and tries again
-        later.
+        If the allocator fails, the pool continues with its other slots, and tries again later.
         """
         failed = True
         try:
@@ -1044,7 +1008,7 @@ class BufferPool:
                     self._retry.start_over()
 
     def _put(self, fresh: Slot) -> None:
-        """Put a slot into the place of an ended one, or at the end, with the lock held."""
+        """Add a slot, or replace the ended slot with its index, with the lock held."""
         if fresh.index == len(self._slots):
             self._slots.append(fresh)
         else:
@@ -1055,18 +1019,15 @@ class BufferPool:
 
     def insert(self, buffers: Buffers, most: int) -> tuple[Slot | None, Slot | None]:
         """
-        Make a slot over *buffers*, which somebody else has allocated.
+        Make a slot over *buffers*, which a source has allocated; acquire the slot next.
 
-        The caller has to acquire the slot next.
+        The slot replaces a retired one. If there is none and the pool has fewer than *most* slots,
+        it is added. Else it replaces the free slot that was unused for the longest time.
 
-        While the pool has fewer than *most* slots, the new slot is added. After that it takes the
-        place of a retired slot, or of the free slot that was unused for the longest time; that
-        slot ends.
-
-        :param buffers: owned from here on, and closed when there is no place or this raises.
-        :returns: the slot, and the slot that ended for it; ``None`` twice while every slot is in
-            use, which is counted as exhausted.
-        :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
+        :param buffers: owned by the pool, and closed if there is no place or this raises.
+        :returns: the new slot, and the free slot that it replaced or ``None``; (``None``,
+            ``None``), counted as exhausted, if all slots are in use.
+        :raises LayoutError: the layout doesn't fit the buffers, or another slot has one of them.
         """
         fresh, ended = None, None
         own = {buffer.identity for buffer in buffers}
@@ -1099,7 +1060,7 @@ class BufferPool:
     # Listeners and callbacks. They are always called without the lock.
 
     def _tell(self) -> None:
-        """Make the calls that were noted under the lock."""
+        """Call the queued callbacks, without the lock."""
         while self._news:
             try:
                 call = self._news.popleft()
@@ -1115,11 +1076,7 @@ class BufferPool:
         close_buffers(slot.buffers)
 
     def _call(self, callback: Callable[[Slot], None], slot: Slot, what: str) -> None:
-        """
-        Call *callback*, and count an exception instead of passing it on.
-
-        Neither the consumer nor the producer is at fault for it.
-        """
+        """Call *callback*; count an exception, because the calling consumer didn't cause it."""
         try:
             callback(slot)
         except Exception as error:
@@ -1149,7 +1106,7 @@ class BufferPool:
         """
         Return the error for a lease that has ended or is another pool's, with the lock held.
 
-        The fence is closed, unless the pool got the same fence with the first release.
+        Close *fence*, unless it is one that the pool got with an earlier release.
         """
         if fence is not None and all(fence is not pending.fence for pending in lease.slot.fences):
             fence.close()
@@ -1177,13 +1134,13 @@ class BufferPool:
         """
         Let *holder* hold *number* frames at a time, and let the *depth* newest frames wait for it.
 
-        This method doesn't check whether the pool has enough slots; :meth:`grant` does.
+        Unlike :meth:`grant`, this method doesn't check whether the pool has enough slots.
 
-        :param number: ``None``: no limit. Pass it also when the consumer is gone.
-        :param on_room: called, without the lock, when the holder may be handed a frame again after
-            :meth:`hand_out` has refused one.
-        :param lossless: whether a producer that can wait (:meth:`acquire`) does so, so that this
-            holder loses no frame.
+        :param number: ``None``: no limit. Pass ``None`` also when the consumer is gone.
+        :param on_room: called, without the lock, when :meth:`hand_out` would succeed again after a
+            refusal.
+        :param lossless: whether :meth:`acquire` with *wait_s* waits for this holder, so that it
+            loses no frame.
         """
         with self._lock:
             room = self._promise(holder, number, depth, on_room, lossless)
@@ -1201,8 +1158,8 @@ class BufferPool:
         """
         Set the promise to a holder, with the lock held.
 
-        Returns the ``on_room`` that the caller has to call without the lock, because the holder
-        may be handed a frame again.
+        If a frame waits that may be handed out now, return the ``on_room`` that the caller has to
+        call without the lock.
         """
         account = self._holders.get(name)
         if account is None:
@@ -1231,15 +1188,16 @@ class BufferPool:
         alone: bool = False,
     ) -> tuple[int, int]:
         """
-        Grant as much of *number* and *depth* as the unpromised slots allow, at least one of each.
+        Promise *holder* as much of *number* and *depth* as the slots allow, at least one of each.
 
-        It returns (0, 0), and makes no promise, if even one of each is too much. A number for
-        which there are enough slots is granted in full. If there aren't enough, less is granted,
-        and two slots are left for the next holder where possible. The depth, too, leaves these two
-        slots, because waiting frames are needed less than frames in use.
+        A number for which there are enough slots is granted in full. Else less is granted, and two
+        slots are left for the next holder where possible. A depth always leaves two slots where
+        possible, because waiting frames are needed less than frames in use.
 
         :param on_room: as in :meth:`set_quota`; *lossless*, too.
         :param alone: whether to grant one of each in any case if no other holder has a promise.
+        :returns: the granted number and depth; (0, 0), without a promise, if one of each is too
+            much.
         """
         with self._lock:
             numbers, deepest = self._promises(holder)
@@ -1261,7 +1219,11 @@ class BufferPool:
         return number, depth
 
     def _promises(self, but: str = '') -> tuple[int, int]:
-        """Return the sum of all other numbers and the greatest other depth, with the lock held."""
+        """
+        Return the sum of the holders' numbers and their greatest depth, with the lock held.
+
+        :param but: the holder to leave out.
+        """
         promised = [
             (account.number, account.depth)
             for account in self._holders.values()
@@ -1279,31 +1241,26 @@ class BufferPool:
 
     @property
     def unpromised(self) -> int:
-        """How many slots are left to promise; below 0 if more slots were promised than exist."""
+        """Number of slots that are not promised; negative if :meth:`set_quota` set too much."""
         with self._lock:
             return len(self._slots) - self._reserve - sum(self._promises())
 
     @property
     def too_few(self) -> str:
-        """
-        Why a holder was granted nothing or less than it asked for.
-
-        The text also says what to do about it.
-        """
+        """Why a holder was granted less than it asked for, and the next step for the user."""
         return (
             f'{max(0, self.unpromised)} of {len(self.slots)} slots are not promised to others; '
             "raise 'slots', or end other consumers"
         )
 
-    # What the pool says about itself.
+    # Reports.
 
     def holdings(self) -> tuple[Holding, ...]:
-        """List which holder has which slot and for how long, the oldest lease first."""
+        """Return all leases, the oldest first."""
         with self._lock:
             return self._holdings(time.monotonic())
 
     def _holdings(self, now: float) -> tuple[Holding, ...]:
-        """List the holdings, with the lock held."""
         found = [
             Holding(lease.holder, slot.index, lease.generation, now - lease.since)
             for slot in self._slots
@@ -1313,9 +1270,9 @@ class BufferPool:
 
     def describe_holders(self) -> str:
         """
-        Return one line for the log of a dropped frame.
+        Return one line for the log when a frame is dropped: who holds which slot, for how long.
 
-        It says which holder has how many slots, which generations, and for how long. For example::
+        For example::
 
             camera: 0 of 3 slots free; npu holds 2 (slot 0 generation 7 for 1.25 s, slot 1
             generation 8 for 0.03 s); slot 2 generation 9 waits for 1 release fence
@@ -1346,11 +1303,7 @@ class BufferPool:
             return '; '.join(parts)
 
     def in_hand(self, holder: str) -> tuple[tuple[int, float], ...]:
-        """
-        Return the frames that *holder* holds.
-
-        For each frame: its sequence, and for how many seconds it has been held.
-        """
+        """Return sequence and seconds since the lease began of each frame that *holder* holds."""
         with self._lock:
             now = time.monotonic()
             found = [
@@ -1363,7 +1316,7 @@ class BufferPool:
 
     @property
     def troubles(self) -> int:
-        """How many refusals for quota and events that should not happen were counted."""
+        """Sum of the counters of :meth:`statistics` that stay 0 in normal operation."""
         return (
             self._exhausted
             + self._abandoned
@@ -1374,7 +1327,7 @@ class BufferPool:
         )
 
     def statistics(self) -> PoolStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of counters and holders."""
         with self._lock:
             holders = list(self._holders.values())
             return PoolStatistics(
@@ -1398,11 +1351,11 @@ class BufferPool:
 
     def close(self) -> None:
         """
-        Close the pool: no slot is handed out any more.
+        Close the pool: no slot is handed out any more. Idempotent.
 
-        The buffers of free slots are closed now. The buffers of the other slots are closed when
-        their last lease is dropped and their last fence has signalled or timed out; no further
-        call is needed for this (:class:`Reaper`). So leased frames stay readable.
+        The buffers of free slots are closed now. Leased frames stay readable: :class:`Reaper`
+        closes their buffers after their last lease has ended and their last fence has signalled
+        or timed out.
         """
         if self._forked:
             return
@@ -1423,11 +1376,7 @@ class BufferPool:
         self._tell()
 
     def reap(self) -> Remainder:
-        """
-        Finish the slots of a closed pool that have ended, and return what is left.
-
-        The reaper calls this method.
-        """
+        """End the unused slots of a closed pool, and return the others; the reaper calls this."""
         self.collect()
         with self._lock:
             pending = self._pending_fences()
@@ -1439,24 +1388,24 @@ class BufferPool:
             )
 
     def _after_fork(self) -> None:
-        """Replace the lock in the child: a thread that exists only in the parent may hold it."""
+        """Replace the lock in the child: a thread of the parent may have held it."""
         self._forked = True
         self._lock = threading.Lock()
 
 
 def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     """
-    Return the fence that has to signal before *buffers*, those of one frame, may be reused.
+    Return a fence that signals when a dead process's devices no longer use one frame's *buffers*.
 
     The caller owns the fence.
 
     If the buffers have pending fences now, the result is a sync_file of all these fences. If none
     is pending, a device may still be busy, because most drivers add no fences. In this case, on
-    kernels without the ioctl, and when the fences can't be exported (no descriptor left), the
-    result is a :class:`DeadlineFence` of *timeout_s*. For a frame of memfds alone the fence
-    signals at once: no device uses a memfd, and the process that read the frame is gone.
+    kernels without the ioctl, and if the fences can't be exported (no descriptor left), the result
+    is a :class:`DeadlineFence` of *timeout_s*. If all buffers are memfds, the fence signals at
+    once, because no device uses a memfd.
 
-    :param timeout_s: seconds that a device's job may run: the longest submit timeout of all
+    :param timeout_s: most seconds that a device's job may run: the longest submit timeout of all
         devices.
     :raises ValueError: the timeout is negative, infinite or NaN.
     """
@@ -1469,12 +1418,12 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     return pending or DeadlineFence(timeout_s)
 
 
-# Mark the forked child's pools as copies.
+# All pools of the process; a forked child marks them as copies.
 _POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
 
 def live_pools() -> list[BufferPool]:
-    """Return this process's pools that are still referenced, also closed ones with leases."""
+    """Return this process's pools that are still referenced, including closed ones."""
     while True:
         with contextlib.suppress(RuntimeError):  # another thread has made a pool
             return list(_POOLS)
@@ -1492,22 +1441,16 @@ Identities = tuple[BufferIdentity, ...]
 
 
 def identities_of(buffers: Buffers) -> Identities:
-    """
-    Return the identities of one frame's buffers.
-
-    All descriptors of a buffer have the same identity.
-    """
+    """Return the identities of one frame's buffers; all descriptors of a buffer have one."""
     return tuple(buffer.identity for buffer in buffers)
 
 
 class BorrowedMemory(NamedTuple):
     """
-    A part of the memory that a borrowed descriptor refers to.
+    A part of the memory that a descriptor refers to, which another object owns and closes.
 
-    The descriptor is never closed here, only duplicated.
-
-    :param offset: where the part begins, in bytes.
-    :param size: the part's size in bytes.
+    :param number: the descriptor.
+    :param offset: where the part begins, in bytes; *size* is in bytes, too.
     """
 
     number: int
@@ -1516,10 +1459,9 @@ class BorrowedMemory(NamedTuple):
 
     def identity(self) -> BufferIdentity:
         """
-        Return the identity of the memory that the descriptor refers to.
+        Return the identity of the descriptor's memory.
 
-        The descriptor's number doesn't identify the memory: when the owner closes the descriptor,
-        the system may use the number for another buffer.
+        The descriptor's number is no identity: the system may reuse it when the owner closes it.
         """
         status = os.fstat(self.number)
         return BufferIdentity(status.st_dev, status.st_ino)
@@ -1529,7 +1471,7 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
     """
     Return buffers with duplicated descriptors, one for each part; if one part fails, close all.
 
-    :param heap: the allocator's name where it is known.
+    :param heap: the allocator's name, if known.
     :raises AllocationError: a part is neither a dma-buf nor memory whose size can't change.
     """
     made: list[DmaBuf] = []
@@ -1544,11 +1486,10 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
 
 class HeldBuffers:
     """
-    A table of the calls that give each used slot's buffers back to the buffers' owner.
+    Calls that give the buffers of each slot in use back to the buffers' owner.
 
-    The last user of the slot makes these calls, on its own thread. The lock guards the table only;
-    the calls are made without the lock. Pass :meth:`free` to the pool as ``on_free``, and
-    :meth:`ended` to its ``add_retire_listener``.
+    The thread that ends a slot's use makes these calls, without the table's lock. Pass
+    :meth:`free` to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
     """
 
     def __init__(self) -> None:
@@ -1558,7 +1499,7 @@ class HeldBuffers:
         self._closing = False
 
     def hold(self, slot: Slot, give_back: Callable[[], object]) -> None:
-        """Register a used slot; *give_back* is called when the slot isn't used any more."""
+        """Register a slot in use; *give_back* is called when the slot isn't used any more."""
         with self._lock:
             self._held[slot.buffer_uid] = [give_back]
 
@@ -1576,7 +1517,7 @@ class HeldBuffers:
             return True
 
     def free(self, slot: Slot) -> None:
-        """Give back a slot that nothing uses any more: its owner may fill the buffers again."""
+        """Give back the buffers of a slot that nothing uses any more."""
         with self._lock:
             held = self._held.pop(slot.buffer_uid, [])
         for give_back in held:
@@ -1584,9 +1525,9 @@ class HeldBuffers:
 
     def ended(self, slot: Slot) -> None:
         """
-        Wait until :meth:`end_close` before giving back the buffers of a retired slot.
+        Keep the buffers of a retired slot until :meth:`end_close`; a device may still read them.
 
-        A device may still read these buffers.
+        After :meth:`begin_close`, give them back at once.
         """
         if self._closing:
             self.free(slot)
@@ -1595,11 +1536,11 @@ class HeldBuffers:
                 self._parked += self._held.pop(slot.buffer_uid, [])
 
     def begin_close(self) -> None:
-        """Give back each slot as soon as it ends from now on, because the pool is being closed."""
+        """Let :meth:`ended` give buffers back at once from now on; the pool is being closed."""
         self._closing = True
 
     def end_close(self) -> None:
-        """Give back all other slots; call this when no device reads them any more."""
+        """Give back the buffers of retired slots; call it when no device reads them any more."""
         parked, self._parked = self._parked, []
         for give_back in parked:
             give_back()
@@ -1607,25 +1548,20 @@ class HeldBuffers:
 
 class ForeignBufferPool(BufferPool):
     """
-    A pool over buffers that a source has allocated, and that the source may replace.
+    A pool over buffers that a source, such as a GStreamer pipeline, allocates and may replace.
 
-    A GStreamer pipeline is such a source. The pool learns of its buffers as frames arrive.
-    :meth:`slot_of` finds the slot of buffers that came before, :meth:`adopt` makes a slot for new
-    ones. Once there are *most* slots, new buffers take the place of the free slot that was unused
-    for the longest time: so a source that makes new buffers for ever doesn't keep all of them in
-    memory. A retired slot stays empty until new buffers come, because the pool can't ask the
-    source for any.
-
-    Only the producer's thread calls these two methods. Everything else is as in
-    :class:`BufferPool`.
+    :meth:`slot_of` finds the slot of a frame's buffers; if they are new, :meth:`adopt` makes one.
+    Only the producer's thread calls these two methods. Once there are *most* slots, new buffers
+    replace the free slot that was unused for the longest time, so that a source that always makes
+    new buffers doesn't fill the memory. A retired slot stays empty until new buffers arrive,
+    because the pool can't allocate any.
 
     :param layout: the layout of every frame.
-    :param known: the buffers of the frames that are known already, one slot for each; owned from
-        here on.
+    :param known: each known frame's buffers; each gets a slot, and the pool owns them.
     :param name: the producer's name, for messages.
     :param on_free: gets each slot that becomes free, and gives the buffers back to their owner.
-    :param reserve: slots that no quota may promise.
-    :param most: how many slots there may be, up to 64; at least the number that is known.
+    :param reserve: as for :class:`BufferPool`.
+    :param most: the most slots, up to 64; at least the number of *known* frames.
     :raises ConfigError: the number of buffers is 0 or above 64.
     :raises LayoutError: the layout doesn't fit, or two frames share a buffer.
     """
@@ -1663,7 +1599,7 @@ class ForeignBufferPool(BufferPool):
         self.replaced = 0
 
     def slot_of(self, identities: Identities) -> Slot | None:
-        """Return the slot of the buffers with these identities; ``None`` if they aren't known."""
+        """Return the slot of the buffers with these identities; ``None``: adopt them."""
         slot = self._slots_by_identity.get(identities)
         if slot is not None and slot.state is SlotState.RETIRED:
             del self._slots_by_identity[identities]
@@ -1672,14 +1608,11 @@ class ForeignBufferPool(BufferPool):
 
     def adopt(self, buffers: Buffers) -> Slot | None:
         """
-        Make a slot for a frame's *buffers*, which the pool doesn't know yet.
+        Make a slot for a frame's new *buffers*; acquire the slot next.
 
-        The caller has to acquire the slot next.
-
-        :param buffers: owned from here on, and closed when there is no place or this raises.
-        :returns: the slot; ``None`` (counted as exhausted) while every slot is in use and no more
-            slots are allowed.
-        :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
+        :param buffers: owned by the pool, and closed if there is no place or this raises.
+        :returns: the slot; ``None`` (counted as exhausted) if all *most* slots are in use.
+        :raises LayoutError: the layout doesn't fit the buffers, or another slot has one of them.
         """
         fresh, ended = self.insert(buffers, self._most)
         if ended is not None:
