@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-Cameras: where frames come from.
+Cameras, which produce the frames.
 
 Read :mod:`~zc_perception.camera.camera` first: it has the base class of all cameras, and the base
-class of the cameras whose frames the CPU writes. :mod:`synthetic` is the shortest camera, which
-draws the road of :mod:`road_scene`. :mod:`kinds` is where cameras are registered; the thread of
-:mod:`supervisor` opens a camera, runs it and brings it back; :mod:`clock` makes the time stamps of
-its frames. Each device or library has a file or folder: ``v4l2/``, ``gstreamer/`` (with
-:mod:`argus` on top of it), :mod:`libcamera`, ``replay/``. :mod:`stereo` makes pairs of two
-cameras, :mod:`calibration` reads and writes calibration files. :mod:`recording` writes frames to
-disk, in the file format of :mod:`mcap_file`.
+class of the cameras whose frames the CPU writes. The shortest camera is :mod:`synthetic`, which
+draws the road of :mod:`road_scene`. :mod:`kinds` registers the cameras. :mod:`supervisor` opens a
+camera on a thread, runs it, and opens it again after a loss; :mod:`clock` makes its frames' time
+stamps. Each device or library has a file or folder: ``v4l2/``, ``gstreamer/`` (with :mod:`argus`
+on top of it), :mod:`libcamera`, ``replay/``. :mod:`stereo` pairs the frames of two cameras.
+:mod:`calibration` reads and writes calibration files. :mod:`recording` writes frames to disk, in
+the file format of :mod:`mcap_file`.
 """

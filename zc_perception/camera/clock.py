@@ -16,13 +16,13 @@
 """
 Convert a driver's time stamps to times of the ROS clock.
 
-The offset between the two clocks is measured for every frame, and stamps increase. Stamps go back
-only when a simulation drives the ROS clock and its time jumps back.
+The offset between the two clocks is measured for every frame, because NTP or PTP corrections
+change it. Stamps increase; they go back only when a simulation drives the ROS clock and its time
+jumps back.
 
-An offset that is measured only once, at the start, is wrong after the first NTP or PTP correction.
-A measurement reads both clocks, and is wrong by the length of an interruption if the scheduler
-interrupts between the reads. So one clock is read before and after the other, several times if
-needed, and the measurement with the shortest distance between its reads counts.
+A measurement reads both clocks. It is wrong if the scheduler interrupts the thread between the
+reads. So the driver's clock is read before and after the ROS clock, several times if needed. The
+measurement with the shortest time between these reads is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CaptureClock(Enum):
     """
     The clock of a driver's time stamps.
 
-    UNKNOWN: the package can't read this clock, so the time of the frame's arrival counts.
+    UNKNOWN: the package can't read this clock, so it uses the time of the frame's arrival.
     """
 
     MONOTONIC = time.CLOCK_MONOTONIC
@@ -51,16 +51,16 @@ class CaptureClock(Enum):
 @dataclass(frozen=True)
 class ClockStatistics:
     """
-    What happened to the stamps since the start.
+    Measurements of a camera's clock, and counts since the start.
 
     :param offset_ns: ROS clock minus the driver's clock, as last measured; 0 before the first
         measurement, and for UNKNOWN or simulated time.
     :param jitter_ns: how much the offset changes from frame to frame, smoothed; steps of a clock
         don't count.
     :param steps: how often the ROS clock was set forwards or backwards.
-    :param corrected: number of stamps that were made later so that they increase.
-    :param ahead_ns: how far the last stamp is ahead of the ROS clock's time of the picture, after
-        the ROS clock was set back; 0 otherwise.
+    :param corrected: number of stamps that were moved to a later time, so that stamps increase.
+    :param ahead_ns: after the ROS clock was set back, by how much the last stamp is later than the
+        picture's time on this clock; 0 otherwise.
     :param implausible: number of the driver's stamps that lay in the future or far in the past, so
         that the time of arrival was used.
     :param simulated: whether a simulation drives the ROS clock.
@@ -95,8 +95,8 @@ SYSTEM_CLOCKS = SystemClocks()
 # A pair of reads that took at most this time was not interrupted.
 _TIGHT_NS = 20_000
 _MAX_READS = 6
-# If two reads are further apart than this, the offset measured before is better, unless the new
-# measurement contradicts it.
+# If two reads are further apart than this, keep the previous offset, unless the new measurement
+# contradicts it.
 _WIDE_NS = 200_000
 # A change of the offset counts as a step if it is too large for drift: more than 1 ms plus a
 # thousandth of the time since the last measurement (NTP slews by at most 1/2000).
@@ -109,18 +109,18 @@ _SMOOTHING = 16
 
 class StampClock:
     """
-    Makes the stamps of one camera's frames, also when the camera is opened again.
+    Makes the stamps of one camera's frames; it outlives the camera when that is opened again.
 
-    Only one thread uses it, so it takes no lock. It reads a few clocks for each stamp.
+    Only one thread calls :meth:`stamp`, so it takes no lock.
 
     Unless a simulation drives the ROS clock, each stamp is later than the one before. After the
-    ROS clock was set back, the distance between two stamps is at least half of the distance
-    between the two captures, until the clock has caught up with the stamps. Trackers divide by
-    this distance, so it must not become tiny.
+    ROS clock was set back, the time between two stamps is at least half of the time between the
+    two captures, until the clock has caught up with the stamps. Trackers divide by this time, so
+    it must not become tiny.
 
     When a simulation drives the ROS clock, a stamp is the simulation's time on arrival. If that
     time stands still, stamps differ by 1 ns. If it jumps back, the stamps jump back too. When a
-    simulation begins or ends, the stamps begin anew with the other time.
+    simulation begins or ends, the stamps continue with the other time, earlier or later.
 
     :param ros_now_ns: returns the time of the node's clock. Unless a simulation drives that clock,
         it is CLOCK_REALTIME, as rcutils' system time is.
@@ -158,15 +158,15 @@ class StampClock:
         """
         Return this clock, prepared for a camera that is opened, or opened again.
 
-        The clock forgets what it measured of the driver's clock. It keeps the last stamp, so that
-        stamps go on increasing.
+        The measurements of the driver's clock are deleted. The last stamp is kept, so that stamps
+        go on increasing.
         """
         self._capture_clock = self._offset = self._last_captured = None
         return self
 
     def stamp(self, captured_ns: int, clock: CaptureClock) -> int:
         """
-        Return the ROS time of a picture that the driver says was taken at *captured_ns*.
+        Return the ROS time of a picture whose driver's time stamp is *captured_ns*.
 
         :param captured_ns: time in *clock*; ignored if *clock* is UNKNOWN.
         """
@@ -197,7 +197,7 @@ class StampClock:
         return result
 
     def _read(self, device: Clock, simulated: bool) -> tuple[int, int, int]:
-        """Return what :meth:`_read_pair` returns, with as few reads of clocks as possible."""
+        """Read both clocks as :meth:`_read_pair` does; skip reads that aren't needed."""
         if simulated:
             return self._ros_now(), 0, 0
         if self._capture_clock is CaptureClock.REALTIME:
@@ -210,7 +210,7 @@ class StampClock:
         return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
-        """Return both clocks' times at one moment, and the distance of the reads."""
+        """Return ROS time, device's time at the same moment, and the time that it took (ns)."""
         best = (0, 0, -1)
         for _ in range(_MAX_READS):
             before = device()
@@ -221,15 +221,14 @@ class StampClock:
                 best = (ros, before + width // 2, width)
             if 0 <= width <= _TIGHT_NS:
                 break
-        # If the device's clock was set between the two reads of every attempt, nothing was
-        # measured.
+        # No measurement is valid if the device's clock was set back during each of them.
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
         """
-        Return the offset to use: the new measurement, or the one before if the new one is worse.
+        Return the offset to use: the new measurement, or the last one if the new one is worse.
 
-        A measurement's error is at most half the distance between its reads.
+        A measurement's error is at most half the time between its reads.
         """
         known = self._offset
         if known is None:

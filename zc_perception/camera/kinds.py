@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The table of the kinds of cameras, one line for each kind.
+The table of camera kinds (the values of parameter ``camera``), each with its class.
 
 Other packages add kinds by entry points of the group ``zc_perception.cameras``. The entry point's
 name is the kind; its value ``module:Class`` names a class derived from

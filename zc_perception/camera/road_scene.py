@@ -16,15 +16,15 @@
 """
 The synthetic camera's road: an animated scene with exact ground truth.
 
-The picture is drawn straight into NV12 planes. The ego camera drives along a straight road through
-an endless stream of cars, pedestrians, signs and cones. The picture depends only on ``(width,
-height, seed, palette, index)``, so frames may be drawn in any order. The still parts (sky, hills,
-skyline, ground, road) are drawn once.
+The picture is drawn directly into NV12 planes. The ego camera drives along a straight road past an
+endless stream of cars, pedestrians, signs and cones. The picture depends only on ``(width, height,
+seed, palette, index)``, so frames may be drawn in any order. The still parts (sky, hills, skyline,
+ground, road) are drawn once.
 
-An object's shape is a painter's list of polygons in a unit frame: x runs from -0.5 to 0.5 across
-the object, y from -1 (top) to 0 (the ground). Classes differ by outline only: every body colour of
-every class comes from :func:`body_colour`. Colours are ``(Y, U, V)`` levels in BT.601 limited
-range, without the noise that the scene adds on top.
+An object's shape is a list of polygons, drawn in this order, in a unit frame: x runs from -0.5 to
+0.5 across the object, y from -1 (top) to 0 (the ground). Classes differ only by their outlines:
+the body colours of all classes come from :func:`body_colour`. Colours are ``(Y, U, V)`` levels in
+BT.601 limited range, without the noise that is added later.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Part:
 
 
 class Shape:
-    """Polygons in painter's order. No polygon is added after the shape was first drawn."""
+    """Polygons in drawing order. Add no polygon after the shape was first drawn."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -77,8 +77,8 @@ class Shape:
         """
         Append a polygon in the unit frame.
 
-        ``sway`` is the offset that a swing of 1 adds to each vertex; ``None`` means that the
-        polygon does not move.
+        ``sway`` has the offset that a swing of 1 adds to each vertex; ``None``: the polygon does
+        not move.
         """
         start = len(self._points)
         self._points += points
@@ -93,10 +93,10 @@ class Shape:
         self, x: float, y: float, width: float, height: float, swing: float
     ) -> list[NDArray[np.int32]]:
         """
-        Return vertices in whole pixels, one ``(k, 2)`` array per part.
+        Return the vertices in whole pixels, one ``(k, 2)`` array per part.
 
-        ``x, y`` is the middle of the foot in pixels, ``width, height`` the size in pixels,
-        ``swing`` -1 to 1.
+        ``x, y`` is the middle of the object's bottom edge, ``width, height`` its size, all in
+        pixels; ``swing`` (-1 to 1) moves its limbs.
         """
         points, sway = self._vertices
         placed = np.rint((points + swing * sway) * (width, height) + (x, y)).astype(np.int32)
@@ -122,9 +122,9 @@ def paint(
 
 def body_colour(rng: np.random.Generator, hues: tuple[float, float]) -> Colour:
     """
-    Return a random colour from the distribution that all classes and all clutter share.
+    Return a random colour; all classes and all clutter use this distribution.
 
-    Its hue is within ``hues``, a range in degrees.
+    ``hues`` is the range of its hue, in degrees.
     """
     hue = math.radians(rng.uniform(*hues))
     saturation = rng.uniform(14.0, 62.0)
@@ -276,7 +276,8 @@ BOARDS = (
     (3, math.pi, 0.5774, 0.2887),
 )
 """
-Sign boards of width 1: corners, turn, circumradius, and how far the centre lies below the top.
+Sign boards of width 1: number of corners, turn in radians, circumradius, and the distance of the
+centre from the top.
 """
 
 
@@ -355,7 +356,7 @@ def building(rng: np.random.Generator, hues: tuple[float, float], aspect: float)
 
 
 def crate(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """Make a box with a lid line: colours and size of an object, but the outline of no class."""
+    """Make a box with a lid line, in an object's size and colours, but with no class's outline."""
     side = body_colour(rng, hues)
     shape = Shape()
     shape.add(box(-0.5, -1.0, 0.5, 0.0), side)
@@ -402,11 +403,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class RoadEdges:
-    """
-    Where the road's left and right edge meet the bottom row.
-
-    Both meet the horizon at ``vanishing_x``. The unit is pixels.
-    """
+    """The x of the road's edges at the picture's bottom, and of both at the horizon (pixels)."""
 
     left: float
     right: float
@@ -435,9 +432,9 @@ def noise_tiles(
     width: int, height: int, margin: int, count: int, rng: np.random.Generator
 ) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
     """
-    Make ``count`` tiles of luma noise (0..32, triangular) and of chroma noise (0..8).
+    Make ``count`` tiles of luma noise (0..32) and of chroma noise (0..8), triangular.
 
-    They are ``margin`` pixels larger than the planes.
+    They are ``margin`` pixels larger than the planes, so that each frame can use another part.
     """
     luma_shape = (height + margin, width + margin)
     chroma_shape = (height // 2 + margin, width // 2 + margin, 2)
@@ -595,8 +592,8 @@ MAX_OBJECTS = 40
 MIN_VISIBLE = 0.55
 MIN_INSIDE = 0.8
 
-# The input size of models: objects are scaled so that they look alike after the frame was
-# letterboxed to this size.
+# The input size of models. Objects are scaled so that their sizes are similar in every picture
+# that is letterboxed to this size.
 _REFERENCE_WIDTH, _REFERENCE_HEIGHT = 640, 384
 _FOCAL = 420.0
 _CAMERA_HEIGHT = 2.0
@@ -613,9 +610,9 @@ class SceneObject:
     One object of the ground truth.
 
     ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight
-    box around the whole silhouette clipped to the image (parts hidden by nearer objects included);
-    ``visible`` is the share of the silhouette's pixels that can be seen, 0 to 1. ``identity`` is a
-    number that an object keeps in all frames of a scene.
+    box around the silhouette. The silhouette includes parts hidden by nearer objects, but not
+    parts outside of the image. ``visible`` is the share of its pixels that can be seen, 0 to 1. An
+    object keeps its ``identity`` in all frames of a scene.
     """
 
     class_index: int
@@ -682,7 +679,7 @@ class _Track:
 
 @dataclass(frozen=True)
 class _Look:
-    """Values chosen once per object: outline, size (metres), place across the road."""
+    """Values chosen once per object: outline, size and place (metres), start of its gait (rad)."""
 
     shape: Shape
     width: float
@@ -696,7 +693,8 @@ class _Sprite:
     """
     An object placed in the image.
 
-    ``polygons`` are in pixels, ``depth`` in metres, ``foot`` and ``reach`` in pixels.
+    ``polygons`` are in pixels, ``depth`` is in metres. ``foot`` is the centre of the shadow and
+    ``reach`` its half width, in pixels.
     """
 
     class_index: int
@@ -710,9 +708,9 @@ class _Sprite:
 
 class RoadScene:
     """
-    Draws frames of one scene and returns the objects that are in them.
+    Draws the frames of one scene, and returns the objects in each.
 
-    Not thread-safe: each thread needs its own.
+    Not thread-safe: each thread needs its own scene.
     """
 
     def __init__(self, width: int, height: int, seed: int = 0, palette: str = 'all') -> None:
@@ -783,8 +781,8 @@ class RoadScene:
         candidates = sorted(
             (self._place(track, index) for track in self._objects), key=lambda s: s.depth
         )
-        # In a tiny picture a few near objects may leave no room for others. In this case the
-        # nearest object is left out.
+        # In a tiny picture, a few near objects may leave no room for others. Then try without the
+        # nearest objects.
         for first in range(len(candidates) + 1):
             self._free.fill(255)
             objects: list[SceneObject] = []
@@ -800,11 +798,7 @@ class RoadScene:
         return tuple(objects), sprites
 
     def _accept(self, sprite: _Sprite, objects: list[SceneObject], sprites: list[_Sprite]) -> None:
-        """
-        Add ``sprite`` behind all accepted ones, if enough of it can be seen.
-
-        It is refused if it would be hidden or cut off too much, too small or too large.
-        """
+        """Add ``sprite`` unless it is too hidden by the accepted ones, cut off, small or large."""
         vertices = np.concatenate(sprite.polygons)
         x0, y0 = vertices.min(axis=0).tolist()
         x1, y1 = (vertices.max(axis=0) + 1).tolist()
@@ -822,8 +816,8 @@ class RoadScene:
         inside = self._silhouette(sprite, x0, y0, x1, y1)
         total = cv2.countNonZero(inside)
         if (left, top, right, bottom) != (x0, y0, x1, y1):
-            # The silhouette is drawn again rather than cut out of a mask, because OpenCV rounds
-            # edges a little differently where the image's border cuts them.
+            # Draw the silhouette again instead of cutting the mask: OpenCV rounds edges a little
+            # differently where the image's border cuts them.
             inside = self._silhouette(sprite, left, top, right, bottom)
             if cv2.countNonZero(inside) < MIN_INSIDE * total:
                 return
@@ -849,11 +843,7 @@ class RoadScene:
     def _silhouette(
         self, sprite: _Sprite, x0: int, y0: int, x1: int, y1: int
     ) -> NDArray[np.uint8]:
-        """
-        Return a mask (0 or 255) of ``sprite``'s pixels within a part of the image.
-
-        The mask is valid until the next call.
-        """
+        """Return a mask (0 or 255) of ``sprite`` in a part of the image, valid until next call."""
         mask = self._mask[: y1 - y0, : x1 - x0]
         mask.fill(0)
         for polygon in sprite.polygons:
@@ -877,7 +867,7 @@ class RoadScene:
         return tracks
 
     def _place(self, track: _Track, index: int) -> _Sprite:
-        """Return the object of ``track`` that can be seen in frame ``index``, at its place."""
+        """Return the object that ``track`` shows in frame ``index``, placed in the image."""
         seconds = index / FRAMES_PER_SECOND
         cycle, travelled = divmod(track.phase + track.speed * seconds, track.far - track.near)
         look = self._look(track, int(cycle))
@@ -897,8 +887,7 @@ class RoadScene:
         look = self._looks.get(key)
         if look is None:
             hues = self._hues if track.kind in _OBJECT_KINDS else PALETTES['all']
-            # The cycle numbers of objects that move away count down from 0, and seeds cannot be
-            # negative.
+            # The cycle is negative for objects that move away, but seeds can't be negative.
             rng = np.random.default_rng((self.seed, 1, track.number, abs(cycle), int(cycle < 0)))
             look = _make_look(track.kind, hues, rng)
             self._looks[key] = look
@@ -907,11 +896,7 @@ class RoadScene:
         return look
 
     def _fillers(self) -> Iterator[_Sprite]:
-        """
-        Place small standing objects all over the image.
-
-        They are used in frames in which too few moving objects can be seen.
-        """
+        """Yield small standing objects all over the image, for frames with too few objects."""
         side = self._lens.smallest * 1.3
         step = max(round(side), 1)
         number = 0
@@ -959,8 +944,8 @@ class _Lens:
 
     def __init__(self, width: int, height: int) -> None:
         across, down = width / _REFERENCE_WIDTH, height / _REFERENCE_HEIGHT
-        # Very long or very tall frames are letterboxed so small that objects would no longer fit
-        # across them.
+        # Limit the scale: in a very wide or very tall frame, objects would be larger than its
+        # short side.
         self.scale = min(max(across, down), 2 * min(across, down))
         self._centre_x = width / 2
         self._horizon = height * HORIZON
@@ -992,9 +977,9 @@ class _Lens:
 
     def depth_range(self, kind: _Kind) -> tuple[float, float]:
         """
-        Return the nearest and farthest depth for things of ``kind``.
+        Return the nearest and farthest depth for objects of ``kind``, in metres.
 
-        Between these depths every object of the kind has an allowed size and can be in the image.
+        Between them, every object of the kind has an allowed size and can be inside the image.
         """
         focal = _FOCAL * self.scale
         thinnest = kind.width[0] * min(kind.aspect[0], 1.0)

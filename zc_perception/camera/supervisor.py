@@ -17,8 +17,8 @@
 Keep one camera running.
 
 The supervisor opens the camera, captures its frames on a thread of its own, and opens it again
-when it was unplugged, busy, silent or changed. It needs no ROS: its owner passes the functions
-that open the camera, prepare it and take its frames.
+when it was unplugged, busy, silent or changed. It doesn't use ROS: its owner passes functions that
+open the camera, prepare it and receive its frames.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from zc_perception.frame import Frame
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 10.0
-# If a camera ran this long before it failed, its pauses begin from the shortest again.
+# If a camera ran this long before it failed, the first pause is the shortest one again.
 _HEALTHY_S = 10.0
 
 
@@ -62,7 +62,7 @@ class CameraState(Enum):
 
 
 class Renewal(Enum):
-    """How a camera gets other buffers."""
+    """How a camera gets other buffers; the values explain the members."""
 
     NONE = 'it keeps those that it has'
     REALLOCATE = 'it allocates others'
@@ -91,28 +91,26 @@ class CameraSupervisor:
     """
     Runs one camera on one thread.
 
-    If opening, agreeing on buffers or capturing fails, the thread goes on: it closes the camera
-    and opens it again after a pause, which doubles up to :data:`LAST_RETRY_S`. After a
-    :class:`CameraChangedError` it opens the camera again at once. It opens only the same device
-    again (:attr:`Camera.identity`), never another one in its place. An ``OSError`` of the system,
-    such as "no more descriptors", is handled like a failure of the camera. Any other error ends
-    the thread with state FAILED.
+    If opening, negotiating buffers or capturing fails, the thread closes the camera and opens it
+    again after a pause, which doubles up to :data:`LAST_RETRY_S`. After a
+    :class:`CameraChangedError` there is no pause. Only the same device (:attr:`Camera.identity`)
+    is opened again, never another one in its place. An ``OSError`` of the system, such as "no more
+    descriptors", is handled like a failure of the camera. Any other error ends the thread with
+    state FAILED.
 
     :param open_camera: opens the camera; its argument is the identity of the wanted camera, empty
         at the first opening.
-    :param prepare: makes an opened camera ready to capture: it agrees on buffers and tells the
-        links. The supervisor's thread calls it, or the thread that calls :meth:`prepare_now`.
+    :param prepare: makes an opened camera ready to capture: it negotiates buffers and announces
+        them to the links. The supervisor's thread or :meth:`prepare_now` calls it.
     :param deliver: called with each frame. The supervisor releases that frame when *deliver* has
         returned.
     :param on_condition: called at each change of the condition; must not block.
-    :param renew: called between two frames; returns whether other buffers are to be agreed on. If
+    :param renew: called between two frames; returns whether other buffers must be negotiated. If
         so, *prepare* is called again: at once, or, for ``Renewal.REOPEN``, after the camera was
         closed and opened again.
-    :param before_close: called before a camera is closed, so that no other code uses it after
-        that.
+    :param before_close: called before a camera is closed, so that other code stops using it.
     :param wait_s: seconds that the thread waits before it opens the camera for the first time.
-    :param identity: identity of the wanted camera, if it is known; empty: the first camera that
-        can be opened is taken.
+    :param identity: identity of the wanted camera, if it is known; empty: any camera is accepted.
     """
 
     def __init__(
@@ -146,8 +144,7 @@ class CameraSupervisor:
         self._condition = CameraCondition(CameraState.CLOSED)
         self._streaming_since = 0.0
         self._stop = threading.Event()
-        # Guards only which camera is the current one: another thread may call stop() while the
-        # camera is replaced.
+        # Guards only self._camera: another thread may call stop() while the camera is replaced.
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -159,21 +156,16 @@ class CameraSupervisor:
     @property
     def identity(self) -> str:
         """
-        The identity of the camera that is wanted.
+        The identity of the wanted camera; a camera with another identity is refused.
 
-        This is the identity of the first camera that was opened, or the one that the owner passed.
-        A camera with another identity is refused. Empty before the first opening, if the owner
-        passed none.
+        The owner passed it, or it is the identity of the first camera that was opened; empty
+        before.
         """
         return self._identity
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """
-        The supervisor's threads, and those of the camera that is open.
-
-        They are listed so that their priority can be set.
-        """
+        """The supervisor's thread and the open camera's threads, to set their priority."""
         with self._lock:
             camera = self._camera
         return [self._thread, *(() if camera is None else camera.threads)]
@@ -199,7 +191,7 @@ class CameraSupervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether :meth:`stop` was called; functions that take long ask this and give up."""
+        """Whether :meth:`stop` was called; functions that take long check this and return."""
         return self._stop.is_set()
 
     @property
@@ -211,7 +203,7 @@ class CameraSupervisor:
         """
         Open the camera in the calling thread, before :meth:`start`.
 
-        If the camera is not there yet, or is busy, the thread waits for it later.
+        If the camera is missing or busy, no error is raised: the thread tries again.
 
         :raises ConfigError: the camera can't fulfil the parameters, and waiting would not help.
         """
@@ -221,10 +213,10 @@ class CameraSupervisor:
         """
         Prepare an opened camera in the calling thread, before :meth:`start`.
 
-        If the camera goes away or becomes busy meanwhile, the thread waits for it.
+        If the camera is lost or becomes busy, no error is raised: the thread tries again.
 
         :raises ConfigError: the camera can't fulfil the parameters.
-        :raises NegotiationError: no setting suits every participant.
+        :raises NegotiationError: camera and consumers have no buffer setting in common.
         :raises AllocationError: there is not enough memory.
         """
         self._now(self._prepare_open)
@@ -252,7 +244,7 @@ class CameraSupervisor:
                 self._camera.stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        # A thread that is still busy closes the camera itself when its call returns.
+        # If the thread is still in a call of the camera, it closes the camera after that call.
         if not self._thread.is_alive():
             self._close()
 
@@ -262,8 +254,8 @@ class CameraSupervisor:
             while not self._stop.is_set() and not self.finished:
                 self._live()
         except Exception as error:
-            # The owner reports every error: if the thread only ended, that would look like the end
-            # of a file.
+            # Report each error as FAILED: a thread that only ends would look like the end of a
+            # recording.
             text = (
                 one_line(error)
                 if isinstance(error, ZcError)
@@ -275,7 +267,7 @@ class CameraSupervisor:
                 self._close()
 
     def _live(self) -> None:
-        """Run the camera from its opening until it is lost or has ended."""
+        """Open the camera if needed, and capture until it is lost or has ended."""
         try:
             if self._camera is None:
                 self._stop.wait(self._retry.remaining_s)
@@ -288,8 +280,8 @@ class CameraSupervisor:
             self._capture()
         except CameraChangedError as error:
             self._close()
-            # Open it again at once, but not more often than this if the source changes all the
-            # time.
+            # Open it again at once, but at most once per first_retry_s if its source keeps
+            # changing.
             self._retry.due = self._streaming_since + self._first_retry_s
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
         except (
@@ -313,8 +305,8 @@ class CameraSupervisor:
                 return
             frame = camera.capture()
             streaming = self._condition.state is CameraState.STREAMING
-            # This side of a stereo pair counts as working although no frame comes out while the
-            # other side is away.
+            # One side of a stereo pair returns no frames while the other side is missing. It
+            # still counts as streaming.
             if not streaming and (frame is not None or camera.statistics().captured):
                 self._become(CameraCondition(CameraState.STREAMING, losses=self._losses))
             if frame is None:
@@ -328,8 +320,8 @@ class CameraSupervisor:
             other = camera.identity
             camera.close()
             raise CameraLostError(
-                f"another camera ('{other}') is where '{self._identity}' was; plug that in "
-                'again, or restart the node'
+                f"another camera ('{other}') is where '{self._identity}' was; plug the earlier "
+                'one in again, or restart the node'
             )
         self._identity = camera.identity
         with self._lock:
@@ -364,6 +356,6 @@ class CameraSupervisor:
 
 
 def _place(error: BaseException) -> str:
-    """Return the place in the code that raised the error, for the camera's author."""
+    """Return file and line that raised the error, for the camera's author."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f'{os.path.basename(last.filename)}:{last.lineno}'

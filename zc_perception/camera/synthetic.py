@@ -17,13 +17,12 @@
 The synthetic camera: an animated road (:mod:`road_scene`), or a test pattern.
 
 A pattern is either colour bars with known levels, or a counter: a picture that contains the
-frame's number and the time at which it was drawn. The counter's picture is a grid of 16×8 cells,
-black or white, read row by row from the top left, the most significant bit first: 8 bits marker
-(0xA5), 8 bits of the seed, 32 bits frame counter, 64 bits time code (the header's stamp, ns), 16
-bits CRC-16/CCITT of the 14 bytes before. The bits are inverted in every other cell, as on a chess
-board, so that no counter makes a picture of one level. Cells are as large as the picture allows.
-So the content can still be read after scaling, JPEG, a change of range, or with much noise; if
-not, the checksum shows the error.
+frame's number and time stamp. The counter's picture is a grid of 16×8 cells, black or white, read
+row by row from the top left, the most significant bit first: 8 bits marker (0xA5), 8 bits of the
+seed, 32 bits frame counter, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of
+the 14 bytes before. The bits are inverted in every other cell, as on a chess board, so that no
+counter makes a picture of one level. Cells are as large as the picture allows, so they can still
+be read after scaling, JPEG, a change of range, or with much noise. The checksum shows errors.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ MIN_FRAME_SIDE = 64
 
 def check_size(width: int, height: int) -> None:
     """
-    Refuse sizes that neither a scene nor a pattern can have.
+    Check that a scene or pattern of this size is possible.
 
     :raises ValueError: a side is odd, or smaller than 64.
     """

@@ -16,9 +16,8 @@
 """
 Code for Jetsons only: images of ``libnvbufsurface``, and the VIC, which converts them.
 
-ROS isn't used here.
-
-Read ``nvbufsurface.py`` first: how an image is allocated, how a camera's image is read, and how
-the library's object is made from a descriptor. ``vic.py`` converts from one image to another. This
-code hasn't run on a Jetson yet: the tests use stand-ins for the libraries, written in C.
+Read ``nvbufsurface.py`` first: it allocates images, reads the layout of a camera's image, and
+makes the library's object for a descriptor. ``vic.py`` converts from one image to another. Neither
+uses ROS. This code hasn't run on a Jetson yet: the tests use stand-ins for the libraries, written
+in C.
 """

@@ -20,16 +20,16 @@ Jetson cameras and the VIC use such images. This file begins with the structs an
 library and of ``libnvbufsurftransform``.
 
 * :class:`NvBufSurfaceHeap` allocates an image.
-* :func:`surface_parameters` and :func:`surface_image` read where the planes lie in an image that
-  something else made, such as a camera.
+* :func:`surface_parameters` and :func:`surface_image` read the layout of an image that other code
+  made, such as a camera.
 * :class:`SurfaceCache` makes the library's object for an image that came as a descriptor.
 
 Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1 to
 R39.2); offsets as a C compiler lays out the documented fields (``test_jetson_abi.py``). The first
 fields of ``NvBufSurface`` and of its parameters are the same in all these releases. Later releases
 have added fields at the end, so only element 0 of a list may be read. R36's own page wasn't found.
-So before this module reads a camera's structs, it allocates an image of its own, and compares the
-fields with the values that it asked for.
+So before this module reads a camera's structs, :func:`check_structs` allocates an image and
+compares its fields with the values that were asked for.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ MAP_READ = 0
 CreateParams = c_struct(
     'u32 gpuId width height size; bool isContiguous; int colorFormat layout memType'
 )
-# Where chroma samples sit.
+# The positions of the chroma samples between the luma samples.
 ChromaSubsampling = c_struct('u8 chromaLocHoriz chromaLocVert')
 AllocateParams = c_struct(
     'params params; int displayscanformat; chroma chromaSubsampling; int memtag; bool '
@@ -86,8 +86,7 @@ _SURFACE = (
     'u32 width height pitch; int colorFormat layout; u64 bufferDesc; u32 dataSize; ptr '
     'dataPtr; planes planeParams'
 )
-# The struct's size differs between releases, so only element 0 of a list of such structs may be
-# read.
+# Read only element 0 of a list: the struct's size differs between releases.
 SurfaceParams = c_struct(_SURFACE, planes=PlaneParams)
 Surface = c_struct(
     'u32 gpuId batchSize numFilled; bool isContiguous; int memType; list surfaceList',
@@ -103,7 +102,7 @@ MapPlaneParams = c_struct(
     'u32 width height pitch offset psize secondfieldoffset blockheightlog2; u64 flags; u8[64] '
     'reserved'
 )
-# All that another process needs to know about a buffer.
+# The description of a buffer for NvBufSurfaceImport.
 MapParams = c_struct(
     'u32 num_planes gpuId; u64 fd; u32 totalSize; int memType layout scanformat colorFormat; '
     'chroma chromaSubsampling; planes[4] planes; u8[64] reserved',
@@ -112,7 +111,7 @@ MapParams = c_struct(
 )
 # In pixels.
 TransformRect = c_struct('u32 top left width height')
-# The last two don't count for the VIC.
+# The VIC ignores the last two fields.
 TransformConfigParams = c_struct('int compute_mode; s32 gpu_id; ptr cuda_stream')
 # One rectangle for each surface of the batch.
 TransformParams = c_struct(
@@ -139,7 +138,7 @@ class TransformFlag(IntFlag):
 
 
 class TransformFilter(IntEnum):
-    """``NvBufSurfTransform_Inter``, without the VIC's filters that have more taps."""
+    """``NvBufSurfTransform_Inter``, without the VIC's longer filters."""
 
     NEAREST = 0
     BILINEAR = 1
@@ -158,11 +157,11 @@ class TransformError(IntEnum):
 LIBRARY = 'libnvbufsurface.so'
 SURFACE_LIST_OFFSET = 24
 PLANE_PARAMS_OFFSET = 48
-# Sizes that no other field is likely to contain.
+# The trial image's size, which no other field of the structs is likely to contain.
 _TRIAL_SIZE = (646, 358)
-# The functions that make an image readable for the CPU, and how many integers each takes.
+# The functions that make an image readable for the CPU, with their number of integer arguments.
 _FOR_CPU = {'NvBufSurfaceMap': 3, 'NvBufSurfaceUnMap': 2, 'NvBufSurfaceSyncForCpu': 2}
-# The library is given descriptors with this number or a higher one.
+# The lowest number of a descriptor that is passed to the library, see SurfaceCache.
 _HIGH_NUMBERS = 512
 assert (
     Surface.surfaceList.offset == SURFACE_LIST_OFFSET
@@ -174,8 +173,8 @@ def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
     """
     Load a library of JetPack.
 
-    :raises AllocationError: the library can't be loaded, or lacks one of the functions. The
-        message begins with *who* needs it.
+    :param who: begin of the error message, such as ``the VIC needs``.
+    :raises AllocationError: the library can't be loaded, or lacks one of the functions.
     """
     try:
         library = ctypes.CDLL(name)
@@ -187,7 +186,7 @@ def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
 
 
 class OwnedSurface:
-    """Destroys a surface once: on :meth:`close`, or when this object is collected."""
+    """Owns one surface of the library; :meth:`close` or the garbage collector destroys it."""
 
     def __init__(self, library: ctypes.CDLL, surface: ctypes._Pointer[Any]) -> None:
         self._library = library
@@ -196,7 +195,7 @@ class OwnedSurface:
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
         """
-        The library's pointer, for a call that is made right now.
+        The library's pointer, valid until :meth:`close`.
 
         :raises ValueError: after close.
         """
@@ -211,7 +210,7 @@ class OwnedSurface:
             self._library.NvBufSurfaceDestroy(surface)
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, TypeError):  # the interpreter is going away
+        with contextlib.suppress(AttributeError, TypeError):  # the interpreter may be ending
             self.close()
 
 
@@ -219,7 +218,7 @@ class NvBufSurfaceHeap:
     """
     Allocates images, each in a buffer of its own; the library chooses strides and offsets.
 
-    :param library: the shared library's name or path.
+    :param library: the shared library's name or path; ``None``: :data:`LIBRARY`.
     :raises AllocationError: the library can't be loaded, or lacks the functions.
     """
 
@@ -241,14 +240,14 @@ class NvBufSurfaceHeap:
         self, layout: ImageLayout, colorimetry: Colorimetry
     ) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
         """
-        Allocate one image in one buffer, and return where its planes really lie.
+        Allocate one image in one buffer, and return the buffer and its layout.
 
         The surface is destroyed when the buffer is closed. See :meth:`allocate_surface`.
         """
         owner, real = self.allocate_surface(layout, colorimetry)
         try:
-            # The surface owns its own descriptor, so the buffer gets a duplicate. The memory lives
-            # as long as one of the two is open.
+            # The surface owns its descriptor, so the buffer gets a duplicate. The memory lives as
+            # long as one of the two is open.
             fd = OwnedFd.duplicate(owner.pointer[0].surfaceList[0].bufferDesc)
             buffer = DmaBuf.from_fd(
                 fd, expected_size=real.buffer_size(0), writable=True, heap=self.name, keeper=owner
@@ -267,13 +266,13 @@ class NvBufSurfaceHeap:
         self, layout: ImageLayout, colorimetry: Colorimetry, tag: int = TAG_CAMERA
     ) -> tuple[OwnedSurface, ImageLayout]:
         """
-        Allocate a surface of one image, and return where its planes lie.
+        Allocate a surface of one image, and return it with its layout.
 
-        :param layout: width, height and format count; the library chooses strides and offsets,
-            which are in the layout returned.
-        :param tag: what the memory is for, in the library's own statistics.
-        :raises AllocationError: the library refuses, the layout isn't LINEAR, or the result isn't
-            what was asked for.
+        :param layout: only width, height and format are used; the library chooses strides and
+            offsets, which are in the layout returned.
+        :param tag: the purpose of the memory, for the library's own statistics.
+        :raises AllocationError: the library refuses, the layout isn't LINEAR, or the library
+            returns another image.
         :raises FormatError: the library has no name for the format.
         """
         if layout.modifier != LINEAR:
@@ -316,7 +315,7 @@ class NvBufSurfaceHeap:
 
 
 def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structure) -> ImageLayout:
-    """Return where the planes lie in a surface; check that it is what was asked for."""
+    """Return a surface's layout; check that its image is the one that was asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
             f'libnvbufsurface returned a batch of {surface.batchSize}; this release has '
@@ -354,12 +353,11 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
 
 def surface_parameters(address: int, size: int) -> ctypes.Structure:
     """
-    Return the first image's parameters of the ``NvBufSurface`` at *address*.
+    Return the parameters of the first image of an ``NvBufSurface``, *size* bytes at *address*.
 
-    The ``NvBufSurface`` has *size* bytes. The parameters are valid while its owner keeps the
-    surface. Call :func:`check_structs` once before.
+    They are valid while the surface's owner keeps it. Call :func:`check_structs` once before.
 
-    :raises LayoutError: there is no image in device memory with a descriptor.
+    :raises LayoutError: the surface has no image in device memory with a descriptor.
     """
     if size < ctypes.sizeof(Surface):
         raise LayoutError(
@@ -382,7 +380,7 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
 
 
 def surface_signature(parameters: ctypes.Structure) -> bytes:
-    """Return a value that is equal for two images that differ only in their memory."""
+    """Return bytes that are equal for two images that differ only in their memory."""
     address = ctypes.addressof(parameters)
     head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
     return head + ctypes.string_at(
@@ -392,11 +390,10 @@ def surface_signature(parameters: ctypes.Structure) -> bytes:
 
 def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetry]:
     """
-    Return an image's layout, in one buffer, and its colours.
+    Return an image's layout, in one buffer, and its colorimetry.
 
-    A pitch-linear image is LINEAR. For a block-linear image the struct doesn't say enough for
-    NVIDIA's modifier (page kind, generation, sector layout, height of the blocks), so its modifier
-    is INVALID: the layout isn't known.
+    A pitch-linear image is LINEAR. A block-linear image gets modifier INVALID, because the struct
+    lacks parts of NVIDIA's modifier (page kind, generation, sector layout, height of the blocks).
 
     :raises LayoutError: a field has an impossible value, or the layout isn't documented.
     :raises FormatError: the colour format has no DRM fourcc.
@@ -422,12 +419,12 @@ def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetr
 
 def check_structs(library: str | None = None) -> None:
     """
-    Allocate an image, and check that the library's structs have the fields where we read them.
+    Allocate an image, and check that the library's structs have the offsets that we use.
 
     Only mapped memory is read, so that a wrong struct can't crash the process.
 
-    :raises AllocationError: the library isn't there or doesn't allocate, or its structs differ;
-        the message says what they contain.
+    :raises AllocationError: the library is missing or doesn't allocate, or its structs differ; the
+        message gives the unexpected values.
     """
     name = library or LIBRARY
     loaded = load_library(
@@ -462,7 +459,7 @@ def check_structs(library: str | None = None) -> None:
 
 
 def _find_problem(address: int) -> str:
-    """Return what is wrong with the trial image; empty if nothing is wrong."""
+    """Return the first unexpected value of the trial image's structs; empty: none."""
     width, height = _TRIAL_SIZE
     try:
         surface = Surface.from_buffer_copy(_peek(address, ctypes.sizeof(Surface)))
@@ -498,7 +495,7 @@ def _find_problem(address: int) -> str:
 
 
 def _peek(address: int, size: int) -> bytes:
-    """Read bytes of this process's memory without a crash if they aren't mapped."""
+    """Read this process's memory; raise OSError, instead of a crash, if it isn't mapped."""
     with open('/proc/self/mem', 'rb', buffering=0) as memory:
         found = os.pread(memory.fileno(), size, address) if 0 < address < 1 << 62 else b''
     if len(found) != size:
@@ -517,8 +514,8 @@ class SurfaceImage:
 
 _Entry = tuple['ctypes._Pointer[Any]', contextlib.ExitStack]
 """
-A surface, and what ends with it: the descriptor that the library knows it by, and the surface
-itself where it was imported.
+A surface, and the objects to close with it: the duplicate descriptor that the library got, and the
+surface itself if it was imported.
 """
 
 
@@ -526,16 +523,14 @@ class SurfaceCache:
     """
     Caches the library's objects for buffers that came as descriptors, by buffer and layout.
 
-    One thread.
+    Only one thread may use it. An object is made once per buffer and layout, and kept until the
+    buffer is closed. ``NvBufSurfaceFromFd`` finds the object of a buffer that the library
+    allocated in this process. ``NvBufSurfaceImport`` makes the object of any other buffer, from a
+    description of the frame's layout.
 
-    An object is made once per buffer and kept until the buffer's owner gives the buffer up.
-    ``NvBufSurfaceFromFd`` finds the object of a buffer that the library allocated in this process.
-    ``NvBufSurfaceImport`` makes the object of any other buffer, from a description that is made of
-    the frame's layout.
-
-    The library caches by the descriptor's *number*. If a number is reused, it returns the buffer
-    that had the number before. So the library is given duplicates with high numbers, which stay
-    open as long as the cache's entry, and its result is compared with the layout.
+    The library has a cache by the descriptor's *number*. If a number is reused, it returns the
+    buffer that had the number before. So this class passes duplicates with high numbers, keeps
+    them open as long as its entry, and compares the library's result with the layout.
 
     :param library: name or path of ``libnvbufsurface``.
     :raises AllocationError: the library can't be loaded.
@@ -557,7 +552,7 @@ class SurfaceCache:
 
     def surface(self, image: SurfaceImage) -> ctypes._Pointer[Any]:
         """
-        Return the surface of *image*, valid until its buffer ends or :meth:`close`.
+        Return the surface of *image*, valid until its buffer is closed or until :meth:`close`.
 
         :raises AcceleratorError: the buffer isn't NvBufSurface memory, or this release of the
             library can't use it.
@@ -616,7 +611,7 @@ class SurfaceCache:
             return pointer, opened.pop_all()
 
     def tidy(self) -> None:
-        """Release the buffers that their owners have given up."""
+        """Release the surfaces of buffers that their owners have closed."""
         while not self._ended.empty():
             identity = self._ended.get()
             for key in [key for key in self._entries if key[0] == identity]:
@@ -626,7 +621,7 @@ class SurfaceCache:
         return len(self._entries)
 
     def close(self) -> None:
-        """Release all buffers."""
+        """Release all surfaces."""
         entries, self._entries = self._entries, {}
         for _, opened in entries.values():
             opened.close()
@@ -656,7 +651,7 @@ def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Struct
 
 
 def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int) -> None:
-    """Check that the library returned the surface of the right buffer."""
+    """Check that the surface from the library has the frame's layout, not another buffer's."""
     if not pointer[0].surfaceList:
         raise AcceleratorError(
             'libnvbufsurface returned a surface without an image; this release may have '

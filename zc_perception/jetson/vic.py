@@ -16,10 +16,9 @@
 """
 The video image compositor (VIC) of a Jetson.
 
-It scales, and converts colours and layouts between NvBufSurface images, without the CPU.
-
-Camera and decoder images are often block-linear, and a CPU reads their memory slowly. One pass of
-the VIC turns such an image into a small linear one.
+The VIC scales NvBufSurface images and converts their colours and layouts, without the CPU. Camera
+and decoder images are often block-linear, and the CPU reads their memory slowly. One pass of the
+VIC turns such an image into a small linear one.
 
 Source: NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6). The tests
 use a stand-in for the library (``test/doubles/nvbufsurftransform.c``), not a Jetson.
@@ -72,9 +71,7 @@ _ADVICE = {
 
 class VicImage:
     """
-    A linear image that the VIC writes and the CPU reads, in memory of its own.
-
-    Made by :meth:`Vic.allocate`.
+    A linear image that the VIC writes and the CPU reads; :meth:`Vic.allocate` makes it.
 
     The library maps the image once; :meth:`reading` only makes the VIC's last writes visible.
     """
@@ -128,15 +125,15 @@ class VicImage:
     @contextlib.contextmanager
     def reading(self) -> Iterator[list[NDArray[np.uint8]]]:
         """
-        Return the planes as the VIC left them, (rows, columns, components), read-only.
+        Yield the planes that the VIC has written, (rows, columns, components), read-only.
 
-        The next transform overwrites these planes.
+        The next transform overwrites them.
 
         :raises AcceleratorError: the library can't make the planes visible to the CPU.
         """
         for index in range(self._mapped):
-            # Planes are synchronised one after the other, because users report that all at once
-            # (-1) fails on some releases.
+            # Synchronise each plane by itself: users report that all at once (-1) fails on some
+            # releases.
             if self._library.NvBufSurfaceSyncForCpu(self.pointer, 0, index) != 0:
                 raise AcceleratorError(
                     f'libnvbufsurface could not synchronise plane {index} for the CPU; see the '
@@ -145,11 +142,7 @@ class VicImage:
         yield self._views
 
     def close(self) -> None:
-        """
-        Unmap and destroy the image; views of it must not be used any more.
-
-        A second call does nothing.
-        """
+        """Unmap and destroy the image; afterwards, don't use its views. Idempotent."""
         self._views = []
         with contextlib.suppress(ValueError):
             for index in range(self._mapped):
@@ -191,8 +184,7 @@ class Vic:
         Allocate an image that the VIC writes and the CPU reads.
 
         :param colorimetry: the colorimetry of a Y'CbCr format; ``None`` for other formats.
-        :raises AllocationError: no memory is left, or the image has a layout that isn't known
-            here.
+        :raises AllocationError: no memory is left, or the library returns another image.
         :raises FormatError: NvBufSurface has no name for the format.
         """
         owner, layout = self._heap.allocate_surface(
@@ -204,8 +196,8 @@ class Vic:
         """
         Convert *source* to the size, format and layout of *destination*, and write it there.
 
-        The call blocks, but other Python threads run on. No device may use either image during the
-        call, so wait for the images' fences before.
+        The call blocks, but other Python threads go on. Wait for the images' fences before,
+        because no device may use either image during the call.
 
         :raises AcceleratorError: a buffer isn't NvBufSurface memory, or the VIC can't do the
             transform.
@@ -247,11 +239,11 @@ class Vic:
         self._sessions.set = True
 
     def tidy(self) -> None:
-        """Release the buffers that their owners have given up."""
+        """Release the surfaces of buffers that their owners have closed."""
         self._surfaces.tidy()
 
     def close(self) -> None:
-        """Release all buffers; images that were allocated live on. A second call does nothing."""
+        """Release all cached surfaces, but no image of :meth:`allocate`. Idempotent."""
         self._surfaces.close()
 
 

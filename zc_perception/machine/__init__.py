@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The parts that ``zc_doctor``'s checks are made of.
+The base of ``zc_doctor``'s checks.
 
-They lie in a low layer of the package, so that a camera or an accelerator, of this package or of
-another package, can import them to declare its own checks.
+A camera or an accelerator, of this package or of another package, imports these modules to declare
+its own checks. So they import only low layers of the package.
 
-Read :mod:`~zc_perception.machine.checks` first: what a check is, what it gets and what it reports.
-Then read :mod:`~zc_perception.machine.system`: what a check may look at.
+Read :mod:`~zc_perception.machine.checks` first: it defines checks and their findings. Then read
+:mod:`~zc_perception.machine.system`: it represents the machine that the checks examine.
 """

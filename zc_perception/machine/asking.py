@@ -14,13 +14,11 @@
 # limitations under the License.
 
 """
-Call functions that may hang or crash in a process of their own.
+Call a function in a process of its own, because it may hang, crash, or use much memory.
 
 Such a function is called a question here. It loads vendors' libraries, GStreamer's plugins, rclpy
-or models, which may also cost much memory.
-
-The answer is one line of JSON on a separate pipe, because such libraries may write anything to
-stdout. This file is also the program that answers:
+or models. Its answer is one line of JSON on a separate pipe, because such libraries may write
+anything to stdout. This file is also the program that answers:
 ``python -m …asking DESCRIPTOR MODULE:FUNCTION [ARGUMENT ...]``.
 """
 
@@ -93,12 +91,12 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             *arguments,
         ]
         try:
-            with _lock:  # a thread that ends all processes must find this one, too
+            with _lock:  # end_all() must also find this process
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    # a file, because a library that prints much would block on a full pipe
+                    # a file: a library that prints much would block on a full pipe
                     stderr=errors.fileno(),
                     pass_fds=(writing,),
                     start_new_session=True,
@@ -116,8 +114,8 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             return _understood(subject(question), text, process, errors, time_limit_s)
         finally:
             _kill(process.pid)
-            # A process that hangs in the kernel ignores SIGKILL. It is left behind, because a wait
-            # for it would hang, too.
+            # A process that hangs in the kernel ignores SIGKILL. Leave it, because a wait for it
+            # would hang, too.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILLED_S)
             with _lock:
@@ -136,7 +134,7 @@ def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
         if not part:
             break
         parts += part
-        if part.endswith(b'\n'):  # a child of the process may keep the pipe open
+        if part.endswith(b'\n'):  # don't wait for the pipe's end: a child may keep it open
             break
     return parts
 
@@ -180,7 +178,7 @@ def _kill(pid: int) -> None:
 
 
 def end_all() -> None:
-    """Kill the processes that still run, because the doctor ends."""
+    """Kill all answering processes that still run; the doctor calls this when it ends."""
     with _lock:
         running = list(_running)
     for pid in running:

@@ -14,20 +14,18 @@
 # limitations under the License.
 
 """
-What a check of ``zc_doctor`` is, what it gets, and what it reports.
+A check of ``zc_doctor``, its input (:class:`Needs`) and its result (:class:`Finding`).
 
-The doctor has its own checks, and each kind of camera or accelerator declares checks of the things
-that it needs.
+The doctor has its own checks, and each kind of camera or accelerator declares checks of the
+devices and libraries that it needs. If such a thing is missing or can't be used, the finding's
+status depends on whether the parameter file needs the thing (:class:`Need`):
 
-How bad a finding is depends on which nodes need the thing that is missing or can't be used. The
-parameter file says so (:class:`Need`):
-
-- REQUIRED: the parameter file names the thing. The finding is a ``fail``: these nodes won't do
-  what the file says.
-- POSSIBLE: ``auto`` may choose the thing, or there is no parameter file. The finding is a
-  ``warn``: something else takes the thing's place, or the use that needs the thing isn't possible.
-  For software that most machines don't have, the finding is a ``skip``.
-- UNUSED: the parameter file uses something else. The finding is a ``skip``.
+- REQUIRED: the parameter file names the thing. The status is ``fail``: nodes won't work as the
+  file demands.
+- POSSIBLE: ``auto`` may choose the thing, or there is no parameter file. The status is ``warn``:
+  something else replaces the thing, or some use isn't possible. For software that most machines
+  don't have, the status is ``skip``.
+- UNUSED: the parameter file uses something else. The status is ``skip``.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class Status(Enum):
 
 
 class Need(Enum):
-    """How much the parameter file needs a thing."""
+    """Whether the parameter file needs a thing; the values are explained above."""
 
     REQUIRED = 'required'
     POSSIBLE = 'possible'
@@ -62,12 +60,12 @@ class Need(Enum):
 
     @property
     def missing(self) -> Status:
-        """The status of a check of a thing that is missing, or can't be used."""
+        """The status of a finding about a thing that is missing or can't be used."""
         return Status.WARN if self is Need.POSSIBLE else self.missing_extra
 
     @property
     def missing_extra(self) -> Status:
-        """The status for missing software that most machines don't have."""
+        """The status of a finding about missing software that most machines don't have."""
         return Status.FAIL if self is Need.REQUIRED else Status.SKIP
 
 
@@ -78,7 +76,7 @@ class Finding:
 
     :param found: what the check found, in one sentence without a full stop.
     :param advice: what the user should do; empty if there is nothing to do.
-    :param subject: the device, heap or camera that the line is about, if a check has several.
+    :param subject: the device, heap or camera that was checked, if a check has several.
     :param figures: the finding as data for programs: strings, numbers, booleans, ``None``, and
         lists and objects of these.
     """
@@ -91,27 +89,27 @@ class Finding:
 
 
 def ok(found: str, subject: str = '', /, **figures: Any) -> Finding:
-    """Report that all is well."""
+    """Make a finding with status OK."""
     return Finding(Status.OK, found, '', subject, figures)
 
 
 def skip(found: str, subject: str = '', /, **figures: Any) -> Finding:
-    """Report that the check does not apply; *found* says why."""
+    """Make a finding of a check that does not apply; *found* gives the reason."""
     return Finding(Status.SKIP, found, '', subject, figures)
 
 
 def warn(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
-    """Report that a thing works less well than it could, or can't be used but isn't required."""
+    """Make a finding about a thing that works badly, or can't be used but isn't required."""
     return Finding(Status.WARN, found, advice, subject, figures)
 
 
 def fail(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
-    """Report that a required thing doesn't work."""
+    """Make a finding about a required thing that doesn't work."""
     return Finding(Status.FAIL, found, advice, subject, figures)
 
 
 def told(status: Status, error: object, subject: str = '', /, **figures: Any) -> Finding:
-    """Report an error of this package; the text after its last semicolon becomes the advice."""
+    """Make a finding of an exception; the text after its last semicolon becomes the advice."""
     found, _, advice = str(error).rpartition('; ')
     return Finding(status, found or advice, advice, subject, figures)
 
@@ -119,7 +117,7 @@ def told(status: Status, error: object, subject: str = '', /, **figures: Any) ->
 @dataclass(frozen=True)
 class NodeNeed:
     """
-    The parameters that one node is going to have.
+    The parameters that one node will have.
 
     ``need['width']`` is the value of the node's parameter ``width``, or the parameter's default if
     the file doesn't set it.
@@ -150,17 +148,17 @@ class NodeNeed:
 @dataclass(frozen=True)
 class Needs:
     """
-    All that the nodes need, and where this is known from.
+    The parameters of all capture and inference nodes, and their source.
 
     :param path: the path of the parameter file; empty: none was given.
-    :param cameras: the needs of each capture node.
-    :param inferences: the needs of each inference node.
+    :param cameras: the parameters of each capture node.
+    :param inferences: the parameters of each inference node.
     :param cameras_given: whether ``cameras`` come from the option ``--cameras`` instead of the
         file.
     :param heaps: the heaps that cameras take their buffers from: names, or ``auto``.
-    :param device_imports: whether a device has to import buffers, so that a memfd won't do.
-    :param read_by_ros: whether ROS has read the file; ``False``: PyYAML has, because this machine
-        has no ROS.
+    :param device_imports: whether a device has to import buffers, so that no memfd can be used.
+    :param read_by_ros: whether ROS has read the file; ``False``: PyYAML has read it, because this
+        machine has no ROS.
     """
 
     path: str = ''
@@ -177,21 +175,21 @@ class Needs:
         return bool(self.path)
 
     def cameras_of(self, *kinds: str) -> list[NodeNeed]:
-        """Return the needs of the capture nodes that have a camera of one of these kinds."""
+        """Return the parameters of the capture nodes with a camera of one of these kinds."""
         return [camera for camera in self.cameras if camera.kind in kinds]
 
     def camera(self, *kinds: str) -> Need:
-        """Return how much the parameter file needs one of these kinds of cameras."""
+        """Return whether the parameter file needs a camera of one of these kinds."""
         return self._need(bool(self.cameras_of(*kinds)))
 
     def accelerator(self, *kinds: str) -> Need:
-        """Return how much the parameter file needs one of these kinds of accelerators."""
+        """Return whether the parameter file needs an accelerator of one of these kinds."""
         wanted = [inference.kind for inference in self.inferences]
         asked = any(kind in wanted for kind in kinds)
         return Need.POSSIBLE if 'auto' in wanted and not asked else self._need(asked)
 
     def heap(self, name: str) -> Need:
-        """Return how much the parameter file needs that heap."""
+        """Return whether the parameter file needs heap *name*."""
         asked = name in self.heaps
         return (
             Need.POSSIBLE
@@ -210,7 +208,7 @@ class Needs:
         return Need.REQUIRED if asked else Need.UNUSED
 
     def summary(self) -> str:
-        """Return one line for people that says what is needed."""
+        """Return one line for people: the parameter file, its nodes and their kinds."""
         if not self.known:
             return 'no parameter file was given: every use is checked'
         parts = [camera.label for camera in self.cameras] + [
@@ -223,10 +221,10 @@ class Needs:
 @dataclass(frozen=True)
 class Check:
     """
-    One check. It has one finding, or one for each subject if it has several.
+    One check, which yields one finding, or one for each subject if it has several.
 
     :param id: ``GROUP.NAME``. It must not change, because programs may rely on it.
-    :param about: what the check looks at, in a few words.
+    :param about: the things that it checks, in a few words, for the list of checks.
     :param function: the function to run, or its place as ``module:function``: the module is
         imported when the check runs.
     """
@@ -237,7 +235,7 @@ class Check:
 
     @property
     def group(self) -> str:
-        """The group, as ``--only`` names it. The checks of a group run one after the other."""
+        """The group, a value of ``--only``. The checks of a group run one after the other."""
         return self.id.partition('.')[0]
 
     def run(self, system: System, needs: Needs) -> Iterable[Finding]:

@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-What the checks may look at.
+The machine that the checks of ``zc_doctor`` examine.
 
-These are the machine's folders below one root, the environment, and the few calls that open
-something. Tests replace them with a folder tree and functions of their own, so that a test can
-describe a broken vehicle as a folder. :class:`HostTree` says where device nodes and attributes
-are, for code that reads them without opening a device. The last part is about the machine's heaps:
-their nodes, the rights that they need, and real buffers to try, which a check gives back at once.
+:class:`System` has the machine's folders below one root, its environment, and the functions that
+open devices. Tests pass a folder and functions of their own, so that a folder can describe a
+broken vehicle. :class:`HostTree` has the folders of device nodes and attributes, for code that
+doesn't open a device. The last part is about the machine's heaps: their nodes, the rights that
+they need, and buffers that a check allocates for a trial.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from zc_perception.shipped_files import shipped_file
 
 @dataclass(frozen=True)
 class HostTree:
-    """Where the machine's device nodes and attributes are; tests use trees of their own."""
+    """The folders of the machine's device nodes and attributes; tests use their own folders."""
 
     dev: Path = Path('/dev')
     sysfs: Path = Path('/sys')
@@ -79,8 +79,7 @@ def programs_using(path: str) -> list[str]:
     found = set()
     for entry in glob.glob('/proc/[0-9]*/fd/*'):
         try:
-            # Only device nodes matter here, so pipes and sockets are left out without a stat()
-            # call.
+            # Skip pipes and sockets without a stat() call; only device nodes matter here.
             if os.readlink(entry).startswith('/dev/') and os.stat(entry).st_rdev == wanted:
                 found.add(int(entry.split('/')[2]))
         except OSError:
@@ -95,7 +94,7 @@ def programs_using(path: str) -> list[str]:
 
 
 def file_of(library: ctypes.CDLL | str) -> str:
-    """Return the file that the loader loaded, whose name often ends with the version."""
+    """Return a loaded library's file, whose name often has the version; empty: not loaded."""
     wanted = library if isinstance(library, str) else library._name
     base = os.path.basename(wanted or '').split('.so')[0]
     with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:
@@ -135,13 +134,13 @@ class System:
 
     :param root: the folder that is used in place of ``/``.
     :param environment: the environment variables.
-    :param machine: processor architecture, as ``uname -m`` says it.
+    :param machine: processor architecture, as in ``uname -m``.
     :param user: effective user id.
     :param open_node: tries to open a device node for reading and writing, and returns 0 or an
         errno.
     :param open_heap: opens a heap by its name.
-    :param ask: calls a function in a process of its own, because it loads libraries that may hang
-        or crash; see :mod:`~zc_perception.machine.asking`.
+    :param ask: calls a function that may hang or crash in a process of its own; see
+        :mod:`~zc_perception.machine.asking`.
     :param users_of: returns the programs that have a node open, as far as this user may see them.
     :param doubles: a test's replacements for classes or functions that open a device, see
         :meth:`opener`.
@@ -178,11 +177,11 @@ class System:
 
     @property
     def host(self) -> HostTree:
-        """The tree in which cards are searched."""
+        """The folders in which accelerator cards are searched."""
         return HostTree(self.dev, self.sys)
 
     def shown(self, path: Path | str) -> str:
-        """Return a path without the root: as it is on the machine itself."""
+        """Return a path without the root, as the examined machine has it, for messages."""
         path = Path(path)
         return (
             str(Path('/') / path.relative_to(self.root))
@@ -275,7 +274,7 @@ def udev_line(name: str) -> str:
 
 
 def rights_advice(line: str, node: str) -> str:
-    """Return what to do if this user may not open a node."""
+    """Return the advice for a user who may not open a node; *line* is its udev rule."""
     return (
         f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
         f'(or add there: {line}), then udevadm control --reload && udevadm trigger; '
@@ -301,7 +300,7 @@ def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
 @contextmanager
 def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
     """
-    Return a buffer of one page from the first heap that gives a dma-buf; else ``None``.
+    Yield a buffer of one page from the first heap that allocates dma-bufs; else ``None``.
 
     Heaps that aren't contiguous come first, because the contiguous pool is small.
     """
@@ -320,5 +319,5 @@ def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
 
 
 def trial_heaps(system: System) -> list[str]:
-    """Return the heaps to try: all that the machine has, and the memfd that stands in for them."""
+    """Return the heaps to try: all heaps of the machine, and ``memfd``, their substitute."""
     return [*heap_nodes(system), 'memfd']
