@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-The declarations of all nodes' own parameters.
+Declarations of the nodes' own parameters; this module needs no ROS.
 
-The classes of cameras, accelerators and other kinds declare the kinds' parameters. This file needs
-no ROS. If a declaration allows a value that can't work, the ``CHECKS`` or ``check_together`` of
-the node's class refuse the value.
+Classes of cameras, accelerators and other kinds declare their own. ``CHECKS`` and
+``check_together`` of a node's class refuse values that a declaration allows but that can't work.
 """
 
 from __future__ import annotations
@@ -39,14 +38,13 @@ from zc_perception.pixel.raw_picture import OUTPUT_ENCODINGS
 
 class NodeSpecs:
     """
-    All parameters of a node: its own, and those of the kinds among which a parameter chooses.
+    All parameters of a node: its own, and those of all kinds of camera or accelerator.
 
-    An iteration yields each parameter once. The kinds' modules are imported only at the first
-    iteration.
+    Iterate to get each parameter once; only this imports the kinds' modules.
 
     :param own: the node's own parameters.
-    :param chooses: the name of the own parameter that chooses a kind.
-    :param kinds: the kinds among which it chooses.
+    :param chooses: the own parameter that chooses a kind, such as ``camera``.
+    :param kinds: the kinds from which it chooses.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """Yield each parameter once; ConfigError: two of them have the same name."""
+        """Yield each parameter once; ConfigError: a kind's parameter has an own one's name."""
         yield from self.own
         if self.kinds is None:
             return
@@ -73,11 +71,11 @@ class NodeSpecs:
 
     @property
     def broken(self) -> Sequence[str]:
-        """Return a sentence for each kind that can't be imported."""
+        """A sentence for each kind whose module can't be imported."""
         return () if self.kinds is None else self.kinds.declared.broken
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return a sentence for each given parameter that the chosen kind does not read."""
+        """Return by name a sentence for each changed parameter that the chosen kind ignores."""
         found: dict[str, str] = {}
         if self.kinds is None:
             return found
@@ -85,7 +83,7 @@ class NodeSpecs:
         defaults = {spec.name: spec.default for spec in (*self.own, *declared.parameters)}
         chosen = values.get(self.chooses, defaults[self.chooses])
         if chosen not in self.kinds.names:
-            return found  # the choice isn't allowed, which the check of that parameter reports
+            return found  # The check of that parameter reports the wrong choice.
         for name, value in values.items():
             readers = declared.readers.get(name, ())
             if readers and chosen not in readers and value != defaults[name]:
@@ -525,4 +523,4 @@ NODES: Mapping[str, NodeSpecs] = {
         *_LIFECYCLE,
     ),
 }
-"""Each node's parameters, by the node's name."""
+"""Each node's parameters, by the node's default name."""

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Keep reduced copies of frames that wait for their detections, and draw boxes into them."""
+"""Keeps reduced copies of frames until their detections come; draws boxes into pictures."""
 
 from __future__ import annotations
 
@@ -35,20 +35,16 @@ from zc_perception.pixel.conversion import ToNv12
 from zc_perception.pixel.layout import ImageLayout
 
 MOST_BOXES = 200
-"""
-At most this many boxes are drawn in a picture, those with the highest scores.
-
-So the time for a picture is limited.
-"""
+"""The most boxes drawn in a picture, so that its time is limited; the highest scores win."""
 _LONGEST_NAME = 80
-# Larger coordinates are cut to this one, which is far outside of every picture. OpenCV fails with
-# very large numbers.
+# Larger coordinates are replaced by this one, far outside of every picture, because OpenCV fails
+# with very large numbers.
 _FARTHEST = 30_000.0
-# A class id with more digits isn't converted to a number: Python refuses texts of some thousand
-# digits.
+# Class ids with more digits are not converted to numbers, because Python refuses to convert very
+# long texts.
 _MOST_DIGITS = 9
 Colour = tuple[int, int, int]
-# The colours of the first classes, which differ clearly, as B, G, R.
+# Colours of the first classes as B, G, R, chosen to differ clearly.
 _COLOURS: tuple[Colour, ...] = (
     (60, 220, 60),
     (40, 160, 255),
@@ -66,7 +62,7 @@ _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
 @dataclass(frozen=True)
 class ReducedPicture:
-    """A frame, reduced, as NV12 planes; *captured_ns* is CLOCK_MONOTONIC."""
+    """A reduced frame as NV12 planes; *captured_ns* is on CLOCK_MONOTONIC."""
 
     luma: NDArray[np.uint8]
     chroma: NDArray[np.uint8]
@@ -77,14 +73,12 @@ class ReducedPicture:
 
 class PictureHistory:
     """
-    Reduced copies of the latest frames.
+    Keeps reduced copies of the latest frames.
 
-    Frames are copied, because a viewer must not hold the camera's slots while a slow model
-    computes. One thread calls :meth:`keep` and :meth:`take`. Any thread may set :attr:`scale`, for
-    later frames.
+    The copies let a viewer wait for a slow model without holding the camera's slots. One thread
+    calls :meth:`keep` and :meth:`take`. Any thread may set :attr:`scale`, for later frames.
 
-    :param limit: the most pictures that are kept. The oldest is dropped first, and its memory is
-        reused.
+    :param limit: the most pictures kept; a new one takes the memory of the oldest.
     """
 
     def __init__(self, limit: int, scale: float) -> None:
@@ -147,7 +141,7 @@ class PictureHistory:
         return stamp in self._pictures
 
     def take(self, stamp: int) -> ReducedPicture | None:
-        """Return a frame's picture, valid until the next :meth:`keep`; forget older pictures."""
+        """Return a frame's picture, valid until the next :meth:`keep`; drop older pictures."""
         with self._lock:
             if stamp not in self._pictures:
                 return None
@@ -158,7 +152,7 @@ class PictureHistory:
                     return picture
 
     def clear(self) -> None:
-        """Free all memory."""
+        """Drop all pictures and free their memory."""
         with self._lock:
             self._pictures.clear()
             self._spare.clear()
@@ -167,7 +161,7 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame, turned by ``theta``; not drawn if a number isn't finite."""
+    """A box in pixels of the frame, rotated by ``theta`` radians."""
 
     left: float
     top: float
@@ -181,12 +175,12 @@ class LabelledBox:
 
     @property
     def finite(self) -> bool:
-        """Whether the box can be drawn."""
+        """Whether all numbers are finite; other boxes can't be drawn."""
         numbers = self.left, self.top, self.right, self.bottom, self.score, self.theta
         return all(map(math.isfinite, numbers))
 
     def corners(self) -> list[tuple[float, float]]:
-        """Return all four corners, in pixels of the frame."""
+        """Return the four corners in pixels of the frame."""
         x, y = (self.left + self.right) / 2, (self.top + self.bottom) / 2
         cos, sin = math.cos(self.theta) / 2, math.sin(self.theta) / 2
         width, height = self.right - self.left, self.bottom - self.top
@@ -196,23 +190,23 @@ class LabelledBox:
         ]
 
     def outline(self, scale: tuple[float, float]) -> list[tuple[int, int]]:
-        """Return the corners in pixels of a picture of this scale."""
+        """Return the corners in pixels of a picture that is reduced by *scale*."""
         return [(pixel(x * scale[0]), pixel(y * scale[1])) for x, y in self.corners()]
 
 
 def pixel(value: float) -> int:
-    """Round a coordinate, and cut a very large one to a number that OpenCV accepts."""
+    """Round a coordinate, and limit it to the range that OpenCV accepts."""
     return round(min(max(value, -_FARTHEST), _FARTHEST))
 
 
 def class_colour(class_id: str) -> Colour:
-    """Return a class's colour (B, G, R), always the same; neighbouring classes differ clearly."""
+    """Return a class's constant colour (B, G, R); neighbouring classes differ clearly."""
     is_number = class_id.isascii() and class_id.isdigit() and len(class_id) <= _MOST_DIGITS
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
         return _COLOURS[number]
-    # Each hue is a golden section further on the colour circle, so that it is far from the latest
-    # hues. The lightness changes with each turn round the circle.
+    # Each hue is a golden section further on the colour circle, hence far from recent ones.
+    # Saturation and brightness change, too, because hues come close again after some classes.
     red, green, blue = colorsys.hsv_to_rgb(
         number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3]
     )
@@ -220,7 +214,7 @@ def class_colour(class_id: str) -> Colour:
 
 
 class Painter:
-    """Draws into B G R pictures of one size; its text is large enough to be read at that size."""
+    """Draws into BGR pictures of one height, with lines and text to suit it."""
 
     def __init__(self, height: int) -> None:
         self.line = max(1, round(height / 540))
@@ -235,7 +229,7 @@ class Painter:
         scale: tuple[float, float],
         caption: str,
     ) -> None:
-        """Draw *boxes*, those with the highest scores on top, and *caption* in the corner."""
+        """Draw boxes and labels, those with high scores on top, and *caption* in the corner."""
         self._taken.clear()
         shown = sorted(boxes, key=lambda box: -box.score)[:MOST_BOXES]
         if len(boxes) > len(shown):
@@ -260,7 +254,7 @@ class Painter:
 
     @staticmethod
     def _corners(box: LabelledBox, scale: tuple[float, float]) -> tuple[int, int, int, int]:
-        """Return the corners of the upright box around a box."""
+        """Return the corners of the upright rectangle around a box, in the picture's pixels."""
         if box.theta:
             xs, ys = zip(*box.outline(scale), strict=True)
             return min(xs), min(ys), max(xs), max(ys)
@@ -272,7 +266,7 @@ class Painter:
         )
 
     def _size(self, text: str) -> tuple[int, int]:
-        """Return width and height of the rectangle behind a text."""
+        """Return width and height of the background of a text."""
         (width, height), below = cv2.getTextSize(text, _FONT, self.text_scale, self.text_line)
         return width + 2, height + below + 1
 
@@ -283,7 +277,7 @@ class Painter:
         corner: tuple[int, int, int, int],
         colour: Colour,
     ) -> None:
-        """Write a label above, in or below its box, but never over a label with a higher score."""
+        """Write a label above, in or below its box, where no other label is; else leave it out."""
         text = text.encode('ascii', 'replace').decode()  # the font has no other characters
         left, top, _, bottom = corner
         width, height = self._size(text)
@@ -320,11 +314,11 @@ class Painter:
 _NS = 2_000_000_000
 _POINTS = 64
 _MOST = 512
-"""The most trails that are kept, which limits the time for a picture, whoever publishes."""
+"""The most trails kept, so that the time for a picture is limited with any publisher."""
 
 
 class Trails:
-    """Remembers the centres of boxes with an id for two seconds, and draws them as lines."""
+    """Keeps the centres of boxes with an id for two seconds, and draws each id's as a line."""
 
     def __init__(self) -> None:
         self._trails: dict[str, deque[tuple[int, float, float]]] = {}
@@ -338,7 +332,7 @@ class Trails:
         stamp_ns: int,
         line: int,
     ) -> None:
-        """Draw the trails of *boxes* with an id; after a jump of time older points are dropped."""
+        """Draw the trails of *boxes* with an id; a jump of time drops older points."""
         if not 0 <= stamp_ns - self._last_ns <= _NS:
             self._trails.clear()
         self._last_ns = stamp_ns

@@ -14,23 +14,22 @@
 # limitations under the License.
 
 """
-Judge, before anything runs, whether nodes would take a parameter file: :func:`judge`.
+Check whether nodes would start with a parameter file, before anything runs (:func:`judge`).
 
-The judgement answers three questions, by the same rules as the nodes at their start:
+Three questions are answered, by the rules that nodes apply at their start:
 
-1. Does each section reach the node that it was meant for (:func:`judge_sections`)? rcl applies a
-   section to the nodes whose full name it matches, and says nothing if it matches none: a
-   vehicle then drives with defaults. Sections for other packages' nodes are allowed, since a file
-   may serve many nodes, and so are those of cameras that aren't run here. A section is refused if
-   it was clearly meant for one of the nodes and misses it.
-2. Does the node have each key? In a section that names the node, an unknown key is refused. In a
-   section for nodes of any name (``/**``, ``/front/*``) it may be another package's: there it is a
-   warning, if none of our nodes has it.
-3. Does the node take the values (:func:`value_problems`)? They are checked one by one, by the
-   declaration (``SPECS``) and the node's ``CHECKS``. Then comes the QoS of its ``ENDPOINTS``. If
-   no value is refused so far, all values are checked together, by
-   :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. What needs a
-   device, a driver or a pipeline is left to the start.
+1. Does each section match the node that it was meant for (:func:`judge_sections`)? rcl silently
+   ignores a section that matches no node: a vehicle then drives with defaults. Sections for nodes
+   of other packages and for cameras that don't run here are allowed, since several programs may
+   share a file. A section is refused if it clearly names one of the nodes but doesn't match it.
+2. Does the node have each parameter? An unknown key is refused in a section that names the node.
+   In a section for any name (``/**``, ``/front/*``) the key may be another package's, so it is
+   only a warning, given if none of our nodes has the parameter.
+3. Does the node accept the values (:func:`value_problems`)? Each value is checked by its
+   declaration (``SPECS``) and the node's ``CHECKS``, then the QoS of its ``ENDPOINTS``. If nothing
+   is refused, all values are checked together, by
+   :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Checks that need a
+   device, a driver or a pipeline are left to the start.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ _CLASSES = {
     'gstreamer': 'GStreamerNode',
 }
 NAMES = tuple(_CLASSES)
-"""Names of the nodes. A node's module in :mod:`zc_perception.nodes` has the node's name."""
+"""Names of the nodes' kinds; each is also the name of a module in :mod:`zc_perception.nodes`."""
 
 
 class NodeKind(Protocol):
-    """The declarations of a node class, under the names that ``PerceptionNode`` has."""
+    """The declarations of a node class, as ``PerceptionNode`` has them."""
 
     SPECS: NodeSpecs
     PREFIXES: Sequence[str]
@@ -75,12 +74,12 @@ class NodeKind(Protocol):
     ENDPOINTS: Sequence[qos_overrides.Endpoint]
 
     def check_together(self, values: Mapping[str, Any], node: str) -> None:
-        """Raise ConfigError if these values can't be used together."""
+        """Raise ConfigError if these values contradict each other."""
 
 
 @functools.cache
 def node_kind(name: str) -> NodeKind:
-    """Return the class of the node with this name."""
+    """Import and return the class of this kind of node."""
     kind: NodeKind = getattr(
         importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name]
     )
@@ -88,17 +87,16 @@ def node_kind(name: str) -> NodeKind:
 
 
 def node_kinds() -> dict[str, NodeKind]:
-    """Return the classes of all nodes."""
+    """Return all node classes by kind."""
     return {name: node_kind(name) for name in _CLASSES}
 
 
 def declares(kind: NodeKind, parameter: str) -> bool:
     """
-    Say whether a node of this kind has a parameter.
+    Return whether a node of this kind has a parameter.
 
-    For parameters that the node declares later only the prefix is compared. A parameter of a
-    topic's QoS counts as the node's unless it is known as another node's: the topic may be a
-    remapped one.
+    A parameter that is declared later is recognised by its prefix. A QoS parameter counts as the
+    node's unless it is known as another node's, because its topic may be remapped.
     """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
@@ -113,7 +111,7 @@ def declares(kind: NodeKind, parameter: str) -> bool:
 
 
 def owners(parameter: str) -> list[str]:
-    """Return the names of the nodes that have this parameter; QoS parameters don't count."""
+    """Return the kinds of node that have this parameter, QoS parameters left out."""
     return [
         name
         for name, kind in node_kinds().items()
@@ -123,7 +121,7 @@ def owners(parameter: str) -> list[str]:
 
 
 def belongs_elsewhere(parameter: str) -> str:
-    """Return the end of a message: which other node has the parameter; empty: none has it."""
+    """Return the end of a message: the other nodes that have the parameter; empty: none has it."""
     names = [f"'{name}'" for name in owners(parameter)]
     if names:
         return (
@@ -137,7 +135,7 @@ def belongs_elsewhere(parameter: str) -> str:
 
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
-    """Return the end of a message about an unknown key: its right node, or the nearest key."""
+    """Return the end of a message about an unknown key: its node, or the most similar key."""
     names = [
         *(spec.name for spec in kind.SPECS),
         *EVERY_NODE,
@@ -147,32 +145,32 @@ def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
 
 
 def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
-    """Return the names of these nodes' parameters; a prefix stands for later declared ones."""
+    """Return the names of these nodes' parameters, and the prefixes of those declared later."""
     kinds = list(kinds)
     specs = (spec.name for kind in kinds for spec in kind.SPECS)
     return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
 
 
 def somebody_has(parameter: str) -> bool:
-    """Say whether any node of this package has the parameter, in any namespace."""
+    """Return whether any node of this package has the parameter, in any namespace."""
     endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
     return bool(owners(parameter)) or qos_overrides.known_in_any_namespace(parameter, endpoints)
 
 
 _WILDCARDS = {'*', '**'}
 Node = tuple[str, str]
-"""A node's full name, and its kind: the name that the node has if nothing renames it."""
+"""A node's full name and its kind."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """
-    Why a node would not start with a file.
+    One reason why a node would not start with a file.
 
-    :param text: a sentence that says the value, what is allowed, and what to do.
-    :param node: kind of the node that has the problem; empty: the problem is about a section.
-    :param section: the section that has the value; empty: the problem is about several values.
-    :param line: line of the key or section in the file; 0: the problem is about several lines.
+    :param text: a sentence with the value, the allowed values, and the next step.
+    :param node: kind of the node; empty: the problem is a section's.
+    :param section: the section with the value; empty: several values contradict each other.
+    :param line: line of the key or section in the file; 0: several lines are wrong.
     """
 
     text: str
@@ -187,12 +185,11 @@ class Problem:
 @dataclass
 class Verdict:
     """
-    The errors and warnings that the nodes would report.
+    The errors and warnings that the nodes would report about a file.
 
-    :ivar misses: sections that were meant for one of the nodes and match none, so that the nodes
-        would not start.
+    :ivar misses: sections meant for a node that they don't match; the nodes would not start.
     :ivar problems: other reasons why the nodes would not start.
-    :ivar warnings: sentences of which the nodes would only warn.
+    :ivar warnings: sentences that the nodes would only log as warnings.
     """
 
     misses: list[Problem] = field(default_factory=list)
@@ -206,12 +203,11 @@ def judge(
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verdict:
     """
-    Return the errors and warnings that the nodes would report about a file.
+    Return the errors and warnings that nodes would report about a file.
 
-    :param nodes: the nodes that will get the file: kinds (``capture``, ``inference`` …) by full
-        names.
-    :param on_top: by kind of node, values that win over the file's values, such as those of launch
-        arguments.
+    :param nodes: the nodes that will get the file: kind (``capture``, ``inference`` …) by full
+        name.
+    :param on_top: by kind of node, values that replace the file's, such as launch arguments.
     """
     verdict = Verdict()
     for problem in judge_sections(file, list(nodes.items())):
@@ -276,13 +272,12 @@ def component_values(
     file: ParameterYaml, node: str, kind: str, on_top: Mapping[str, Any]
 ) -> dict[str, Any]:
     """
-    Return the values for a component that doesn't get the file itself.
+    Return the values for a component, which doesn't get the file itself.
 
-    These are the file's values for the component, and *on_top*. Two sorts of values are left out:
-    parameters that a section for all nodes sets and only other nodes have, and parameters that the
-    chosen kind of camera or accelerator doesn't read. :func:`judge` has reported the latter with
-    their lines, which the node doesn't know. An empty list has no type in ROS, so it is passed as
-    a list with one empty string, which the node ignores.
+    They are the file's values for the component, replaced by *on_top*. Left out are other nodes'
+    parameters from sections for any name, and parameters that the chosen kind of camera or
+    accelerator doesn't read: :func:`judge` has reported these with their lines. An empty list has
+    no type in ROS, so it becomes a list with one empty string, which the node ignores.
     """
     own, values = node_kind(kind), file.values(node)
     others = {name for name in file.keys_for_any_name(node) if not declares(own, name)}
@@ -300,13 +295,13 @@ def expected_nodes(
     sections: Sequence[Section], namespaces: Sequence[str] | None
 ) -> dict[str, str]:
     """
-    Return the nodes that will get a file, for :func:`judge`.
+    Return the nodes that will get a file, as :func:`judge` takes them.
 
-    These are the nodes in the given namespaces. Without given namespaces these are the nodes that
-    the file names, or one node of each kind if it names none. A recorder or a GStreamer node is
-    included only if the file has a section for it, because the programs for cameras start neither.
+    They are the camera nodes of each namespace, or without *namespaces* the nodes that the file
+    names (one of each kind if it names none). A recorder or GStreamer node is added only if the
+    file has a section for it, because the programs for cameras start neither.
 
-    :param namespaces: the namespaces of all cameras; ``None``: the namespaces that the file names.
+    :param namespaces: the namespaces of all cameras; ``None``: unknown.
     """
     named = {name: nodes_named(name, sections) for name in NAMES}
     alone = ('recorder', 'gstreamer')
@@ -336,11 +331,11 @@ def expected_nodes(
 
 def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
-    Return why a node would not start with *values*: a parameter and a sentence per reason.
+    Return why a node would not start with *values*, as pairs of parameter and sentence.
 
-    The parameter is empty if the reason is about several parameters. Unknown keys are ignored.
+    The parameter is empty if several are the reason. Unknown keys are ignored.
 
-    :param values: start-up values by parameter; missing parameters have their defaults.
+    :param values: start values by parameter; a missing parameter has its default.
     """
     found: list[tuple[str, str]] = []
     taken: dict[str, Any] = {spec.name: spec.default for spec in kind.SPECS}
@@ -363,7 +358,7 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
-    """Return a sentence for each key that a section sets for all nodes and no node has."""
+    """Return a sentence for each key in a section for any name that none of our nodes has."""
     sentences, known = [], names_of(node_kinds().values())
     for key in dict.fromkeys(
         key for node in nodes for key in sorted(file.keys_for_any_name(node))
@@ -383,13 +378,13 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     return sentences
 
 
-# The functions below find sections that don't reach the node for which they are meant.
+# The functions below find sections that don't match the node that they were meant for.
 
 
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
-    """Return the errors in a file's sections; *among* lists the sections of all given files."""
+    """Return the errors of a file's sections; *among*: the sections of all files that are used."""
     among = among or [section for section, _ in file.sections]
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     refused: list[Problem] = []
@@ -417,9 +412,9 @@ def judge_sections(
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
     """
-    Say whether *name*, of a section, means this node: by the node's name or by its kind.
+    Return whether a section's last *name* means this node, by its own name or its kind.
 
-    The kind doesn't count if another section has the node's own name and matches the node.
+    The kind doesn't count if another section has the node's own name and matches.
     """
     own = last_name(node)
     return name == own or (
@@ -429,9 +424,9 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
     """
-    Say whether one camera's name is probably the other's, mistyped.
+    Return whether a camera's written namespace is probably a misspelling of the meant one.
 
-    If numbers or whole words differ, the names are those of different cameras.
+    Names with other numbers or whole words are those of other cameras.
     """
     one, other = '_'.join(written), '_'.join(meant)
     pairs = list(zip(one.split('_'), other.split('_'), strict=False))
@@ -444,7 +439,7 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Return the error of a section that matches no node but was meant for one; else ''."""
+    """Return the error of a section that was meant for a node but matches none; else ``''``."""
     shown = section.lstrip('/')
     literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:
@@ -466,5 +461,5 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
 
 
 def _names(section: str, node: str) -> bool:
-    """Say whether the section means this node alone: its last two parts have no wildcard."""
+    """Return whether a section matches the node, with no wildcard in its last two parts."""
     return section_matches(section, node) and not set(section.split('/')[-2:]) & _WILDCARDS

@@ -14,13 +14,12 @@
 # limitations under the License.
 
 """
-Read a parameter file: its values as rcl reads them, and on which line each key is.
+Read a parameter file: its values as rcl reads them, and the line of each key.
 
-The values come from rcl's own parser, the library of ``rcl_yaml_param_parser``, whose header is
-the same from Humble to Kilted. The parser keeps no line numbers, so a walk over PyYAML's events
-finds the lines. If the two find different parameters, ROS would start with other values than the
-file says, so such a file is refused. On a machine without ROS (where only ``zc_doctor`` runs) the
-values come from PyYAML.
+rcl's own parser (library ``rcl_yaml_param_parser``, same header from Humble to Kilted) reads the
+values. It keeps no line numbers, so a walk over PyYAML's events finds the lines. If both find
+different parameters, ROS would start with other values than the file shows, so the file is
+refused. Without ROS (where only ``zc_doctor`` runs), PyYAML reads the values.
 """
 
 from __future__ import annotations
@@ -49,11 +48,10 @@ class ParameterYaml:
     """
     The content of a parameter file.
 
-    :param where: the first words of messages about the file.
-    :param sections: the sections in their order: a later one wins over an earlier one.
-    :param lines: the line of each parameter by section and name; with an empty name, the line at
-        which the section begins.
-    :param by_rcl: whether the values were read by rcl.
+    :param where: how messages about the file begin.
+    :param sections: the sections in the file's order; a later one replaces values of earlier ones.
+    :param lines: lines by section and parameter; with an empty name, where the section begins.
+    :param by_rcl: whether rcl has read the values; else PyYAML has.
     """
 
     path: str
@@ -63,7 +61,7 @@ class ParameterYaml:
     by_rcl: bool = True
 
     def values(self, node: str) -> dict[str, Any]:
-        """Return the file's values for a node, by its full name."""
+        """Return the file's values for the node of this full name."""
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
@@ -80,12 +78,7 @@ class ParameterYaml:
 
 
 def section_matches(section: str, node: str) -> bool:
-    """
-    Say whether a section is for this node.
-
-    Wildcards are those of rcl: ``*`` stands for one part of a name, ``**`` for any number of
-    parts.
-    """
+    """Return whether a section matches a node; ``*``: one part of a name, ``**``: any number."""
     pattern = ''.join(
         '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
         for token in section.split('/')[1:]
@@ -94,7 +87,7 @@ def section_matches(section: str, node: str) -> bool:
 
 
 def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
-    """Return the values that a node gets; a later section wins, even over a more exact one."""
+    """Return the values that a node gets; a later section wins, even over a more specific one."""
     found: dict[str, Any] = {}
     for section, values in sections:
         if section_matches(section, node):
@@ -103,16 +96,15 @@ def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
 
 
 def last_name(section: str) -> str:
-    """Return the node's name in the full name of a node or section."""
+    """Return the last part of a full name."""
     return section.rpartition('/')[2]
 
 
 def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
     """
-    Return the full names of nodes called *name* that sections write out.
+    Return the full names of nodes called *name* that sections name exactly.
 
-    A section ``/**/SPACE/NAME`` counts as ``/SPACE/NAME``. Other sections with wildcards don't
-    count.
+    ``/**/SPACE/NAME`` counts as ``/SPACE/NAME``; other sections with wildcards don't count.
     """
     named = []
     for section, _ in sections:
@@ -178,7 +170,7 @@ _ERROR = _struct('rcutils_error_string_t', str=ctypes.c_char * 1024)
 
 @functools.cache
 def _rcl() -> ctypes.CDLL | None:
-    """Return rcl's parser; ``None``: there is no ROS."""
+    """Load rcl's parser; ``None``: this machine has no ROS."""
     try:
         library = ctypes.CDLL('librcl_yaml_param_parser.so')
     except OSError:
@@ -194,11 +186,7 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """
-    Return the value of rcl's variant as a Python object.
-
-    At most one of the variant's pointers is set. None is set for an empty list.
-    """
+    """Convert rcl's variant: one of its pointers is set, or for an empty list none."""
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
@@ -215,9 +203,9 @@ def _python(variant: Any) -> Any:
 
 def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
     """
-    Return the sections that rcl's parser reads from *raw*, or its error message.
+    Return the sections that rcl reads from *raw*, or its error message.
 
-    rcl reads a copy of the file, because the file may be a pipe, which can't be read twice.
+    rcl reads a copy, because the file may be a pipe, which can be read only once.
     """
     params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
     try:
@@ -243,7 +231,7 @@ def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
         library.rcl_yaml_node_struct_fini(params)
 
 
-# Below, PyYAML finds the line of each key, and errors are put in plain words.
+# Below, PyYAML finds the line of each key, and errors become plain words.
 
 _PLAIN_WORDS = (
     ('expected <block end>', 'its indentation does not match the lines above'),
@@ -288,7 +276,7 @@ def _section_name(name: str) -> str:
 
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
-    """Return the value that begins with *event*; :data:`_UNREADABLE`: rcl can't read it."""
+    """Read the value that begins with *event*; :data:`_UNREADABLE`: rcl can't read it."""
     if isinstance(event, yaml.SequenceStartEvent):
         items = []
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
@@ -311,9 +299,9 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Yield path, line and value of each key below *above*; ``None``: a key with keys below."""
+    """Yield path, line and value of each key below *above*; value ``None``: a key with subkeys."""
     while not isinstance(key := next(events), yaml.MappingEndEvent):
-        # mypy doesn't know that PyYAML's parser gives every event its place
+        # For mypy: PyYAML's parser gives each event its place.
         assert key.start_mark is not None
         keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
         if isinstance(key, yaml.ScalarEvent):
@@ -328,18 +316,16 @@ def _walk(
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     """
-    Return all uses of each key in a file; sections and names as in :class:`ParameterYaml`.
+    Return by section and name, as in :class:`ParameterYaml`, each line and value of a key.
 
-    A use is a line and the value that PyYAML reads there. The value is ``None`` where a section
-    begins, and for a name that has further names below it.
+    PyYAML reads the value. It is ``None`` where a section begins, and for a name with subkeys.
 
     :raises yaml.YAMLError: the file isn't YAML.
     """
     found: dict[_Key, list[tuple[int, Any]]] = {}
     events, begun = yaml.parse(raw, Loader=yaml.SafeLoader), 0
     for event in events:
-        # The whole file is one text or number. rcl would treat it as an empty file, so it is
-        # refused.
+        # The whole file is one text or number. Refuse it: rcl would treat it as empty.
         if isinstance(event, yaml.ScalarEvent):
             found['', event.value] = [(1, _UNREADABLE)]
         for keys, line, value in (
@@ -347,7 +333,7 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
         ):
             if KEY not in keys:
                 begun = line
-                # such as a key that only begins with KEY, which rcl would treat as KEY
+                # Such as a key that begins with KEY and goes on: rcl would treat it as KEY.
                 if value is not None:
                     found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
@@ -360,7 +346,7 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
 
 
 def _refusal(reason: str, sections: Mapping[str, int]) -> str:
-    """Put rcl's error about a file into plain words, with the line if it is known."""
+    """Return rcl's error in plain words, with the line if it is known."""
     problem, line = _in_plain_words(_RCL_LINE.sub('', reason)), _RCL_LINE.search(reason)
     odd = next((section for section in sections if not _NODE.fullmatch(section)), '')
     if line:
@@ -372,14 +358,14 @@ def _refusal(reason: str, sections: Mapping[str, int]) -> str:
 
 
 def _in_plain_words(problem: str) -> str:
-    """Put an error of PyYAML or rcl into plain words, without the parser's own terms."""
+    """Replace an error of PyYAML or rcl by plain words, without the parser's terms."""
     words = next((words for pattern, words in _PLAIN_WORDS if pattern in problem), problem)
     return re.sub("'?<stream end>'?", 'the end of the file', words)
 
 
 def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterYaml:
     """
-    Read a parameter file and check that rcl and PyYAML find the same parameters in it.
+    Read a parameter file; refuse it if rcl and PyYAML find different parameters.
 
     :param called: the file's name in messages.
     :raises ConfigError: the file can't be read, or is no parameter file for ROS.
