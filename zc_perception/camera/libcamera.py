@@ -14,20 +14,19 @@
 # limitations under the License.
 
 """
-The libcamera camera: each dma-buf that libcamera's pipeline handler allocates is a slot.
+The libcamera camera: each buffer that libcamera's pipeline handler allocates is a slot.
 
-A slot's request is queued again when its last lease is dropped.
+A slot's request is queued again when the slot's last lease is released.
 
-:class:`Requests` distributes completed requests to the cameras of this process, because the module
-has one manager for all cameras, with one file descriptor that becomes readable when a request is
-complete. From libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's words; in
-older versions (Debian 12 has 0.0.3) it returns a negative number. Controls are looked up by name,
-because two objects may stand for the same control.
+The module has one manager for all cameras. The manager's only file descriptor becomes readable
+when any camera completes a request, so :class:`Requests` passes each request to its camera. From
+libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's text; in older versions
+(Debian 12 has 0.0.3) it returns a negative number. Controls are looked up by name, because two
+Python objects may stand for the same control.
 
 Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp``
-is CLOCK_BOOTTIME. Tested against a module of our own with the interface of both
-(``test/doubles/libcamera_module.py``), not with libcamera itself, which needs hardware such as a
-Raspberry Pi.
+is CLOCK_BOOTTIME. Tested only with ``test/doubles/libcamera_module.py``, which has the interface
+of both versions; libcamera itself needs hardware such as a Raspberry Pi.
 """
 
 from __future__ import annotations
@@ -88,20 +87,21 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 RESERVE = 3
-"""Buffers that a pipeline handler needs queued, and one that is being handed over."""
+"""Slots that the camera needs itself: two queued buffers and one that is handed over."""
 _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -Dpycamera=enabled'
 
 
 def planes_of(buffer: Any) -> list[BorrowedMemory]:
-    """Return the planes of a FrameBuffer."""
+    """Return the file descriptor, offset and size of each plane of a libcamera FrameBuffer."""
     return [BorrowedMemory(plane.fd, plane.offset, plane.length) for plane in buffer.planes]
 
 
 def checked(what: str, result: Any) -> Any:
     """
-    Return *result* of a call, unless it is the error number of an older binding.
+    Return the *result* of a call to the bindings, unless it is an error number.
 
-    :raises CameraError: *result* is a negative number, by which an older binding reports an error.
+    :param what: what the call should do, for the message.
+    :raises CameraError: *result* is negative: libcamera before 0.1 reports errors this way.
     """
     if isinstance(result, int) and result < 0:
         raise error_of(what, OSError(-result, os.strerror(-result)))
@@ -109,12 +109,12 @@ def checked(what: str, result: Any) -> Any:
 
 
 def error_of(what: str, error: BaseException) -> CameraError:
-    """Return the CameraError for an exception that the module raised."""
+    """Return the CameraError for an *error* of the module when it should do *what*."""
     text = f'libcamera could not {what}: {error}'
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
     return CameraError(
-        f'{text}; try it with the program cam of libcamera-tools, and see its log '
+        f'{text}; try the camera with the program cam of libcamera-tools, and see its log '
         '(LIBCAMERA_LOG_LEVELS=*:DEBUG)'
     )
 
@@ -133,17 +133,15 @@ def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
 
 def choose_camera(names: Sequence[str], wanted: str) -> int:
     """
-    Find the camera that parameter ``libcamera_id`` means.
-
-    The parameter is a camera's id, a part of an id, or the camera's number; empty: the first
-    camera.
+    Return the index in *names* of the camera that parameter ``libcamera_id`` names.
 
     :param names: the ids of all cameras.
+    :param wanted: the parameter: an id, a part of an id, or an index; empty: the first camera.
     :raises CameraError: no camera matches, or several do.
     """
     if not names:
         step = (
-            'see that it is plugged in, and what cam -l says (a container needs '
+            'plug it in, and check that cam -l lists it (a container needs '
             '/dev/media* and /dev/video*)'
         )
         raise CameraError(f'libcamera found no camera; {step}')
@@ -157,7 +155,7 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
     if len(found) != 1:
         raise CameraError(
             f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: "
-            'name one, or its number'
+            'set libcamera_id to one of these, or to its number'
         )
     return names.index(found[0])
 
@@ -176,7 +174,7 @@ def import_libcamera() -> Any:
         ) from error
     if not hasattr(module, 'CameraManager'):
         raise ConfigError(
-            f"the module 'libcamera' at {getattr(module, '__file__', '?')} is something else; "
+            f"the module 'libcamera' at {getattr(module, '__file__', '?')} isn't libcamera's; "
             f'{_INSTALL}'
         )
     return module
@@ -186,9 +184,10 @@ class Mailbox:
     """
     The completed requests of one camera.
 
-    The hot path takes no lock, because a deque's operations are atomic.
+    No lock is needed for a request, because a deque's operations are atomic.
 
-    :param cookie: the upper bits of the cookie of each request of this camera.
+    :param cookie: the upper bits of the cookies of this camera's requests; the lower 16 bits are
+        the slot's index.
     """
 
     def __init__(self, cookie: int) -> None:
@@ -197,16 +196,16 @@ class Mailbox:
         self.wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def ring(self) -> None:
-        """Make :meth:`Requests.wait` for this mailbox return."""
+        """Wake the thread that waits in :meth:`Requests.wait` for this mailbox."""
         if not self.wake.closed:
             os.eventfd_write(self.wake.fileno(), 1)
 
 
 class Requests:
     """
-    Hands the manager's completed requests to the cameras of this process.
+    Passes the manager's completed requests to the cameras of this process.
 
-    The camera's thread that wakes up first fetches the requests of all cameras.
+    Each camera's thread waits. The thread that wakes up first fetches all cameras' requests.
     """
 
     _of_module: ClassVar[dict[int, Requests]] = {}
@@ -220,7 +219,7 @@ class Requests:
 
     @classmethod
     def shared(cls, module: Any) -> Requests:
-        """Return this process's object for the module's only camera manager."""
+        """Return this process's only instance, because the module has only one manager."""
         with cls._making:
             manager = module.CameraManager.singleton()
             found = cls._of_module.get(id(manager))
@@ -229,7 +228,7 @@ class Requests:
             return found
 
     def open(self) -> Mailbox:  # noqa: A003
-        """Open a camera's own mailbox."""
+        """Make the mailbox of a new camera."""
         with self._lock:
             box = Mailbox(self._next << 16)
             self._boxes[self._next] = box
@@ -237,14 +236,14 @@ class Requests:
             return box
 
     def close(self, box: Mailbox) -> None:
-        """Close a mailbox; requests that complete later for this mailbox are dropped."""
+        """Close a mailbox; its requests that complete later are dropped."""
         with self._lock:
             self._boxes.pop(box.cookie >> 16, None)
         box.wake.close()
 
     def wait(self, box: Mailbox, timeout_s: float) -> Any | None:
         """
-        Return the mailbox's oldest request.
+        Return the mailbox's oldest completed request.
 
         ``None``: no request came within *timeout_s*, or :meth:`Mailbox.ring` was called.
         """
@@ -267,7 +266,7 @@ class Requests:
 
 
 def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the module loads, and that the camera that the parameter file names exists."""
+    """Check that the module loads and the cameras that the parameter file names exist."""
     need = needs.camera('libcamera')
     if need is Need.UNUSED:
         yield skip('no camera in the parameter file uses libcamera')
@@ -291,7 +290,7 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def describe_libcamera() -> dict[str, Any]:
-    """Return the ids of libcamera's cameras; listing does not acquire a camera."""
+    """Return the module's file and version and the cameras' ids; no camera is acquired."""
     try:
         module = import_libcamera()
         manager = module.CameraManager.singleton()
@@ -301,30 +300,30 @@ def describe_libcamera() -> dict[str, Any]:
     except (RuntimeError, OSError) as error:
         return {'error': f'libcamera could not list its cameras: {error}'}
     version = ''
-    # versions before 0.1 raise TypeError when this attribute is read
+    # libcamera before 0.1 raises TypeError when this attribute is read.
     with contextlib.suppress(TypeError):
         version = str(manager.version)
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
 
 
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
-# After an unplugged camera has refused a request, its cancelled requests come within this time.
+# After an unplugged camera refuses a request, its cancelled requests come back within this time.
 _CANCELLED_WITHIN_S = 2.0
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
 
 class LibcameraCamera(Camera):
     """
-    NV12 frames of one camera of libcamera.
+    Takes NV12 frames from one camera of libcamera.
 
     :raises ConfigError: the bindings are missing, or the camera has no NV12 stream of the wanted
         size.
-    :raises CameraError: the camera isn't there, or another program uses it.
+    :raises CameraError: the camera isn't connected, or another program uses it.
     """
 
     PARAMETERS = (
         ParameterSpec('libcamera_id', '', ("the camera's id, a part of it, or its number. "
-                                           'Empty: the only camera.')),
+                                           'Empty: the first camera.')),
         PIPELINE_BUFFERS,
     )  # fmt: skip
     MEMORY = "libcamera's buffers"
@@ -409,7 +408,7 @@ class LibcameraCamera(Camera):
         self.width, self.height = int(stream.size.width), int(stream.size.height)
 
     def _describe(self) -> tuple[ImageLayout, Colorimetry]:
-        """Return the layout that all buffers share; CameraError: they differ."""
+        """Return the layout and colorimetry of all buffers; CameraError: the layouts differ."""
         if len(self._buffers) < RESERVE:
             raise CameraError(
                 f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least "
@@ -418,7 +417,7 @@ class LibcameraCamera(Camera):
         layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
         if len(layouts) != 1:
             raise CameraError(
-                f"camera '{self._camera.id}': its buffers are not alike; report the camera and "
+                f"camera '{self._camera.id}': its buffers differ in layout; report the camera and "
                 "libcamera's version"
             )
         return layouts.pop(), _colorimetry(self._configuration.color_space)
@@ -428,7 +427,7 @@ class LibcameraCamera(Camera):
         identities = [plane.identity() for plane in planes]
         shapes = pixel_format(NV12).planes
         if len(planes) == 1:
-            # All planes are in one buffer: chroma follows luma.
+            # libcamera describes both planes as one: chroma follows luma.
             luma = stride * self.height
             places = [
                 (0, planes[0].offset, luma),
@@ -459,9 +458,9 @@ class LibcameraCamera(Camera):
     @property
     def identity(self) -> str:
         """
-        The camera's id, which is the same after a reboot.
+        The camera's id, which stays the same after a reboot.
 
-        The id consists of positions on buses and names of sensors.
+        It consists of bus positions and sensor names.
         """
         return f'libcamera: {self._camera.id}'
 
@@ -470,7 +469,7 @@ class LibcameraCamera(Camera):
         return 'libcamera'
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints, where the pipeline handler decides stride and offsets."""
+        """Return the constraints; the pipeline handler alone decides strides and offsets."""
         size = (self.width, self.height)
         return BufferConstraints(
             'libcamera camera',
@@ -482,7 +481,7 @@ class LibcameraCamera(Camera):
         )
 
     def allocate(self, request: AllocationRequest) -> None:
-        """Make the pool of the buffers that libcamera allocated, whatever *request* says."""
+        """Make the pool of the buffers that libcamera has allocated; *request* has no effect."""
         waiting = list(self._buffers)
 
         def take() -> Buffers:
@@ -523,20 +522,20 @@ class LibcameraCamera(Camera):
         request = self._call(
             'make a request', partial(self._camera.create_request, self._box.cookie | index)
         )
-        if request is None:  # versions before 0.1 return None if they can't make a request
+        if request is None:  # libcamera before 0.1 returns None if it can't make a request
             raise CameraError(
-                f"camera '{self._camera.id}': libcamera made no request; release the camera "
-                'elsewhere and try again'
+                f"camera '{self._camera.id}': libcamera made no request; end other programs that "
+                'use the camera, and try again'
             )
         self._call('add a buffer to a request', lambda: request.add_buffer(self._stream, buffer))
         return request
 
     def _queue_again(self, slot: Slot) -> None:
         """
-        Queue the request again when the last lease is dropped.
+        Queue the slot's request again after the last lease is released.
 
-        The thread that drops the lease calls this. A failure must not reach the consumer of that
-        thread, so the camera's thread reports it.
+        The consumer's thread that releases the lease calls this. A failure must not reach the
+        consumer, so it is stored here, and the camera's thread raises it.
         """
         with self._queue_lock:
             if not self._streaming:
@@ -564,9 +563,9 @@ class LibcameraCamera(Camera):
 
     def capture(self) -> Frame | None:
         """
-        Return the next frame.
+        Return the next frame; ``None``: no frame came in time, or the frame was dropped.
 
-        :raises CameraLostError: the camera is gone or silent.
+        :raises CameraLostError: the camera was unplugged or gives no frames.
         """
         pool = self._pool
         if pool is None:
@@ -580,8 +579,8 @@ class LibcameraCamera(Camera):
         if self._stopped:
             return None
         if request is None:
-            # An unplugged camera refuses requests, too. A little later its earlier requests come
-            # back as cancelled, which shows that it was unplugged.
+            # Don't raise at once: an unplugged camera refuses requests, too, and soon afterwards
+            # its earlier requests come back as cancelled. Only these show that it was unplugged.
             if (
                 self._queue_error is not None
                 and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S
@@ -611,8 +610,8 @@ class LibcameraCamera(Camera):
         ):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
-                # The request was cancelled although nobody stopped the camera: the camera is gone.
-                # The slot is not queued again.
+                # The request was cancelled although the camera was not stopped: it was unplugged.
+                # Set _streaming first, so that discard() doesn't queue the request again.
                 with self._queue_lock:
                     self._streaming = False
                 pool.discard(slot)
@@ -656,7 +655,6 @@ class LibcameraCamera(Camera):
         self._box.ring()
 
     def close(self) -> None:
-        """Close the camera. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -676,7 +674,7 @@ class LibcameraCamera(Camera):
 
 
 def _timestamp(request: Any, buffer: Any) -> int | None:
-    """Return the time of exposure in CLOCK_BOOTTIME ns; ``None``: the handler doesn't give it."""
+    """Return the capture time in ns on CLOCK_BOOTTIME; ``None``: libcamera doesn't give it."""
     found = named(request.metadata, 'SensorTimestamp')
     if found is not None:
         return int(found[1])
@@ -684,7 +682,7 @@ def _timestamp(request: Any, buffer: Any) -> int | None:
 
 
 def _colorimetry(space: Any) -> Colorimetry:
-    """Return a stream's colorimetry; BT.601 limited range where the stream doesn't state one."""
+    """Return the colorimetry of libcamera's color space; by default BT.601, limited range."""
     encoding, span = str(getattr(space, 'ycbcrEncoding', '')), str(getattr(space, 'range', ''))
     matrix = next(
         (matrix for name, matrix in _MATRICES.items() if encoding.endswith(name)), Matrix.BT601
