@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-A thread that runs an engine on one frame after the other, and the jobs that it works on.
+A thread that runs an engine on one frame after the other, and that thread's jobs.
 
-The accelerator ``onnx`` uses this thread, and ``axruntime`` does for ``.axm`` models. The thread
+Accelerator ``onnx`` uses this thread, and ``axruntime`` uses it for ``.axm`` models. The thread
 reads each frame's buffer once, through the CPU mapping; the ledger counts that pass as ``tensor``.
-A :class:`WorkedJob` is shared by the job's owner and such a thread.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ from zc_perception.pixel.layout import ImageLayout
 
 
 class Result(Protocol):
-    """The outputs of one frame, in some memory."""
+    """The outputs of one frame, in the process's memory or in memory that a device writes."""
 
     @property
     def raw(self) -> Outputs:
-        """Return the outputs as heads take them."""
+        """Return the outputs for the heads."""
 
     def begin_reading(self) -> None:
         """Begin the CPU's access to the outputs' memory."""
@@ -66,12 +65,12 @@ class Result(Protocol):
 
 @dataclass
 class HostResult:
-    """Outputs in the process's own memory, which no device writes."""
+    """Outputs in the process's own memory, which the CPU can read at any time."""
 
     raw: Outputs
 
     def begin_reading(self) -> None:
-        """Do nothing: the memory can be read at any time."""
+        """Do nothing, because no device writes this memory."""
 
     end_reading = begin_reading
 
@@ -81,17 +80,16 @@ R = TypeVar('R', bound=Result)
 
 class WorkedJob(Generic[R]):
     """
-    A job that a thread works on.
+    A :class:`zc_perception.npu.accelerator.Job` that a worker thread carries out.
 
-    Its owner sees it as a :class:`zc_perception.npu.accelerator.Job`. The job keeps the frame
-    until the thread has read its pixels, and keeps the result until the owner ends the job. The
-    job counts as open until both the thread and the owner are done with it.
+    The job keeps the frame until the worker has read its pixels, and keeps the result until the
+    owner (the scheduler) ends the job. The job is over once both are done with it.
 
-    *In what order.* The thread calls :meth:`begin_reading`, :meth:`end_reading` and
-    :meth:`finish`; the owner :meth:`close` or :meth:`abandon`, at any time.
+    *Order of calls.* The worker calls :meth:`begin_reading`, :meth:`end_reading` and
+    :meth:`finish`; the owner calls :meth:`close` or :meth:`abandon`, at any time.
 
-    :param give_back: a function that gets the result back (``None``: there was none) when the job
-        is over; it is called once, on either thread.
+    :param give_back: gets the result back (``None``: there was none) when the job is over; called
+        once, on either thread.
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class WorkedJob(Generic[R]):
 
     @property
     def wanted(self) -> bool:
-        """Whether its owner still waits for the result."""
+        """Whether the owner still waits for the result."""
         return not self._owner_done
 
     def begin_reading(self) -> Frame | None:
@@ -121,7 +119,7 @@ class WorkedJob(Generic[R]):
             return self._frame
 
     def end_reading(self) -> None:
-        """Note that the frame's pixels aren't needed any more."""
+        """Forget the frame, because the worker has read its pixels."""
         with self._lock:
             self._frame, self._frame_is_read = None, False
             let_go = self._let_go
@@ -129,7 +127,7 @@ class WorkedJob(Generic[R]):
             let_go.signal()
 
     def finish(self, result: R | None, error: AcceleratorError | None = None) -> None:
-        """Note that the thread is done, and has either *result* or *error*."""
+        """Store the worker's *result*, and signal the fence with success or *error*."""
         with self._lock:
             self._worker_done = True
             over = self._owner_done
@@ -142,7 +140,7 @@ class WorkedJob(Generic[R]):
             self.fence.close()
 
     def outputs(self) -> Outputs:
-        """See :class:`Job`."""
+        """Return the outputs, see :meth:`Job.outputs`."""
         result = self._result
         if self._owner_done:
             raise AcceleratorError(
@@ -157,17 +155,17 @@ class WorkedJob(Generic[R]):
 
     def abandon(self) -> EventFence:
         """
-        Give the job up, see :class:`Job`.
+        Give the job up, see :meth:`Job.abandon`.
 
-        The returned fence signals, and the frame is free, as soon as the thread doesn't read it.
-        The job's place is free when the thread's queue has come to the job.
+        The returned fence signals as soon as the worker no longer reads the frame. The job's own
+        fence signals when the worker has finished the job, or skipped it in its queue.
         """
         let_go = EventFence()
         self._end(let_go)
         return let_go
 
     def close(self) -> None:
-        """See :class:`Job`."""
+        """Close the job, see :meth:`Job.close`."""
         self._end(None)
         self.fence.close()
 
@@ -186,12 +184,12 @@ class WorkedJob(Generic[R]):
         if ended:
             return
         if self._result_is_read and result is not None:
-            # the accelerator, and the result's memory with it, may be closed already
+            # the accelerator may be closed already, and the result's memory with it
             with contextlib.suppress(ValueError):
                 result.end_reading()
         if over:
             self._give_back(result)
-            # the thread may be about to signal the fence, and would find it closed
+            # The worker may not have signalled yet, and can't signal a closed fence.
             self.fence.signal()
             self.fence.close()
 
@@ -201,17 +199,15 @@ EngineJob = WorkedJob[HostResult]
 
 class Engine(ABC):
     """
-    Something that turns the planes of a frame, or of a part of it, into raw outputs.
+    A model that turns the planes of a frame, or of a part of a frame, into raw outputs.
 
-    One thread makes it, uses it and closes it.
+    One thread makes the engine, runs it and closes it.
     """
 
     @abstractmethod
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         """
-        Run the planes; block until the outputs are there.
-
-        The outputs belong to the caller.
+        Run the model on the planes; block until it has ended. The caller owns the outputs.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
         :raises AcceleratorError: the engine failed.
@@ -219,11 +215,7 @@ class Engine(ABC):
 
     @abstractmethod
     def geometry(self, width: int, height: int) -> Letterbox:
-        """
-        Return the geometry that maps the outputs to a frame of this size.
-
-        Any thread may call it.
-        """
+        """Return how the outputs map to a frame of this size. Any thread may call this."""
 
     def close(self) -> None:  # noqa: B027
         """Release the engine's resources."""
@@ -238,10 +230,10 @@ class TensorEngine(Engine):
 
     @abstractmethod
     def infer(self, tensor: NDArray[Any]) -> Outputs:
-        """Run the tensor. See :meth:`run`."""
+        """Run the model on the tensor, see :meth:`run`."""
 
     def infer_blank(self) -> Outputs:
-        """Return what the model yields for an input of zeros."""
+        """Return the model's outputs for an input of zeros."""
         return self.infer(np.zeros(self._input.shape, self._input.dtype))
 
     def geometry(self, width: int, height: int) -> Letterbox:
@@ -271,13 +263,13 @@ class EngineThread:
     """
     The owner of an engine and of the thread that creates, runs and closes that engine.
 
-    :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's
-    fence. The thread skips a job that was given up before it began.
+    :meth:`submit` only queues the frame. The thread maps the frame, runs the engine and signals
+    the job's fence. The thread skips a job that was given up before it began.
 
     :param name: the thread's name.
     :param ledger: counts the CPU's pass over each frame's pixels.
-    :param parts: which parts of a frame the engine runs on; ``None``: all of it at once.
-    :ivar engine: ``None`` before the first one is loaded.
+    :param parts: the parts of a frame that the engine runs on; ``None``: the whole frame at once.
+    :ivar engine: ``None`` until the first engine is loaded.
     """
 
     def __init__(self, name: str, ledger: CopyLedger, parts: Parts | None = None) -> None:
@@ -291,9 +283,9 @@ class EngineThread:
 
     def load(self, make: Callable[[], Engine], timeout_s: float) -> None:
         """
-        Let the thread close its engine, if it has one, and create another.
+        Replace the engine: the thread closes the old one and calls *make* for the new one.
 
-        :raises DeviceLostError: the engine was not created within *timeout_s*.
+        :raises DeviceLostError: *make* did not return within *timeout_s*.
         """
         answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
@@ -334,7 +326,7 @@ class EngineThread:
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
-        """The thread."""
+        """The only thread, as a tuple for :meth:`Accelerator.hot_threads`."""
         return (self._thread,)
 
     def silent_s(self) -> float:
@@ -358,7 +350,7 @@ class EngineThread:
 
     def _run(self, job: EngineJob) -> None:
         result, error = None, AcceleratorError('the accelerator was closed')
-        # None if the job was given up before it began: then skip it, to not delay the next job.
+        # None if the job was given up before it began; skip it, so that the next job starts now.
         frame = None if self._closing else job.begin_reading()
         if frame is not None:
             try:
@@ -371,7 +363,7 @@ class EngineThread:
             except AcceleratorError as failure:
                 error = type(failure)(str(failure))
             except Exception as failure:
-                # Only the text: the traceback would keep views of the frame's pixels alive.
+                # Keep only the text: the traceback would keep views of the frame's pixels alive.
                 error = AcceleratorError(f'{type(failure).__name__}: {failure}')
             self._began_ns = 0
         del frame
@@ -393,9 +385,7 @@ class EngineThread:
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """
-        End the thread; the thread closes its engine first.
-
-        A second call does nothing.
+        Let the thread close its engine and end; wait for it. A second call does nothing.
 
         :returns: whether the thread has ended; a thread that hangs keeps its engine and its jobs.
         """

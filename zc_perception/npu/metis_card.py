@@ -14,24 +14,22 @@
 # limitations under the License.
 
 """
-Read what Linux shows of this machine's Metis cards: their names, IOMMU and PCIe link.
+Find this machine's Metis cards; read their names, IOMMU and PCIe link from Linux.
 
-Both accelerators that use a card ask here, and so do diagnostics and ``zc_doctor``. Nothing here
-opens a card or talks to its driver: all of it is read from ``/dev`` and sysfs, each time anew.
-:class:`HostTree` says where these are, so that tests can have trees of their own.
+Accelerators, diagnostics and ``zc_doctor`` use this module. It doesn't open a card: each call
+reads ``/dev`` and sysfs again. Tests pass a :class:`HostTree` with other folders.
 
 * **Cards**: :func:`find_cards`, :func:`choose_card`. The shipped driver names a node after PCI
-  domain, bus and slot in hexadecimal, ``metis-0:1:0``, newer ones (1.6) with dashes,
-  ``metis-0-1-0``, or ``europa-0-1-0`` for the chip that comes next; a node's PCI device is
-  ``/sys/dev/char/MAJOR:MINOR/device``.
+  domain, bus and slot in hexadecimal: ``metis-0:1:0``, since version 1.6 ``metis-0-1-0``, and
+  ``europa-0-1-0`` for the next chip. A node's PCI device is ``/sys/dev/char/MAJOR:MINOR/device``.
 * **IOMMU**: :func:`read_iommu`. An IOMMU shows a card scattered pages as one range of addresses;
-  without one, buffers must be contiguous. Sources:
+  without an IOMMU, buffers must be contiguous. Sources:
   ``Documentation/ABI/testing/sysfs-kernel-iommu_groups`` (the type of a group's domain;
   ``identity`` passes addresses through), ``sysfs-bus-pci`` and ``sysfs-class-iommu`` (the device's
   links).
-* **PCIe link**: :func:`read_link`. A Metis wants 8 GT/s x4. Sources:
+* **PCIe link**: :func:`read_link`. A Metis needs 8 GT/s x4. Sources:
   ``Documentation/ABI/testing/sysfs-bus-pci`` (``current_link_speed``, ``max_link_width`` and so
-  on), the failure modes of the ZED X → Metis document for the advice.
+  on), and the failure modes of the ZED X → Metis document for the advice.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ CARD_CHECKS = (
     Check('metis.access', 'whether this user may open each card', f'{_CHECKS}:metis_access'),
     Check('metis.driver', "the driver's name and version", f'{_CHECKS}:metis_driver'),
     Check('metis.link', "speed and width of each card's PCIe link", f'{_CHECKS}:metis_link'),
-    Check('metis.iommu', "each card's IOMMU group and what it does", f'{_CHECKS}:metis_iommu'),
+    Check('metis.iommu', "each card's IOMMU group and its type", f'{_CHECKS}:metis_iommu'),
 )
 """The checks of every accelerator that uses a card."""
 _NODES = ('metis-*', 'europa-*')
@@ -78,7 +76,7 @@ _NAME = re.compile(
 )
 INDEX = re.compile(r'[0-9]{1,4}', re.ASCII)
 _GONE = b'\xff\xff'
-"""The vendor id that is read from a PCI device that doesn't answer any more."""
+"""The vendor id in the config file of a PCI device that no longer answers."""
 
 Place = tuple[int, int, int, int]
 """PCI domain, bus, slot and function."""
@@ -91,7 +89,7 @@ _WIDTH = re.compile(r'[0-9]{1,3}', re.ASCII)
 
 @dataclass(frozen=True)
 class MetisCard:
-    """One card: its device node, and its PCI address (empty if sysfs doesn't tell it)."""
+    """One card: its device node, and its PCI address (empty if sysfs doesn't show it)."""
 
     path: str
     pci_address: str = ''
@@ -103,7 +101,7 @@ class MetisCard:
 
     @property
     def place(self) -> Place | None:
-        """PCI domain, bus and slot, from the address or else the name; ``None``: unknown."""
+        """The place of the PCI address, or else of the node's name; ``None``: unknown."""
         return place_of(self.pci_address) or place_of(self.name)
 
     def __str__(self) -> str:
@@ -111,7 +109,7 @@ class MetisCard:
 
 
 def place_of(text: str) -> Place | None:
-    """Return domain, bus and slot of a PCI address or a node's name; ``None``: it is neither."""
+    """Return the place that a PCI address or a node's name means; ``None`` for other texts."""
     match = _PCI_ADDRESS.fullmatch(text)
     if match is not None:
         return int(match[1] or '0', 16), int(match[2], 16), int(match[3], 16), int(match[4])
@@ -120,7 +118,7 @@ def place_of(text: str) -> Place | None:
 
 
 def card_at(path: str, tree: HostTree = HOST) -> MetisCard:
-    """Return the card that belongs to a device node; the node need not exist."""
+    """Return the card of a device node; without an address if the node doesn't exist."""
     with suppress(OSError):
         status = os.stat(path)
         if stat.S_ISCHR(status.st_mode):
@@ -145,11 +143,7 @@ def _device_number(path: str) -> int:
 
 
 def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
-    """
-    Return all cards that have a device node, by PCI address.
-
-    A card with several nodes is listed once.
-    """
+    """Return all cards that have a device node, each once, sorted by PCI address."""
     found: dict[int, MetisCard] = {}
     for path in sorted(str(node) for pattern in _NODES for node in tree.dev.glob(pattern)):
         found.setdefault(_device_number(path), card_at(path, tree))
@@ -157,7 +151,7 @@ def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
 
 
 def driver_version(tree: HostTree = HOST) -> str:
-    """Return the Metis driver's version; empty if it isn't loaded or doesn't tell."""
+    """Return the Metis driver's version; empty if the driver isn't loaded or shows none."""
     with suppress(OSError):
         return (
             (tree.sysfs / 'class' / 'metis' / 'version')
@@ -168,7 +162,7 @@ def driver_version(tree: HostTree = HOST) -> str:
 
 
 def _on_pci(tree: HostTree) -> Iterator[tuple[str, str]]:
-    """Return PCI address and driver (empty: none) of each device of the vendor."""
+    """Yield PCI address and driver (empty: none) of each device of vendor Axelera."""
     with suppress(OSError):
         for device in sorted(tree.pci('').iterdir()):
             with suppress(OSError):
@@ -198,21 +192,20 @@ def _why_none(tree: HostTree) -> str:
 
 
 def found_cards(tree: HostTree = HOST) -> str:
-    """Describe the cards that were found, as the end of a sentence about a card that wasn't."""
+    """Return the end of a message about a missing card: the cards found, or why there is none."""
     cards = find_cards(tree)
     return 'found ' + ', '.join(map(str, cards)) if cards else _why_none(tree)
 
 
 def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
     """
-    Return the card that the value of parameter ``accelerator_device`` means.
+    Return the card that a value of parameter ``accelerator_device`` names.
 
     :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``,
         ``01:00.0``), a name (``metis-0:1:0``, ``metis-0-1-0``, ``0:1:0``, with leading zeros or
         without), an index into :func:`find_cards`; empty for the first card.
     :raises NoDeviceError: *wanted* is empty, and neither a device node nor PCI shows a card.
-    :raises AcceleratorError: there is no such card, or it can't be used; the message says which
-        cards there are.
+    :raises AcceleratorError: there is no such card; the message lists the cards.
     """
     if wanted.startswith('/'):
         return card_at(wanted, tree)
@@ -241,11 +234,7 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
 
 
 def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
-    """
-    Return whether the card is gone from the machine.
-
-    A card is gone if its node or its PCI device is missing, or the device doesn't answer.
-    """
+    """Return whether the card's node or PCI device is missing, or no longer answers."""
     if not os.path.exists(card.path):
         return True
     if not card.pci_address:
@@ -261,11 +250,11 @@ def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
 @dataclass(frozen=True)
 class Iommu:
     """
-    What the kernel shows of the IOMMU in front of a PCI device.
+    The IOMMU in front of a PCI device.
 
     :param translates: whether the device sees scattered pages as one range of addresses; ``None``:
         unknown.
-    :param text: the same, worded as a part of a sentence.
+    :param text: the same in words, as a part of a message.
     :param group: the number of the device's IOMMU group; empty: the device is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
     :param unit: the IOMMU's own name.
@@ -282,18 +271,17 @@ class Iommu:
         """
         Whether the device can only use physically contiguous buffers.
 
-        ``False`` if nothing is known: then each buffer's import shows whether it works.
+        ``False`` if the IOMMU is unknown: then each import tries whether the device can use the
+        buffer.
         """
         return self.translates is False
 
 
 def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
     """
-    Return the current state of the IOMMU in front of a PCI device.
+    Return the current state of the IOMMU in front of a PCI device; raise no error.
 
-    Never raises.
-
-    :param address: ``0000:01:00.0``; empty when it isn't known.
+    :param address: such as ``0000:01:00.0``; empty: unknown.
     """
     device = tree.pci(address)
     if not address or not device.is_dir():
@@ -339,19 +327,19 @@ def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """Speed in GT/s and number of lanes; ``None``: the kernel doesn't know it."""
+    """Speed in GT/s and number of lanes; ``None``: unknown."""
 
     gts: float | None = None
     width: int | None = None
 
     @property
     def known(self) -> bool:
-        """Whether both are known."""
+        """Whether speed and width are known."""
         return self.gts is not None and self.width is not None
 
     @property
     def enough(self) -> bool:
-        """Whether both are known and at least what the card needs."""
+        """Whether speed and width are known and at least 8 GT/s x4, as the card needs."""
         return (
             self.gts is not None
             and self.width is not None
@@ -387,9 +375,9 @@ class PcieLink:
 
     def diagnosis(self) -> str:
         """
-        Return one sentence about the link; empty if the link is known to be good.
+        Return what is wrong with the link, and the advice; empty if the link is fast enough.
 
-        A link that can't be read does not count as good.
+        A link that can't be read gets a text too.
         """
         if self.problem:
             return f"the card's PCIe link can't be read ({self.problem}); {CHECK}"
@@ -435,11 +423,9 @@ def _rate(device: Path, which: str) -> LinkRate:
 
 def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
     """
-    Return the link of a PCI device.
+    Return the link of a PCI device; raise no error, but set ``problem`` if it can't be read.
 
-    This function never raises: ``problem`` says what can't be read.
-
-    :param address: ``0000:01:00.0``; empty when it isn't known.
+    :param address: such as ``0000:01:00.0``; empty: unknown.
     """
     if not address:
         return PcieLink(address, problem='its PCI address is unknown')
@@ -470,7 +456,7 @@ _UDEV = 'KERNEL=="metis-*", GROUP="video", MODE="0660"'
 
 
 def _take_a_card() -> tuple[str, ...]:
-    """Return the accelerators that use a card."""
+    """Return the names of the accelerators that use a card."""
     return tuple(ACCELERATORS.declared.readers[CARD.name])
 
 
@@ -487,7 +473,7 @@ def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
 
 
 def card_need(needs: Needs) -> Need:
-    """Return how much a Metis card is needed, by whichever accelerator."""
+    """Return whether the parameter file needs a Metis card, for any accelerator."""
     return needs.accelerator(*_take_a_card())
 
 
@@ -497,8 +483,7 @@ def of_each_card(
     """
     Make a check of ``zc_doctor`` that calls *look* for each card.
 
-    Without a card the check is skipped, because :func:`metis_cards` already reports the missing
-    card.
+    Without a card the check is skipped, because :func:`metis_cards` reports the missing card.
     """
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
@@ -516,7 +501,7 @@ def of_each_card(
 
 
 def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report each card with a node, or why there is none; check the parameter file's card too."""
+    """Report each card that has a node, and check the cards that the parameter file names."""
     need, cards = card_need(needs), find_cards(system.host)
     if need is Need.UNUSED:
         yield skip(_UNUSED, nodes=[card.path for card in cards])
@@ -572,7 +557,7 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
 
 @of_each_card
 def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Report name and version of the card's kernel module, as far as the module tells them."""
+    """Report name and version of the card's kernel module, as far as sysfs shows them."""
     folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
     if not folder.exists():
         return skip('sysfs does not show its driver', card.name)
@@ -581,7 +566,7 @@ def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
     version = system.read('sys/module', name, 'version')
     text = f"driver '{driver}'"
     text += f', module {name}' if name != driver else ''
-    text += f' {version}' if version else ', which tells no version'
+    text += f' {version}' if version else ', whose version is unknown'
     return ok(text, card.name, driver=driver, module=name, version=version)
 
 
@@ -591,7 +576,7 @@ def _rate_figures(rate: LinkRate) -> dict[str, object]:
 
 @of_each_card
 def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Report whether the PCIe link runs at 8 GT/s x4, or what is wrong with the link."""
+    """Check that the card's PCIe link runs at 8 GT/s x4 or faster."""
     link = read_link(card.pci_address, system.host)
     figures = {
         'now': _rate_figures(link.now),
@@ -602,7 +587,7 @@ def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
     if not trouble:
         return ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
     found, _, advice = trouble.partition('; ')
-    # A link that can't be read, as in virtual machines, is no error: it may be good.
+    # Only warn about a link that can't be read, as in virtual machines: it may be fast enough.
     status = Status.WARN if link.problem else card_need(needs).missing
     return Finding(status, found, advice, card.name, figures)
 
@@ -618,7 +603,7 @@ def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
         )
     if iommu.translates is None:
         return skip(
-            f'{iommu.text}; the import of each buffer tells whether the card can use it',
+            f'{iommu.text}; the import of each buffer shows whether the card can use it',
             card.name,
             **figures,
         )

@@ -16,13 +16,10 @@
 """
 Run frames on an accelerator, and hand the results over in frame order.
 
-The scheduler keeps several frames in flight, up to a limit, so that the accelerator stays busy. It
-also opens a lost device again.
-
 Read :class:`Scheduler` first. The other classes here are its parts: :class:`InFlight` is a frame
-on the device, :class:`SchedulerStatistics` is what it counts, ``_LatePlaces`` remembers the jobs
-that were given up, ``_CallQueue`` holds the calls that other threads want done. How a lost device
-is opened again is described in :mod:`zc_perception.npu.recovering_device`.
+on the device, :class:`SchedulerStatistics` has the counters, ``_LatePlaces`` counts the jobs that
+were given up and still run, ``_CallQueue`` holds calls that other threads request.
+:mod:`zc_perception.npu.recovering_device` describes how a lost device is opened again.
 """
 
 from __future__ import annotations
@@ -60,11 +57,10 @@ class InFlight:
     """
     One submitted frame.
 
-    Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until the scheduler has seen that
-    the job's fence signalled.
+    Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until the scheduler has seen the
+    signal of the job's fence.
 
-    :param submitted_ns: the time after its buffers were imported and just before the job was
-        submitted.
+    :param submitted_ns: the time just before the job was submitted, after the import.
     """
 
     frame: Frame
@@ -90,7 +86,7 @@ class SchedulerStatistics:
         wins); not among ``taken``.
     :param refused_disabled: frames released unused because detection was switched off.
     :param refused_recovering: frames that came while the device was lost.
-    :param refused_device: frames whose buffers the device did not import, or whose job it refused.
+    :param refused_device: frames whose buffers or job the device refused.
     :param submitted: jobs that the device accepted.
     :param completed: jobs whose result was handed over.
     :param timed_out: jobs whose result did not come in time.
@@ -99,10 +95,10 @@ class SchedulerStatistics:
     :param in_flight: jobs submitted and not finished.
     :param losses: how often the device was lost.
     :param recovered: how often a lost device was opened again.
-    :param imports: how often buffers were imported, by all devices since the start.
-    :param trial_imports: trial imports, by all devices since the start.
+    :param imports: imports of frames' buffers since the start, by all devices.
+    :param trial_imports: trial imports since the start, by all devices.
     :param busy_ns: nanoseconds in which the device had at least one job.
-    :param at_ns: when these figures were taken, CLOCK_MONOTONIC.
+    :param at_ns: the time of this copy of the counters, CLOCK_MONOTONIC.
     """
 
     taken: int = 0
@@ -124,7 +120,7 @@ class SchedulerStatistics:
 
     @property
     def lost(self) -> int:
-        """Frames that were wanted and ended without a result; ``dropped`` is not included."""
+        """The number of frames that failed or came while the device was lost."""
         return self.refused_recovering + self.refused_device + self.timed_out + self.failed
 
     def utilisation_since(self, earlier: SchedulerStatistics) -> float:
@@ -141,24 +137,24 @@ class Scheduler:
     ``on_result`` and ``on_error``, closes jobs, releases frames, and opens a lost device again. It
     waits in one poll(2) for new frames, for the fences of all jobs and for calls of other threads.
     Other threads may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune`
-    and :meth:`stop`; the thread ``inference`` carries out what these ask of the accelerator
-    between two frames.
+    and :meth:`stop`; the calls to the accelerator that they need are made by the thread
+    ``inference``, between two frames.
 
-    *Who owns what.* The queue belongs to the subscription. A frame that was taken belongs to the
+    *Ownership.* The queue belongs to the subscription. A frame that was taken belongs to the
     scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. The code
     that made the accelerator closes :attr:`accelerator` after :meth:`stop`.
 
-    *What a failure costs.* If a job is late, fails, or its callback raises, only that job's frame
-    is lost; the thread goes on. A job that was given up still counts as a job on the device, and
-    its fence keeps the frame's slot from reuse, until the device has ended the job. A lost device
+    *Failures.* If a job is late, fails, or its callback raises, only that job's frame is lost; the
+    thread goes on. Until the device has ended a job that was given up, the job takes a place on
+    the device, and its fence keeps the frame's slot from reuse. A lost device
     (:class:`DeviceLostError` from any call or job, or several timeouts in a row) fails all jobs in
-    flight: the scheduler closes the accelerator, and *reopen* opens it anew after 0.1 s, 0.2 s … 5
-    s, until it yields results again. Frames that come meanwhile are released and counted; with
+    flight: the scheduler closes the accelerator, and *reopen* opens it again after 0.1 s, 0.2 s …
+    5 s, until it yields results. Frames that come meanwhile are released and counted; with
     *keep_all* they wait in the queue.
 
     :param queue: the frames to run; if its depth is 1, a new frame replaces the one that waits.
-    :param in_flight: how many jobs are submitted before the first of them is done; limited to what
-        the accelerator takes.
+    :param in_flight: the number of jobs submitted before the first of them is done; limited to
+        the accelerator's ``max_in_flight``.
     :param timeout_s: seconds after which a job without a result is given up.
     :param reopen: opens the accelerator with its model again; ``None``: a lost device stays lost,
         and each frame fails.
@@ -232,17 +228,13 @@ class Scheduler:
         """
         Return the number of frames taken from the queue and not finished.
 
-        To wait until all frames are done, first wait until the queue is empty, then until this is
-        0: a frame never goes back into the queue.
+        To wait for all frames, wait until the queue is empty, and then until this is 0; frames
+        never go back into the queue.
         """
         return len(self._jobs) + self._handling
 
     def statistics(self) -> SchedulerStatistics:
-        """
-        Return a copy of the counters.
-
-        Any thread.
-        """
+        """Return a copy of the counters. Any thread may call this."""
         now, busy_since, device = time.monotonic_ns(), self._busy_since_ns, self._device
         return replace(
             self._counts,
@@ -262,16 +254,14 @@ class Scheduler:
 
     def stop(self) -> bool:
         """
-        Stop the thread.
+        Stop the thread; idempotent.
 
-        Idempotent.
+        This call waits for the jobs in flight as long as their timeout, but not much longer than
+        1 s. Frames in the queue stay there; the queue's owner releases them.
 
-        This call waits for the jobs in flight, at most their timeout plus one second. Frames in
-        the queue stay there; the queue's owner releases them.
-
-        :returns: whether the thread has ended. ``False``: a call of the accelerator has not
-            returned, so the caller must not close the accelerator; the thread closes it if that
-            call returns.
+        :returns: whether the thread has ended. ``False``: the thread hangs in a call of the
+            accelerator. Then the caller must not close the accelerator; the thread closes it if
+            that call returns.
         """
         self._stop = True
         self._awake()
@@ -288,12 +278,13 @@ class Scheduler:
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
         """
-        Let the scheduler's thread do :meth:`Accelerator.trial_import` between two frames.
+        Call :meth:`Accelerator.trial_import` on the scheduler's thread, between two frames.
 
-        Another thread calls this. While the device is lost, this call does nothing: the reopened
+        Other threads call this. While the device is lost, this call does nothing: the reopened
         device imports each buffer with its first frame.
 
-        :raises AcceleratorError: the accelerator can't import them, or stayed busy for too long.
+        :raises AcceleratorError: the accelerator can't import the buffers, or was busy for too
+            long.
         """
 
         def attempt() -> Callable[[], None] | None:
@@ -318,13 +309,10 @@ class Scheduler:
 
     def tune(self, values: Mapping[str, Any]) -> None:
         """
-        Apply, between two frames, values of parameters that may change at run time.
+        Apply new values of parameters, between two frames; jobs in flight keep their deadline.
 
-        Jobs in flight keep their deadline.
-
-        :param values: the node's parameters, by name.
-
-        :raises AcceleratorError: the accelerator stayed busy for too long.
+        :param values: all parameters of the node, by name.
+        :raises AcceleratorError: the accelerator was busy for too long.
         """
 
         def change() -> None:
@@ -344,7 +332,7 @@ class Scheduler:
                 os.eventfd_write(self._wake.fileno(), 1)
 
     def _undo(self, undo: Callable[[], None], accelerator: Accelerator) -> None:
-        # Only the device that made the import can release it, not one opened meanwhile.
+        # Only the device that made the import can release it, not a device opened since then.
         if self._device.accelerator is accelerator and not self._device.state.recovering:
             undo()
 
@@ -411,11 +399,11 @@ class Scheduler:
 
     def _has_room(self) -> bool:
         """
-        Return whether the device takes another job.
+        Return whether the device can take another job.
 
         A job that was given up takes a place on the device until the device has ended it. With
-        *keep_all* such a job counts like any other, because a frame submitted behind it would be
-        late too.
+        *keep_all* it also counts as one of the jobs in flight, because a frame submitted behind it
+        would be late too.
         """
         jobs, late = len(self._jobs), len(self._late.fences)
         if not late:
@@ -428,8 +416,8 @@ class Scheduler:
         self._most = min(self._wanted, max(1, self._device.capabilities.max_in_flight))
 
     def _tidy(self) -> None:
-        # While no frames come, only this call releases imports. A camera that starts again may
-        # need the memory of its old buffers.
+        # While no frames come, only this call releases imports. A camera that restarts may need
+        # the memory of its old buffers.
         if not self._device.recovering:
             try:
                 self._device.accelerator.tidy()
@@ -441,7 +429,7 @@ class Scheduler:
         """
         Wait until a frame can be taken, a job is done or late, or another thread calls.
 
-        :param take: whether the device has room for a frame.
+        :param take: whether to take frames while the device has room.
         """
         poller = self._poller
         recovering = self._device.recovering
@@ -487,8 +475,8 @@ class Scheduler:
         if self._device.replaceable:
             self._lose(hanging)
         else:
-            # A device that can't be opened again never counts as lost: it is offered each frame,
-            # and accepts or refuses it.
+            # A device that can't be opened again never counts as lost. Forget its late jobs, so
+            # that it gets the next frames and accepts or refuses them.
             self._late.clear()
 
     def _stop_waiting(self, entry: InFlight) -> None:
@@ -566,8 +554,7 @@ class Scheduler:
             self._hang_watch.start()
             if self._device.state.attempt:
                 self._device.proved()
-        # Closing the job and releasing the frame are two separate steps: if one raises, the other
-        # still runs, and the thread goes on.
+        # Each step has a try of its own: if one raises, the others still run.
         try:
             entry.job.close()
         except Exception as error:
@@ -583,8 +570,8 @@ class Scheduler:
         """
         Give up a job whose result did not come in time.
 
-        The device may still read the frame, so the job's fence goes to the frame's lease, and the
-        slot is not reused before the fence signals.
+        The device may still read the frame. So the frame's lease gets the job's fence, and the
+        slot is not reused before that fence signals.
         """
         self._stop_waiting(entry)
         hanging = self._count_late(entry)
@@ -601,7 +588,7 @@ class Scheduler:
 
     def _count_late(self, entry: InFlight) -> str:
         """
-        Count a late job, whether the driver or this thread noticed that it is late.
+        Count a late job; the driver or this thread has noticed that it is late.
 
         :returns: the reason if the device hangs and so counts as lost; otherwise an empty text.
         """
@@ -613,7 +600,7 @@ class Scheduler:
         return hanging if may_lose else ''
 
     def _lose(self, reason: str) -> None:
-        """Fail every job in flight, close the accelerator, and note when to open it again."""
+        """Fail every job in flight, close the accelerator, and plan when to open it again."""
         while self._jobs:
             entry = self._jobs[0]
             self._stop_waiting(entry)
@@ -631,7 +618,7 @@ class Scheduler:
 
     def _report(self, frame: Frame, error: Exception, entry: InFlight | None = None) -> None:
         self.failing = entry
-        # on_error may raise anything; the frame is counted already
+        # on_error may raise anything; its error must not end the thread
         with contextlib.suppress(Exception):
             self._on_error(frame, error)
         self.failing = None
@@ -640,8 +627,8 @@ class Scheduler:
         """
         Release a frame.
 
-        If a callback has kept a view of its pixels, the release is refused, and the frame's
-        finalizer takes it back later.
+        If a callback has kept a view of the pixels, the release fails; then the frame's finalizer
+        releases the frame later.
         """
         try:
             frame.release(fence)
@@ -652,13 +639,13 @@ class Scheduler:
 
 class _LatePlaces:
     """
-    Count the device's job places that are taken by jobs that were given up.
+    Count the places on the device that jobs occupy after they were given up.
 
-    The device hasn't ended these jobs yet. A place is free again when the job's fence has
-    signalled. By then the frame's lease owns that fence, and may close it at any time: so this
-    class polls a duplicate of its descriptor. The scheduler's thread uses it.
+    A place is free again when the job's fence has signalled. The frame's lease owns that fence and
+    may close it at any time; so this class polls a duplicate of its descriptor. Only the
+    scheduler's thread uses this class.
 
-    :param poller: where the duplicates are registered; the thread that polls it hands events to
+    :param poller: the duplicates are registered here; the scheduler passes their events to
         :meth:`ended`.
     """
 
@@ -670,14 +657,14 @@ class _LatePlaces:
 
     def give_up(self, job: Job, timeout_s: float) -> Fence:
         """
-        Abandon a job, and count its place as taken until the device is done with it.
+        Abandon a job, and count its place as taken until the device has ended the job.
 
-        :param timeout_s: seconds for which the frame is kept if the job can't be abandoned.
+        :param timeout_s: seconds until the returned fence signals if the job can't be abandoned.
         :returns: the fence that the frame's slot waits for; the caller owns it.
         """
         place = None
-        # If no descriptor is free, this place is not counted; then the accelerator refuses the
-        # next job if it has no room.
+        # If no descriptor is free, this place is not counted. Then the accelerator itself refuses
+        # the next job if it has no room.
         with contextlib.suppress(OSError, ValueError):
             place = OwnedFd(os.dup(job.fence.fileno()))
         try:
@@ -685,8 +672,8 @@ class _LatePlaces:
         except Exception:
             if place is not None:
                 place.close()
-            # Nothing will signal when the device is done with the frame: assume that it is after
-            # one more timeout.
+            # No fence will signal when the device has stopped reading the frame: assume that it
+            # stops within one more timeout.
             with contextlib.suppress(Exception):
                 job.close()
             return DeadlineFence(timeout_s)
@@ -707,11 +694,7 @@ class _LatePlaces:
         return True
 
     def keep(self, fence: Fence) -> None:
-        """
-        Keep a fence that no lease has taken.
-
-        If it were closed too early, it would never signal.
-        """
+        """Keep a fence that no lease has taken, because a closed fence would never signal."""
         self._kept.append(fence)
 
     def _close_kept(self, over: Callable[[Fence], bool]) -> None:
@@ -721,14 +704,14 @@ class _LatePlaces:
                 fence.close()
 
     def clear(self) -> None:
-        """Forget all places: their device is gone, or they are no longer needed."""
+        """Count all places as free: the device is closed, or the scheduler ends."""
         for fd in list(self.fences):
             self.ended(fd)
         self._close_kept(lambda fence: True)
 
 
 class _CallQueue:
-    """A queue of calls that other threads ask the scheduler's thread to make."""
+    """The calls that other threads want the scheduler's thread to make."""
 
     def __init__(self) -> None:
         #: The calls that wait; other classes only read this.
@@ -738,11 +721,10 @@ class _CallQueue:
 
     def run(self, function: Callable[[], T], wake: Callable[[], None], timeout_s: float) -> T:
         """
-        Let the scheduler's thread run *function*; return or raise what it returns or raises.
+        Run *function* on the scheduler's thread; return its result or raise its error.
 
-        :param wake: a function that wakes the scheduler's thread.
-        :raises AcceleratorError: the call was not made within *timeout_s*, or the thread has
-            ended.
+        :param wake: wakes the scheduler's thread.
+        :raises AcceleratorError: the call did not end within *timeout_s*, or the thread has ended.
         """
         answer: Future[T] = Future()
         with self._lock:
@@ -756,9 +738,9 @@ class _CallQueue:
         return answer.result()
 
     def work_off(self) -> None:
-        """Run the waiting calls."""
+        """Run the waiting calls. The scheduler's thread calls this."""
         while self.waiting:
-            # another thread has just taken the last call to refuse it
+            # the queue is empty if another thread has just taken the last call to refuse it
             with contextlib.suppress(IndexError):
                 answer, function = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
@@ -772,7 +754,7 @@ class _CallQueue:
         with self._lock:
             self._refusal = f'the accelerator is not available: {reason}'
         while self.waiting:
-            # the scheduler's thread has just taken the last call
+            # the queue is empty if the scheduler's thread has just taken the last call
             with contextlib.suppress(IndexError):
                 answer, _ = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():

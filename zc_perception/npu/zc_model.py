@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-``zc_model``: print a model file's inputs and outputs, the head for them, and whether it runs.
+``zc_model``: print a model file's inputs, outputs and head, and whether the model runs.
 
-It also writes a manifest to start from. No ROS.
+The program also prints a manifest to start from. It needs no ROS.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def _parser() -> OptionParser:
     parser = OptionParser(
         'zc_model',
         (
-            'Prints what a model says of itself and how it is understood, tries it on a blank '
-            'picture, and prints a model.yaml to start from.'
+            "Prints a model's metadata, inputs and outputs, runs it once on a blank picture, and "
+            'prints a model.yaml to start from.'
         ),
         ['zc_model yolo11n.onnx', 'zc_model yolo11n_axelera_model/', 'zc_model road'],
         usage='[options] MODEL',
-        after='Exit code: 0, or 2 if it cannot be used, with the reason.',
+        after='Exit code: 0, or 2 if the model cannot be used; then the reason is printed.',
     )
     parser.main.add_argument(
         'model', metavar='MODEL', help='an ONNX file, a folder, a model.yaml or a shipped model'
     )
     parser.main.add_argument(
-        '--accelerator', default='auto', help='auto (default), or the name of one'
+        '--accelerator', default='auto', help="auto (default), or an accelerator's name"
     )
     return parser
 
