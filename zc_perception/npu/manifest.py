@@ -16,13 +16,13 @@
 """
 Read ``model.yaml``: a model's input, its outputs, and how to decode the outputs.
 
-Read :class:`ModelManifest` first: :func:`load_manifest` returns one for a file. One table,
+Read :class:`ModelManifest` first; :func:`load_manifest` makes one from a file. One table,
 :func:`manifest_table`, lists the file's keys with their rules (:mod:`zc_perception.rules`).
-:func:`load_manifest` checks a file by this table, and ``models/model.schema.json``, which editors
-use, is generated from it. The accelerator that runs an engine declares the keys and rules of that
-engine alone (:class:`EngineRules`). A head declares its own options. Rules on several keys
-together are checked in ``_manifest``, which makes a manifest of a variant's values.
-:func:`check_head` tests before the first frame whether the head can decode the model's outputs.
+:func:`load_manifest` checks a file by this table. ``models/model.schema.json``, which editors use,
+is generated from it. An accelerator declares the keys and rules that only its engines have
+(:class:`EngineRules`), and a head declares its own options. ``_manifest`` checks rules on several
+keys together. :func:`check_head` checks before the first frame that the head can decode the
+model's outputs.
 """
 
 from __future__ import annotations
@@ -70,17 +70,16 @@ Values = Mapping[str, Any]
 
 class EngineRules:
     """
-    The rules of an engine; this base class allows any input, any outputs, with or without a file.
+    An engine's rules for manifests.
 
-    Derive a class for an engine that has rules of its own.
+    This base class allows any input and any outputs. Derive a class for an engine with more rules.
 
     :param name: the value of key ``engine``.
-    :param file: a short description of what the manifest's key ``file`` names.
+    :param file: a short description of the file that the manifest's key ``file`` names.
     :param files: patterns of file names: the engine runs such model files without a manifest.
     :param needs_file: whether a manifest must have the key ``file``; ``False``: the key is
         ignored; ``None``: it may be left out.
-    :param takes_frames: whether it can run on a frame as it is, at the frame's size (``resize:
-        none``).
+    :param takes_frames: whether the engine can run on frames at their own size (``resize: none``).
     :param keys: the manifest's keys that only this engine has. A variant doesn't inherit them;
         their values are in ``ModelManifest.own``.
     """
@@ -100,14 +99,12 @@ class EngineRules:
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
         """
-        Return the input's width and height if something other than the manifest tells them.
+        Return the input's width and height, if the manifest need not give them.
 
-        ``None``: the manifest itself must give both.
-
-        :param given: the keys that ``input`` has in the manifest; each value is already checked by
-            itself.
+        :param given: the manifest's values below key ``input``; each was already checked alone.
         :param file: the model's file; ``None`` if there is none.
-        :param place: where the key ``input`` stands, for messages.
+        :param place: the place of key ``input``, for messages.
+        :returns: (0, 0): the frame's own size; ``None``: the manifest must give both.
         :raises ConfigError: the engine takes no such input, or the file contradicts the manifest.
         """
         if given.get('resize') != 'none':
@@ -120,18 +117,17 @@ class EngineRules:
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
         """
-        Check the entries of key ``outputs``; ``None``: the manifest has no such key.
+        Check that each entry of key ``outputs`` has the keys that the engine needs.
 
-        Each entry has already been checked by itself.
-
-        :raises ConfigError: an entry lacks something that the engine needs.
+        :param outputs: the entries, each already checked alone; ``None``: there is no such key.
+        :raises ConfigError: an entry lacks a key.
         """
 
     def check_tensors(self, tensors: Sequence[Any], place: Place) -> None:
         """
-        Check the tensors that were made of the key ``outputs``.
+        Check the outputs' sizes and places together.
 
-        :param tensors: each a :class:`~zc_perception.npu.manifest.TensorSpec`.
+        :param tensors: a :class:`~zc_perception.npu.manifest.TensorSpec` for each output.
         :raises ConfigError: the engine can't yield such tensors.
         """
 
@@ -141,16 +137,16 @@ DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 _INPUT_TYPES = ('float32', 'float16', 'uint8', 'int8')
 _LARGEST_SIDE = 1 << 14
 _INT32 = (-(1 << 31), (1 << 31) - 1)
-# YAML 1.1, which PyYAML follows, wants a number with an exponent to have a dot, and a sign in the
-# exponent: it reads 1e-1 as a text.
+# PyYAML follows YAML 1.1, where a number with an exponent needs a dot, and a sign in the exponent:
+# it reads 1e-1 as a text. This pattern reads such numbers, too.
 _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', re.ASCII)
-# Limits for decoding blank tensors: no boxes are wanted, only a check of the tensors' shapes.
+# Limits for decoding blank tensors, which only checks the tensors' shapes.
 _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
 _FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
 _TASKS = ('detect', 'segment', 'pose', 'obb')
-# Options of a head that follow from the model's outputs, so nobody can choose them.
+# Options of a head that follow from the model's outputs, so a manifest can't choose them.
 _UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 
 
@@ -164,7 +160,7 @@ class ModelInput:
     :param low: real value of sample 0.
     :param high: real value of sample 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
-    :param pad: border of a letterbox, 0..255.
+    :param pad: the sample that fills the borders of a letterbox, 0..255.
     :param layout: ``nchw`` or ``nhwc``. For a compiled model, the file itself decides the layout
         and the parameters after it, and the values here are ignored.
     :param dtype: float32, float16, uint8 or int8.
@@ -191,18 +187,18 @@ class ModelInput:
 
     @property
     def channels(self) -> int:
-        """The number of channels."""
+        """The number of channels, 1 or 3."""
         return 1 if self.grey else 3
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of the tensor."""
+        """The shape of the input tensor, in the order of ``layout``, with batch size 1."""
         if self.layout == 'nhwc':
             return 1, self.height, self.width, self.channels
         return 1, self.channels, self.height, self.width
 
     def tables(self) -> NDArray[Any]:
-        """Return (channels, 256): the tensor's value for each sample of each channel."""
+        """Return an array (channels, 256): the tensor's value of each sample in each channel."""
         samples = self.low + np.arange(256) * ((self.high - self.low) / 255)
         mean, std = (
             np.resize(given or one, (self.channels, 1))
@@ -221,8 +217,8 @@ class TensorSpec:
     """
     A tensor in a device's memory: value = (raw − zero_point) · scale.
 
-    A manifest's outputs and the Voyager runtime's inputs and outputs are described this way. If
-    the model has a file, an empty ``dtype`` or ``shape`` means that the file's own counts.
+    It describes a manifest's outputs, and the Voyager runtime's inputs and outputs. An empty
+    ``dtype`` or ``shape`` means that the model's file decides.
 
     :param shape: C order, without padding.
     :param offset: bytes from the start of the memory.
@@ -262,11 +258,7 @@ class TensorSpec:
         ).reshape(self.padded_shape)
 
     def view(self, memory: Any) -> RawTensor:
-        """
-        Return a view of the tensor in *memory*, without its padding, as heads take it.
-
-        Nothing is copied.
-        """
+        """Return a view of the tensor in *memory*, without its padding, for heads."""
         values = self.whole(memory)
         if self.padding:
             values = values[
@@ -278,12 +270,12 @@ class TensorSpec:
         return self.raw(values)
 
     def raw(self, values: NDArray[Any]) -> RawTensor:
-        """Return a :class:`RawTensor` of *values*, which have no padding, for heads."""
+        """Return *values*, which have no padding, as a :class:`RawTensor` for heads."""
         scale = self.scale[0] if len(self.scale) == 1 else np.array(self.scale, np.float32)
         return RawTensor(values, scale, self.zero_point, self.layout, self.name)
 
     def blank(self) -> RawTensor:
-        """Return this tensor filled with the raw value of real zero."""
+        """Return a new tensor of this shape, filled with the raw value of real zero."""
         kind = np.dtype(self.dtype)
         zero = (
             0
@@ -302,8 +294,7 @@ class ModelManifest:
     :param tensors: the outputs that the manifest describes.
     :param alternatives: the same model for other engines.
     :param missing: why :attr:`file` can't be used; empty if it is there.
-    :param finds: which objects the model finds and in which pictures; empty if the manifest does
-        not say.
+    :param finds: which objects the model finds and in which pictures; empty: not given.
     :param own: the values of the keys that only this engine has.
     """
 
@@ -334,7 +325,7 @@ class ModelManifest:
 
 
 def _engines(accelerators: Iterable[str]) -> Iterator[EngineRules]:
-    """Yield the engines of these accelerators; skip an accelerator whose package is broken."""
+    """Yield the engines of these accelerators; skip one whose package can't be imported."""
     for name in accelerators:
         with contextlib.suppress(ConfigError):
             yield from ACCELERATORS.load(name).ENGINES
@@ -488,7 +479,7 @@ _KEYS = {
     'max_detections': Key(integer(1, 10000), 'Highest number of detections per frame.', 300),
 }
 _SHARED = ('input', 'outputs', 'head', 'classes')
-# Keys that variants inherit. The other keys describe one engine's file.
+# Keys that variants inherit from the top level. The other keys describe one engine's file.
 _SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
 _DEFAULT_ENGINE = 'onnx'
 COMPILED = 'model.json'
@@ -606,7 +597,7 @@ def find_manifest(model: str) -> Path:
     """
     Find the manifest of a model by its name, folder or path.
 
-    If the model's own file needs no manifest, that file is returned.
+    If the model's file needs no manifest, return that file.
 
     :raises ConfigError: *model* is neither a shipped model's name nor the path of a model or
         manifest.
@@ -655,7 +646,7 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _read(path: Path) -> Any:
-    """Read a manifest, or take from a model's own file the name that a manifest would have."""
+    """Read a manifest; for a model file without one, return name, engine and file instead."""
     if engine := _engine_of(path):
         name = path.parent.resolve().name if path.name == COMPILED else path.stem
         return {'name': name, 'engine': engine, 'file': path.name}
@@ -667,13 +658,12 @@ def _read(path: Path) -> Any:
 
 def load_manifest(model: str) -> ModelManifest:
     """
-    Find, read and validate a manifest; take what it leaves out from the model's file.
+    Find, read and validate a manifest; read missing values from the model's file.
 
     A manifest without key ``variants`` describes one model for one engine. With that key, each
-    variant inherits the top level's keys and may replace them. A variant does not inherit
-    ``file``, ``outputs`` and the keys of a single engine. The top level is a variant itself if it
-    has ``engine`` or ``file``. The file of a variant may be missing as long as another variant's
-    file exists.
+    variant inherits the top level's keys and may replace them, except ``file``, ``outputs`` and
+    the keys of a single engine. The top level is a variant itself if it has ``engine`` or
+    ``file``. A variant's file may be missing if another variant's file exists.
 
     :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a
         model's own file.
@@ -708,13 +698,11 @@ def load_manifest(model: str) -> ModelManifest:
 
 def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
     """
-    Check that the manifest's head can decode *outputs*: those of a blank picture, or blank ones.
+    Check that the manifest's head can decode *outputs*: those of a blank picture, or zeros.
 
-    A head whose grids depend on the frame's size is not checked, because no frame is there yet.
+    A head whose grids depend on the frame's size is not checked, because the size isn't known yet.
 
-    :raises ConfigError: the head expects other outputs, or their values can't mean what the head
-        takes them for. The message names the file, both keys, the tensor, its shape and the
-        expected shape.
+    :raises ConfigError: the head expects other shapes, or other values, such as scores in 0..1.
     """
     width, height = manifest.input.width, manifest.input.height
     if not width:
@@ -742,18 +730,17 @@ def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
 
 
 class _DuplicateKeyError(yaml.YAMLError):
-    """A key is given twice in one mapping."""
+    """A mapping has a key twice."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Load YAML and refuse a key that stands twice in one mapping."""
+    """Load YAML and refuse a mapping that has a key twice."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """
         Refuse a key that stands twice.
 
-        The check is done before YAML merges keys (``<<``), because a key may rightly repeat a
-        merged one.
+        Check before YAML merges keys (``<<``), because a key may replace a merged key.
         """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}
@@ -774,9 +761,9 @@ _Loader.add_implicit_resolver('tag:yaml.org,2002:float', _FLOAT, list('-+.012345
 
 def parse_yaml(text: str) -> Any:
     """
-    Return the values of *text*, which is YAML with two differences.
+    Return the values of a YAML text, with two differences from PyYAML.
 
-    Numbers with an exponent are numbers, as in YAML 1.2, and a key must not stand twice.
+    Numbers such as 1e-1 are numbers, as in YAML 1.2, and a mapping must not have a key twice.
 
     :raises yaml.YAMLError: *text* isn't YAML, or a mapping has a key twice.
     """
@@ -785,9 +772,9 @@ def parse_yaml(text: str) -> Any:
 
 class _Part:
     """
-    One variant's checked values: its own, or else those of the top level.
+    One variant's checked values and their places in the file.
 
-    It also knows where in the file each value stands.
+    A value that the variant lacks is inherited from the top level.
 
     :param index: the variant's index; ``None`` for the top level itself.
     """
@@ -807,7 +794,7 @@ class _Part:
         }
 
     def place(self, key: str) -> Place:
-        """Return where *key* stands, or should stand."""
+        """Return the place of *key*; if it is missing, the place where it belongs."""
         return (
             Place(self.path).at(key)
             if key in self.values and key not in self.own
@@ -815,7 +802,7 @@ class _Part:
         )
 
     def own_place(self, key: str) -> Place:
-        """Return where *key* would stand in this variant itself."""
+        """Return the place of *key* in the variant itself, not in the top level."""
         place = Place(self.path)
         return (
             place.at(key)
@@ -828,22 +815,18 @@ class _Part:
         return self.values.get(key, manifest_table().keys[key].default)
 
     def needed(self, key: str) -> Any:
-        """
-        Return the key's value.
-
-        :raises ConfigError: there is none.
-        """
+        """Return the key's value; raise an error if the key is missing."""
         if key not in self.values:
             raise self.place(key).missing(manifest_table().keys[key].rule.words)
         return self.values[key]
 
 
 def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
-    """Return the model's file (``None``: there is none), and the reason if it is missing."""
+    """Return the model's file, ``None`` without one, and a message if it should be there."""
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
-    # The name may be too long for a file, or contain characters that no file name has.
+    # The name may be too long for a file, or contain characters that a file name can't have.
     with contextlib.suppress(OSError, ValueError):
         file = part.path.parent / local_path(name, part.place('file').key, f'{part.path}: key')
         if file.is_file():
@@ -883,10 +866,10 @@ def _classes(part: _Part) -> tuple[str, ...]:
 
 def names_of(text: str) -> tuple[str, ...]:
     """
-    Return the names of the classes in a text, in any of the usual formats.
+    Return the names of the classes in a text.
 
-    The formats: one name per line, with or without quotes, with or without its number before it; a
-    list or a numbered mapping in YAML or JSON; a ``data.yaml`` with a key ``names``.
+    Possible formats: one name per line, with or without quotes, with or without its number before
+    it; a list or a numbered mapping in YAML or JSON; a ``data.yaml`` with a key ``names``.
 
     :raises ValueError: the text has none of these formats; the message names the line.
     """
@@ -994,8 +977,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     given = part.needed('head')
     options: dict[str, Any] = {'kind': given} if isinstance(given, str) else given
     head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **options)
-    # Otherwise the compiled model's file is missing, so the size is unknown and the head can't be
-    # checked.
+    # If the compiled model's file is missing, the size is unknown, and the head can't be checked.
     if network.width or network.resize == 'none':
         try:
             make_head(head)
@@ -1007,7 +989,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
 
 
 def _complete(part: _Part, facts: ModelFacts) -> None:
-    """Add to the manifest's values what the manifest leaves out and the model's file says."""
+    """Add values that the manifest leaves out and the model's file gives."""
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
         raise ConfigError(
@@ -1119,7 +1101,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
 
 
 def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
-    """Return the manifest's head, completed with what the model's file tells about it."""
+    """Return the manifest's head, completed with the options that the model's file implies."""
     given, place = part.values.get('head'), part.place('head')
     told = found.head
     if given is None:

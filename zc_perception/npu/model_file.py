@@ -14,13 +14,12 @@
 # limitations under the License.
 
 """
-Read what a model's file says about itself: :func:`facts_of`.
+Read the metadata, inputs and outputs in a model's file: :func:`facts_of`.
 
-This module doesn't load the model and doesn't need ONNX Runtime.
-
-It reads an ONNX file field by field, as ``onnx.proto`` defines them, and skips the weights.
-Ultralytics writes the classes' names, the size, stride and task as ``metadata_props`` into an ONNX
-file, and into a ``metadata.yaml`` beside the files that it exports for other runtimes.
+This module doesn't load the model and doesn't need ONNX Runtime. It reads an ONNX file field by
+field, as ``onnx.proto`` defines them, and skips the weights. Ultralytics writes the classes'
+names, the size, stride and task as ``metadata_props`` into an ONNX file, and into a
+``metadata.yaml`` beside the files that it exports for other runtimes.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ _TYPES = {
     10: 'float16',
     11: 'float64',
 }
-# Extra inputs that tell some models how to scale their boxes: the first is RT-DETR's and D-FINE's,
-# the others are PaddleDetection's.
+# Names of extra inputs by which some models scale their boxes: the first is RT-DETR's and
+# D-FINE's, the others are PaddleDetection's.
 BESIDES = ('orig_target_sizes', 'im_shape', 'scale_factor')
 AXES = {
     'nchw': ('batch', 'colour', 'height', 'width'),
@@ -58,7 +57,7 @@ AXES = {
 _METADATA = 'metadata.yaml'
 _LARGEST_METADATA = 1 << 20
 _LARGEST_CLASS = 1 << 16
-# Files that people give by mistake instead of an ONNX file, recognised by their first bytes.
+# Files that users often give instead of an ONNX file: their first bytes, and a message.
 _IMPOSTORS = (
     (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: git lfs pull'),
     (b'<', 'a web page, not a model: download the file again, by its raw address'),
@@ -71,7 +70,7 @@ _IMPOSTORS = (
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """An input or output of a model. An axis whose size the file leaves open is ``None``."""
+    """An input or output of a model. An axis is ``None`` if the file gives it no fixed size."""
 
     name: str
     dtype: str
@@ -84,11 +83,11 @@ class TensorFacts:
 @dataclass(frozen=True)
 class ModelFacts:
     """
-    What a model's file says.
+    The metadata, inputs and outputs in a model's file.
 
-    :param source: the file that says it.
-    :param said: the file's metadata, each value parsed.
-    :param inputs: empty where they are unknown.
+    :param source: the file that has the metadata.
+    :param said: the metadata, each value parsed.
+    :param inputs: empty if unknown, as for files other than ONNX.
     """
 
     source: Path
@@ -109,15 +108,16 @@ class ModelFacts:
 
     @property
     def pictures(self) -> list[TensorFacts]:
-        """The inputs that are pictures; a model that can run here has exactly one."""
+        """The inputs for pictures; a model that this package can run has exactly one."""
         return [tensor for tensor in self.inputs if tensor.name not in BESIDES]
 
     @property
     def axes(self) -> dict[str, int | None]:
         """
-        Return the picture tensor's layout and the length of each axis.
+        Return the length of each axis of the picture input, in the order of its layout.
 
-        The axis with the channels tells the layout. Both are empty if no axis can be the channels.
+        The layout is NHWC if only the last axis can be the channels (1 or 3), otherwise NCHW. The
+        result is empty if the input doesn't have four axes.
         """
         shape = self.pictures[0].shape if self.pictures else ()
         if len(shape) != 4:
@@ -127,7 +127,7 @@ class ModelFacts:
 
     @property
     def size(self) -> tuple[int | None, int | None]:
-        """Width and height, from the input's shape or else from the metadata of the export."""
+        """Width and height, from the input's shape or else from the metadata."""
         width, height = self.axes.get('width'), self.axes.get('height')
         trained = self.said.get('imgsz')
         trained = [trained, trained] if isinstance(trained, int) else trained
@@ -137,7 +137,7 @@ class ModelFacts:
 
     @property
     def stride(self) -> int:
-        """The number that width and height must be multiples of."""
+        """The number that must divide width and height; 1 if unknown."""
         stride = self.said.get('stride')
         return (
             max(map(int, stride))
@@ -155,10 +155,9 @@ class ModelFacts:
 
 def facts_of(file: Path) -> ModelFacts:
     """
-    Return what *file*, and a ``metadata.yaml`` beside it, say about the model.
+    Read the facts about a model from its file and a ``metadata.yaml`` beside the file.
 
-    :raises ConfigError: *file* is no model; the message says what it is instead, and the next
-        step.
+    :raises ConfigError: a file can't be read, or *file* is no model.
     """
     facts = _read_onnx(file) if file.suffix.lower() == '.onnx' else ModelFacts(file)
     beside = file.with_name(_METADATA)
@@ -230,7 +229,7 @@ def _span(place: _Place) -> tuple[int, int]:
 
 
 def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Place]]:
-    """Yield each field of a message: its number, and its value or its place in the file."""
+    """Yield each field of a protocol buffer: its number, and its value or its place."""
     while start < end:
         key, start = _varint(content, start)
         kind = key & 7
@@ -264,7 +263,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
-    """Return the text fields of a message by field number; with *only*, just that one."""
+    """Return a message's text fields by field number; with *only*, just the field *only*."""
     found = {}
     for number, part in _fields(content, *_span(place)):
         if not isinstance(part, int) and only in (0, number):
