@@ -16,18 +16,17 @@
 """
 Give frames to a GStreamer pipeline in this process, without copying their memory.
 
-:class:`LentFrames` makes a GStreamer buffer for a frame: a ``GstMemory`` over each buffer of the
-frame. The frame's lease ends when GStreamer has freed the last of these memories. Elements may
-move the memories to other GStreamer buffers, so the memories are watched and not the buffer. When
-a memory is freed, GStreamer calls a C function with an address that we choose and the memory's
-address. The function is :func:`g_async_queue_push`, and the address is a queue of ours. So no
-Python runs in GStreamer's threads, not even while the interpreter ends. Our own thread takes the
-memories' addresses out of the queue.
+:class:`LentFrames` makes a GStreamer buffer for a frame, with a ``GstMemory`` for each buffer of
+the frame. When GStreamer has freed the last of these memories, the frame is released. The memories
+are watched, not the GStreamer buffer, because elements may move them to other buffers. For each
+freed memory GStreamer calls :func:`g_async_queue_push`, which puts the memory's address into our
+queue, and our thread reads the queue. So no Python code runs in GStreamer's threads, where it
+could fail while the interpreter ends.
 
-:class:`FramePipeline` is one run of a pipeline, from its text to its end or error.
-:class:`FrameFeed` keeps a pipeline running with the frames of a queue: if an element fails, the
-run ends, and a new run begins after a pause. :class:`AccessUnits` takes H.264 from the pipeline's
-sink: each access unit gets the header of the frame that it shows.
+:class:`FramePipeline` is one run of a pipeline, from start to end or error. :class:`FrameFeed`
+runs a pipeline with the frames of a queue. If an element fails, it starts a new run after a pause.
+:class:`AccessUnits` takes H.264 access units from the pipeline's sink, and adds to each the header
+of the frame that was encoded.
 
 Source: GStreamer's *GstMiniObject*, *GstFdAllocator*, *GstDmaBufAllocator*, *GstVideoMeta*; GLib's
 *GAsyncQueue*.
@@ -92,8 +91,8 @@ from zc_perception.pixel.modifier import LINEAR
 COPIED = 'gstreamer'
 """The reason in the copy ledger for frames that a pipeline's element reads with the CPU."""
 _WAKE = 1
-# Watch one frame of this many for being mapped. Not every frame, because each mapping of a watched
-# frame costs a call into Python.
+# Watch one of this many frames for being mapped, not all: each mapping of a watched frame costs a
+# call into Python.
 _LOOK_EVERY = 32
 _LENT_END_S = 1.0
 
@@ -105,7 +104,7 @@ class _Lent:
 
 
 class _Allocator:
-    """A GStreamer allocator; it calls *mapped*, if given, when an element maps its memory."""
+    """A GStreamer allocator; it calls *mapped*, if given, each time its memory is mapped."""
 
     def __init__(
         self, gst: GStreamer, kind: BufferKind, mapped: Callable[[], None] | None
@@ -145,18 +144,18 @@ class LentFrames:
     Lends frames to GStreamer, and releases each frame when GStreamer has freed all its memories.
 
     It owns the thread ``gstreamer leases NAME``, which ends after :meth:`close` when the last
-    frame has come back. Frames that a stuck element holds stay lent, because that element or its
-    device may still read them.
+    frame is released. Frames that a stuck element holds aren't released, because the element or
+    its device may still read them.
 
-    :param ledger: the copy ledger, in which frames are booked that an element maps.
+    :param ledger: the copy ledger, which counts the frames that elements read with the CPU.
     """
 
     def __init__(self, gst: GStreamer, name: str, ledger: CopyLedger) -> None:
         self._gst = gst
         self._ledger = ledger
         self._lock = threading.Lock()
-        # The lent frames by address of their memories. A new memory may get the address of a freed
-        # one before our thread has seen the freed one in the queue; the queue keeps their order.
+        # The lent frames by address of their memories. Each address has a list, in order of use: a
+        # new memory may get a freed one's address before our thread reads that from the queue.
         self._out: dict[int, deque[_Lent]] = {}
         self._num_out = 0
         self._closed = False
@@ -177,7 +176,7 @@ class LentFrames:
         self._thread.start()
 
     def _on_map(self) -> None:
-        """Note that an element reads a frame with the CPU; runs on one of GStreamer's threads."""
+        """Record that an element maps a frame; called on one of GStreamer's threads."""
         self._mapped = True
 
     @property
@@ -191,18 +190,18 @@ class LentFrames:
         return self._mapped
 
     def forget_mapped(self) -> None:
-        """Forget what earlier elements mapped, because another pipeline begins."""
+        """Reset :attr:`mapped`; called before a new run of the pipeline."""
         self._mapped = self._looking = False
         self._unbooked.clear()
         self._lent = 0
 
     def buffer(self, frame: Frame, pts_ns: int) -> int:
         """
-        Return a new GStreamer buffer over the frame's memory; it tells where the planes are.
+        Return a new GStreamer buffer that uses the frame's memory, with a ``GstVideoMeta``.
 
-        From now on the frame is lent: GStreamer's end of the buffer releases it.
+        From now on the frame is lent: it is released when GStreamer frees the memory.
 
-        :raises AllocationError: no descriptor or memory is left. The frame is still the caller's.
+        :raises AllocationError: no descriptor or memory is left; the caller keeps the frame.
         """
         gst, data = self._gst, frame.data
         where = buffer_planes(data.layout)
@@ -212,8 +211,8 @@ class LentFrames:
         try:
             for dmabuf, size in zip(data.buffers, where.sizes, strict=True):
                 allocator = self._allocators[dmabuf.kind, looks]
-                # Duplicates, because the camera may close its descriptors while an element still
-                # has the memory.
+                # Duplicate it: the camera may close its descriptor while an element uses the
+                # memory.
                 own = dmabuf.dup()
                 memory = allocator.memory(own.fileno(), size)
                 if not memory:
@@ -247,7 +246,7 @@ class LentFrames:
         return buffer
 
     def _book(self, num_bytes: int, looks: bool) -> None:
-        """Book all frames of this pipeline if a watched frame was mapped by an element."""
+        """Book the pipeline's frames in the ledger if an element has mapped a watched frame."""
         self._lent += 1
         self._looking |= looks
         self._unbooked.append(num_bytes)
@@ -257,7 +256,7 @@ class LentFrames:
             self._unbooked.clear()
         elif len(self._unbooked) > _LOOK_EVERY:
             del self._unbooked[0]
-            # No element read the watched frame, so the next one is watched again.
+            # The watched frame was not mapped, so watch another one.
             self._looking = False
 
     def _take_back(self) -> None:
@@ -282,11 +281,7 @@ class LentFrames:
             self._gst.g_async_queue_unref(self._freed)
 
     def close(self) -> None:
-        """
-        End the thread when the last lent frame has come back; lend no more frames.
-
-        If all frames are back, wait for the thread's end.
-        """
+        """Lend no more frames; stop the thread, now or when the last lent frame is released."""
         with self._lock:
             if self._closed:
                 return
@@ -296,13 +291,13 @@ class LentFrames:
 
 
 SOURCE = 'zc_frames'
-# The first version of GStreamer that knows DMA_DRM caps.
+# The first version of GStreamer with DMA_DRM caps.
 _DRM_SINCE = (1, 24)
 # A buffer's PTS is a whole number of microseconds, because drivers count in microseconds and must
 # return the PTS unchanged.
 TICK_NS = 1000
-# The latency that our source reports: a frame is this old when it comes. Without it, sinks that
-# wait for a buffer's time would drop frames as late.
+# The latency that our source reports: the age of a frame when it is pushed. Without it, sinks that
+# synchronise to the clock would drop frames as late.
 _LATENCY_NS = 33_000_000
 _END_S = 1.0
 _POLL_S = 0.01
@@ -310,15 +305,14 @@ _FLOW_OK = 0
 
 
 class PipelineError(ZcError):
-    """A pipeline can't run, or has failed. The message names the element that failed."""
+    """A pipeline can't run, or has failed; the text names the element."""
 
 
 def complete(description: str) -> str:
     """
-    Return *description* with our source in front of it.
+    Return *description* with our ``appsrc`` in front of its first element.
 
-    :raises ConfigError: *description* begins with a source, or has quotes or other text that only
-        a shell understands.
+    :raises ConfigError: *description* begins with a source, or has quotes or other shell syntax.
     """
     text = without_a_shell(description)
     first = text.lstrip('! ').partition('!')[0].split()
@@ -326,7 +320,7 @@ def complete(description: str) -> str:
         raise ConfigError(
             f"pipeline '{description}' begins with "
             f"'{first[0] if not text.startswith('!') else '!'}'; leave that out: "
-            'the frames are put in front of its first element'
+            'the source of the frames is added in front of the first element'
         )
     return f'appsrc name={SOURCE} ! {text}'
 
@@ -338,9 +332,9 @@ class FramePipeline(BarePipeline):
     Call all methods except :meth:`close` from one thread.
 
     :param description: the pipeline's text, see :func:`complete`.
-    :param framerate: frames per second; 0: unknown, and encoders wait for one more frame.
-    :param refused: caps that are not offered, because an element refused them in an earlier run.
-    :raises ConfigError: *description* can't be understood, or an element is missing.
+    :param framerate: frames per second; 0: unknown, so that encoders delay each frame by one.
+    :param refused: caps not to offer, because an element refused them in an earlier run.
+    :raises ConfigError: *description* can't be parsed, or an element is missing.
     """
 
     ERROR = PipelineError
@@ -372,7 +366,7 @@ class FramePipeline(BarePipeline):
             ('do-timestamp', False),
             ('block', False),
             ('min-latency', _LATENCY_NS),
-            # No limit here: the window of the subscription limits how many frames wait.
+            # No limit here: the subscription's window already limits how many frames wait.
             ('max-bytes', 0),
         ):
             gst.set_property(self._source, name, value)
@@ -422,7 +416,7 @@ class FramePipeline(BarePipeline):
 
         :raises PipelineError: an element can't run.
         """
-        # PTS count from this moment, no matter when the elements begin.
+        # Set the base time, so that PTS count from now, not from the time when all elements run.
         self._base_ns = time.monotonic_ns()
         self._gst.gst_element_set_start_time(self._pipeline, CLOCK_TIME_NONE)
         self._gst.gst_element_set_base_time(self._pipeline, self._base_ns)
@@ -431,19 +425,19 @@ class FramePipeline(BarePipeline):
     def pts_of(self, data: FrameData) -> int:
         """Return the next frame's PTS in nanoseconds, a multiple of TICK_NS."""
         pts = (data.captured_ns - self._base_ns) // TICK_NS * TICK_NS
-        # Encoders want each PTS to be later than the one before. Frames from before the start, or
-        # of several cameras, may break that, so raise the PTS.
+        # Encoders need increasing PTS. Frames captured before the start, or by several cameras,
+        # may break this order, so raise their PTS.
         self._last_pts = max(pts, self._last_pts + TICK_NS)
         return self._last_pts
 
     def push(self, frame: Frame, pts_ns: int) -> bool:
         """
-        Give a frame to the pipeline, which owns it from now on.
+        Give a frame to the pipeline, which releases it later.
 
-        Return ``False`` if the pipeline takes no frames; the frame is then released.
+        Return ``False`` if the pipeline doesn't accept frames; the frame is then released.
 
-        :raises PipelineError: no caps of the frame suit the pipeline. After this or any other
-            error the frame is still the caller's.
+        :raises PipelineError: the pipeline accepts no caps of the frame. After this or any other
+            error the caller still owns the frame.
         """
         data = frame.data
         stream = data.layout, data.buffers[0].kind, data.colorimetry
@@ -454,7 +448,7 @@ class FramePipeline(BarePipeline):
         return bool(self._gst.gst_app_src_push_buffer(self._source, buffer) == _FLOW_OK)
 
     def offers(self, data: FrameData) -> list[str]:
-        """Return the caps that describe a frame, the best first."""
+        """Return the caps with which a frame can be described, the preferred ones first."""
         dmabuf, found = data.buffers[0].kind is BufferKind.DMABUF, list[str]()
         understood = dmabuf and self._gst.version >= _DRM_SINCE
         for drm in (True, False) if understood else (False,):
@@ -490,7 +484,7 @@ class FramePipeline(BarePipeline):
             self._gst.gst_app_src_set_caps(self._source, caps.address)
 
     def force_key_unit(self) -> None:
-        """Make the encoder begin with a key frame, so that a new reader can decode from there."""
+        """Request a key frame from the encoder, so that a new listener can start to decode."""
         event = self._gst.gst_video_event_new_upstream_force_key_unit(CLOCK_TIME_NONE, 1, 0)
         self._gst.gst_element_send_event(self.sink, event)
 
@@ -502,7 +496,7 @@ class FramePipeline(BarePipeline):
         self.ended = True
 
     def finish(self) -> None:
-        """End the stream, and wait at most a second until elements have written their rest."""
+        """End the stream, and wait up to a second until the sinks have written all data."""
         self._gst.gst_app_src_end_of_stream(self._source)
         deadline = time.monotonic() + _END_S
         while not self.ended and time.monotonic() < deadline:
@@ -511,9 +505,9 @@ class FramePipeline(BarePipeline):
 
     def close(self) -> None:
         """
-        Stop the pipeline on another thread, and wait for that thread at most a second.
+        Stop the pipeline on another thread, and wait up to a second.
 
-        If an element is stuck, the thread stays, and so do the frames that the element holds.
+        If an element is stuck, this thread goes on waiting, and the element's frames stay lent.
         """
         if self._closing is None:
             self._closing = threading.Thread(
@@ -524,7 +518,7 @@ class FramePipeline(BarePipeline):
 
     @property
     def stuck(self) -> bool:
-        """Whether the pipeline was closed but has not stopped yet."""
+        """Whether :meth:`close` was called, but the pipeline hasn't stopped yet."""
         return self._closing is not None and self._closing.is_alive()
 
 
@@ -534,7 +528,7 @@ class NotTakenError(PipelineError):
 
 CAPS = 'video/x-h264, stream-format=(string)byte-stream, alignment=(string)au'
 _PULL_S = 0.1
-# At most this many access units wait in the sink; then the encoder waits.
+# If this many access units wait in the sink, the encoder is blocked.
 _MOST_WAITING = 30
 _NAL = re.compile(rb'\x00\x00\x01(.)', re.DOTALL)
 _SLICE, _IDR, _SPS, _PPS = 1, 5, 7, 8
@@ -547,7 +541,7 @@ class AccessUnit:
     One encoded picture as an Annex B byte stream.
 
     :param header: the header of the frame that was encoded.
-    :param key: whether a decoder can begin with this unit.
+    :param key: whether a decoder can start at this unit.
     """
 
     header: Header
@@ -558,7 +552,7 @@ class AccessUnit:
 
 
 def nal_types(data: bytes) -> list[int]:
-    """Return the types of the NAL units in *data*, up to the first slice and including it."""
+    """Return the types of the NAL units in *data*, until the first slice inclusive."""
     found = []
     for match in _NAL.finditer(data):
         found.append(match[1][0] & 31)
@@ -605,12 +599,12 @@ class AccessUnits:
         )
 
     def start(self) -> None:
-        """Start the thread; call this while the pipeline runs, as before its sink reports EOS."""
+        """Start the thread; start the pipeline first, because until then its sink reports EOS."""
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs, or has not been started yet, or was told to stop."""
+        """Whether the thread has not failed: it runs, or is not started yet, or was stopped."""
         return self._thread.is_alive() or self._thread.ident is None or self._stop.is_set()
 
     def _run(self) -> None:
@@ -662,13 +656,13 @@ class AccessUnits:
 _WAIT_S = 0.05
 _FENCE_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
-# After a run of at least this time, the next failure counts as the first, with a short pause.
+# If a run lasted this long, the pause after its failure is _FIRST_PAUSE_S again.
 _GOOD_S = 10.0
-# After this time of a new run, the latest failure is no longer reported.
+# If a run lasted this long, diagnostics no longer show the failure of the run before.
 _SOUND_S = 2.0
-# The framerate is estimated from this many frames, because one of only two frames might be late.
+# Compute the framerate from this many frames, because one of only two frames might be late.
 _RATE_FRAMES = 9
-# At most this many frames' headers are kept for frames that are in the encoder.
+# Keep at most this many headers of frames that are in the encoder.
 _MOST_HEADERS = 256
 _JOIN_S = 3.0
 
@@ -678,15 +672,15 @@ class FeedStatistics:
     """
     A snapshot of a feed's counters for diagnostics.
 
-    :param frames: number of frames that the pipeline got.
-    :param held: number of frames that it holds now.
-    :param failed: number of runs that were ended by an error or by the end of the stream.
-    :param failure: the latest error, until a new run has gone well for 2 s; empty: none.
+    :param frames: number of frames given to the pipeline.
+    :param held: number of frames that the pipeline holds now.
+    :param failed: number of runs that ended by an error or by the end of the stream.
+    :param failure: the latest error; empty: none, or a new run has lasted for 2 s.
     :param lost: number of frames that could not be given to the pipeline.
     :param caps: caps of the frames in the current run; empty: no run.
-    :param units: number of access units that came out.
-    :param unknown: number of access units whose time stamp belongs to no frame.
-    :param reordered: number of access units that came after one with a later time stamp, as with
+    :param units: number of access units from the sink.
+    :param unknown: number of access units whose PTS is no frame's.
+    :param reordered: number of access units whose PTS is before the previous unit's, as with
         B-frames.
     :param bare: number of key units without the parameter sets (SPS, PPS) that a decoder needs.
     :param mapped: whether an element reads the frames with the CPU.
@@ -710,7 +704,7 @@ class FeedStatistics:
 
 
 def rate_of(one: FrameData, other: FrameData) -> float:
-    """Return whole frames per second, computed from two frames; 0: their times don't tell it."""
+    """Return the framerate between two frames, rounded to 1 .. 1000; 0: their times are wrong."""
     apart_ns = other.captured_ns - one.captured_ns
     frames = max(1, other.sequence - one.sequence)
     return float(min(1000, max(1, round(1e9 * frames / apart_ns)))) if apart_ns > 0 else 0.0
@@ -718,17 +712,17 @@ def rate_of(one: FrameData, other: FrameData) -> float:
 
 class FrameFeed:
     """
-    Feeds one pipeline with frames, and starts it again after an error.
+    Runs one pipeline with the frames of a queue, and starts it again after an error.
 
     It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
 
-    :param description: the pipeline's text without a source; our source is put in front of it.
-    :param listeners: returns how many listeners want the output. While there are none, frames are
-        released at once; for each new listener the encoder makes a key frame. Called on the thread
-        for each frame.
-    :param take: called with each access unit of the sink, on another thread.
+    :param description: the pipeline's text without a source, see :func:`complete`.
+    :param listeners: returns the number of listeners to the output. Without listeners, frames are
+        released unused. When the number grows, the encoder makes a key frame. Called on this
+        thread for each frame.
+    :param take: called with each access unit of the sink, on the thread of :class:`AccessUnits`.
     :param warn: called with a sentence when a run has failed.
-    :raises ConfigError: GStreamer isn't installed, the text can't be understood, or an element is
+    :raises ConfigError: GStreamer isn't installed, the text can't be parsed, or an element is
         missing.
     """
 
@@ -775,19 +769,19 @@ class FrameFeed:
         """
         Return the formats that the pipeline accepts, see :meth:`FramePipeline.formats`.
 
-        Return ``None``, too, if a device is missing that the pipeline needs.
+        Return ``None`` (any format) also if an element can't open its device.
         """
         pipeline = FramePipeline(self._gst, self._description, self._lent)
         try:
             return pipeline.formats()
         except PipelineError:
-            # the first frame starts the pipeline again, and the error is reported then
+            # The first frame will start the pipeline, which then reports this error.
             return None
         finally:
             pipeline.close()
 
     def start(self, queue: KeepLastQueue[Frame]) -> None:
-        """Take frames from *queue* until :meth:`stop`."""
+        """Start the thread, which takes frames from *queue* until :meth:`stop`."""
         self._stop.clear()
         self._seen.clear()
         self._back_off.start_over()
@@ -798,7 +792,7 @@ class FrameFeed:
 
     @property
     def alive(self) -> bool:
-        """Whether all threads of the feed run."""
+        """Whether the feed's threads run."""
         units = self._units
         return (
             self._thread is not None and self._thread.is_alive() and (units is None or units.alive)
@@ -830,7 +824,7 @@ class FrameFeed:
                 return
             pipeline = self._pipeline
             if pipeline is None:
-                # Wait for two frames, because the time between them gives the framerate.
+                # Wait for two frames, to compute the framerate.
                 if frame is None or len(seen) < 2:
                     return
                 pipeline = self._open(rate_of(seen[0], frame.data))
@@ -874,7 +868,7 @@ class FrameFeed:
             self._lost += 1  # the fence failed, so the frame has no new pixels
             return frame
         pts = pipeline.pts_of(frame.data)
-        if self._units is not None:  # store it before the push: the unit may come out at once
+        if self._units is not None:  # before the push: the sink may have the unit at once
             self._headers[pts] = frame.data.header
             if len(self._headers) > _MOST_HEADERS:
                 del self._headers[next(iter(self._headers))]
@@ -944,13 +938,13 @@ class FrameFeed:
         )
 
     def stop(self) -> None:
-        """End the run; sinks first write what they still have. A second call does nothing."""
+        """End the run, after its sinks have written all data. A second call does nothing."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
 
     def close(self) -> None:
-        """Stop for good. Frames that a stuck element holds stay lent until it frees them."""
+        """Stop for good; frames that a stuck element holds stay lent until it frees them."""
         self.stop()
         self._lent.close()

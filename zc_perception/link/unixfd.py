@@ -14,22 +14,23 @@
 # limitations under the License.
 
 """
-Serve a camera's frames to GStreamer's ``unixfdsrc``: one thread for all readers of one socket.
+Send a camera's frames to GStreamer's ``unixfdsrc``: one thread for all readers of one socket.
 
-Each reader is its own client of the bus. The bus promises each reader the frames that it may hold
-at the same time (its *window*); while a reader holds that many, the bus queues the newest frame
-for it. The thread sends the frames' descriptors and reads RELEASE_BUFFER, by which a reader gives
-a frame back. When a reader's connection ends, the frames that it holds are taken back.
+A reader is a process that connects to the socket. Each reader has its own subscription on the
+bus, which promises it the frames that it may hold at the same time (its *window*). If it holds
+that many, its queue keeps the newest frame. The thread sends the frames' descriptors and reads
+RELEASE_BUFFER, by which a reader returns a frame. When a reader's connection ends, the server
+takes back the frames that it holds.
 
-A reader's first buffers need care: GStreamer ignores a ``GstVideoMeta`` until an element of the
-reader's process has asked a buffer for one. So if a picture's planes don't lie as GStreamer
-expects, the server sends a copy whose planes do, until the reader has given a buffer back.
+Early buffers may be copied: GStreamer ignores a buffer's ``GstVideoMeta`` until the first element
+of the reader's process has asked for one. So if the planes aren't where GStreamer expects them
+without it, the server sends copies with GStreamer's layout, until the reader has returned one.
 
-The first part of this file makes and reads the commands. Source: gst-plugins-bad's ``gst/unixfd``,
+The first part of this file packs and parses commands. Source: gst-plugins-bad's ``gst/unixfd``,
 ``gstmeta.c`` and ``gstvideometa.c`` of GStreamer 1.26. Each command begins with a header of two
-32-bit numbers in the host's byte order: the command, and the size of what follows. A reader reads
-a command by two calls, without a loop, so each command must be sent by one ``sendmsg``. The
-numbers of formats are those of ``video-format.h``, whose ABI doesn't change.
+32-bit numbers in the host's byte order: the command, and the payload's size. A reader reads each
+command by two calls, without a loop, so each command must be sent by one ``sendmsg``. The numbers
+of formats are those of ``video-format.h``, whose ABI doesn't change.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def pack_buffer(
     """
     Return the command NEW_BUFFER as bytes; send it with one descriptor for each of *sizes*.
 
-    :param number: the number by which the reader gives the buffer back.
+    :param number: the buffer's number, which the reader sends back in RELEASE_BUFFER.
     :param pts_ns: time of capture in CLOCK_MONOTONIC, in nanoseconds.
     :param meta: a serialised ``GstVideoMeta``; empty: none.
     """
@@ -181,7 +182,7 @@ def pack_buffer(
 
 
 def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
-    """Return a serialised ``GstVideoMeta``, which tells where the planes are."""
+    """Return a serialised ``GstVideoMeta`` with the planes' offsets and strides."""
     planes = len(layout.planes)
     number = VIDEO_FORMATS.get(pixel_format(layout.fourcc).gstreamer or '', 0)
     payload = struct.pack('=iiIII', 0, number, layout.width, layout.height, planes)
@@ -195,7 +196,7 @@ def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
 
 def parse_release(data: bytes | bytearray) -> int | None:
     """
-    Return the number of the buffer in the command RELEASE_BUFFER at the begin of *data*.
+    Return the buffer's number in the command RELEASE_BUFFER at the start of *data*.
 
     Return ``None`` if the command is not complete yet.
 
@@ -205,25 +206,25 @@ def parse_release(data: bytes | bytearray) -> int | None:
         command, size = _HEADER.unpack_from(data)
         if (command, size) != (Command.RELEASE_BUFFER, _ID.size):
             raise ProtocolError(
-                'command', (f'a reader sent command {command} of {size} bytes; it may only say '
+                'command', (f'a reader sent command {command} of {size} bytes; it may only send '
                             'RELEASE_BUFFER')
             )  # fmt: skip
     return int(_ID.unpack_from(data, _HEADER.size)[0]) if len(data) >= RELEASE_SIZE else None
 
 
 COPIED = 'unixfd_first'
-"""The reason in the copy ledger for a reader's first pictures, copied because of padded rows."""
+"""The reason in the copy ledger for a reader's first frames, copied because of padded rows."""
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-# At most this many readers are connected at the same time; more are turned away.
+# At most this many readers may be connected; further ones are refused.
 _MOST_READERS = 32
-# Bytes that are read from one reader in one turn, because a reader that never stops sending must
-# not make the others wait.
+# Read at most this many bytes from a reader at once, so that a reader that never stops sending
+# doesn't delay the other readers.
 _READ_BYTES = 64 * RELEASE_SIZE
 _ACCEPT_PAUSE_S = 0.1
 _EVENTS = 64
 
 READER = 'unixfd reader'
-"""A reader's name on the camera's bus begins with this text; the number of its process follows."""
+"""A reader's name on the bus is this text and the number of the reader's process."""
 
 
 @dataclass(frozen=True)
@@ -231,11 +232,11 @@ class ReaderStatistics:
     """
     The counters of one reader, for diagnostics.
 
-    :param sent: number of frames that were sent to it.
-    :param held: number of frames that it holds now.
-    :param dropped: number of frames that it didn't get because it held its whole window or didn't
-        read its socket, or because their fence failed.
-    :param copied: number of frames that it got as a copy.
+    :param sent: number of frames sent to the reader.
+    :param held: number of frames that the reader holds now.
+    :param dropped: number of frames not sent, because the reader held its whole window or didn't
+        read its socket, or because a frame's fence failed.
+    :param copied: number of frames sent as a copy.
     """
 
     pid: int
@@ -252,11 +253,11 @@ class UnixfdStatistics:
     A snapshot of the server's counters for diagnostics.
 
     :param connected: number of readers that have connected since start.
-    :param ended: number of connections that ended or were turned away, for each reason (eof,
-        format, not_allowed and so on).
+    :param ended: number of connections that ended or were refused, for each reason (eof, format,
+        not_allowed and so on).
     :param taken_back: number of frames that readers held when their connections ended.
-    :param last: why this server closed or refused the latest such connection, in words.
-    :param unfit: why no reader can get the camera's frames; empty: readers can.
+    :param last: the latest connection that this server closed or refused, and why, as text.
+    :param unfit: why GStreamer can't use the camera's frames; empty: it can.
     """
 
     readers: tuple[ReaderStatistics, ...]
@@ -269,7 +270,7 @@ class UnixfdStatistics:
 
 @dataclass(frozen=True, eq=False)
 class _Stream:
-    """What the server has prepared for all frames of one layout."""
+    """Data for the commands of all frames that have one layout, computed once."""
 
     layout: ImageLayout
     kind: BufferKind
@@ -291,7 +292,7 @@ class _Reader:
     subscription: BusSubscription[Frame]
     out: dict[int, Frame] = field(default_factory=dict)
     heard: bytearray = field(default_factory=bytearray)
-    # The frame that waits for its acquire fence; None: none waits.
+    # A frame that waits for its acquire fence; None if none waits.
     early: Frame | None = None
     stream: _Stream | None = None
     ended: bool = False
@@ -309,20 +310,20 @@ class _Reader:
 
 class UnixfdServer:
     """
-    Serves the frames that are published under a key of the bus, on a socket at *path*.
+    Sends the frames that are published under *key* of the bus to readers of a socket at *path*.
 
     The server owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames
-    that readers hold. Nothing waits for a reader: a reader that stops, dies or gives nothing back
-    only loses its own window.
+    that readers hold. It never waits for a reader: a reader that stops, dies or returns nothing
+    only blocks the frames of its own window.
 
     :param name: the publisher's name, for the thread and messages.
     :param window: number of frames that a reader may hold at the same time.
     :param drm: whether linear dma-bufs, too, get caps with a ``drm-format``.
     :param framerate: returns the camera's frames per second, called for each layout; 0: unknown.
-    :param quarantine_s: seconds for which the buffers of a dead reader are not used, if no fence
-        tells when its devices are done.
-    :param report: called with a sentence when a reader comes or goes; on the server's thread.
-    :param warn: called in place of *report* with sentences that need action.
+    :param quarantine_s: after a reader ends without returning its buffers, don't reuse them for
+        this many seconds, unless a fence shows earlier that its devices have finished.
+    :param report: called with a sentence when a reader connects or ends; on the server's thread.
+    :param warn: called in place of *report* for problems.
     :raises ConfigError: the socket can't be made there, or another process listens there.
     """
 
@@ -365,7 +366,7 @@ class UnixfdServer:
         self._epoll = select.epoll()
         self._fences = FenceWatch(self._epoll)
         # For each watched descriptor: the function to call when it is readable, and the reader
-        # that loses its connection if the function fails (None: no reader).
+        # to disconnect if the function fails (None: no reader).
         self._calls: dict[int, tuple[Callable[[], None], _Reader | None]] = {}
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._wake.fileno(), self._awake)
@@ -414,7 +415,8 @@ class UnixfdServer:
         except BlockingIOError:
             return
         except OSError as error:
-            # No descriptor is left. The listener stays readable, so a retry at once would spin.
+            # No descriptor is left. Pause, because the listener stays readable, and accepting at
+            # once again would keep the thread busy.
             self._ended['descriptors'] += 1
             self._warn(f'a unixfd reader could not connect: {error.strerror}')
             self._unwatch(self._listener.fileno())
@@ -441,8 +443,7 @@ class UnixfdServer:
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
         self._watch(queue.fileno(), partial(self._serve, reader), reader)
         BUS.add_subscription(self._key, subscription)
-        # Add the reader here only after it is on the bus: who sees it here can rely on it getting
-        # every frame that is published from then on.
+        # Do this after add_subscription(): a reader in statistics() must get all further frames.
         self._readers = (*self._readers, reader)
         self._connected += 1
         for publisher in BUS.publishers(self._key):
@@ -452,7 +453,7 @@ class UnixfdServer:
         self._report(f'unixfd: reader pid {peer.pid} is connected')
 
     def _guarded(self, call: Callable[[], None], reader: _Reader | None) -> None:
-        """Call a function; if it fails, only this reader loses its connection."""
+        """Call a function; if it fails, disconnect only this reader and go on."""
         try:
             call()
         except Exception as error:
@@ -465,7 +466,7 @@ class UnixfdServer:
                 self._drop(reader, reason, text, warn=True)
 
     def _hear(self, reader: _Reader) -> None:
-        """Read a reader's socket: release frames that it gives back, or drop it if it has gone."""
+        """Read a reader's socket: release frames that it returns; drop the reader on EOF."""
         try:
             data = reader.socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -489,7 +490,7 @@ class UnixfdServer:
                 frame.release()
 
     def _serve(self, reader: _Reader) -> None:
-        """Send a reader's waiting frames, as far as its window and the frames' fences allow."""
+        """Send a reader's waiting frames until its window is full or a fence hasn't signalled."""
         waited, reader.early = reader.early, None
         if waited is not None:
             self._watch(reader.queue.fileno(), partial(self._serve, reader), reader)
@@ -515,7 +516,7 @@ class UnixfdServer:
                 frame.release()
 
     def _send(self, reader: _Reader, frame: Frame) -> bool:
-        """Send a frame; ``True``: the reader has it now; ``False``: the caller must release it."""
+        """Send a frame; return ``False`` if it wasn't sent, so that the caller must release it."""
         data = frame.data
         stream = self._stream_of(data)
         if stream is None:
@@ -553,11 +554,7 @@ class UnixfdServer:
         return sent
 
     def _stream_of(self, data: FrameData) -> _Stream | None:
-        """
-        Return what is prepared for frames of this layout.
-
-        Return ``None`` if GStreamer has no caps for such frames.
-        """
+        """Return the stream of frames like *data*; ``None`` if GStreamer has no caps for them."""
         known, kind = self._stream, data.buffers[0].kind
         if known is not None and known.layout is data.layout and known.kind is kind:
             return known
@@ -583,11 +580,7 @@ class UnixfdServer:
         return self._stream
 
     def _write(self, reader: _Reader, packet: bytes, fds: Sequence[int]) -> bool:
-        """
-        Send a command; return ``False`` if it could not be sent.
-
-        If the reader has gone, its EOF tells that later.
-        """
+        """Send a command; return ``False`` if it could not be sent."""
         control: list[tuple[int, int, Any]] = []
         if fds:
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))]
@@ -595,7 +588,7 @@ class UnixfdServer:
             written = reader.socket.sendmsg([packet], control, _SEND)
         except (
             OSError
-        ):  # the reader doesn't read or has gone, or the limit of sent descriptors is reached
+        ):  # the reader doesn't read or has closed, or the limit of sent descriptors is reached
             reader.lost += 1
             return False
         if written != len(packet):
@@ -603,7 +596,7 @@ class UnixfdServer:
         return True
 
     def _say_end(self, reader: _Reader) -> None:
-        """Send EOS: the reader gets no more frames, but may still read those that it holds."""
+        """Send EOS and no more frames; the reader keeps the frames that it holds."""
         if reader.ended:
             return
         reader.ended = True
@@ -647,11 +640,7 @@ class UnixfdServer:
         reader.socket.close()
 
     def end_streams(self) -> None:
-        """
-        Tell all current readers that the stream has ended.
-
-        Readers that connect later get frames again.
-        """
+        """Send EOS to all current readers; readers that connect later get frames."""
         self._ending = True
         self._ring()
 
@@ -671,11 +660,7 @@ class UnixfdServer:
         )
 
     def close(self) -> None:
-        """
-        End all streams and the thread, and remove the socket.
-
-        A second call does nothing, nor does a call in a forked child.
-        """
+        """End all streams, stop the thread and remove the socket; do nothing in a forked child."""
         if self._pid != os.getpid() or self._stopping:
             return
         with contextlib.suppress(OSError):
@@ -688,7 +673,7 @@ class UnixfdServer:
         self._wake.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copies of the sockets, so that readers notice when the parent ends."""
+        """Close the child's copies of the sockets, so that readers get EOF from the parent."""
         for reader in self._readers:
             reader.socket.close()
         self._readers = ()
@@ -698,7 +683,7 @@ class UnixfdServer:
 
 
 def _tight_copy(data: FrameData, stream: _Stream) -> OwnedFd:
-    """Return a new memfd with a copy of the pixels, placed as GStreamer expects them."""
+    """Return a new memfd with a copy of the pixels in GStreamer's default layout."""
     target = OwnedFd(os.memfd_create('unixfd', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         size = buffer_planes(stream.tight).sizes[0]
