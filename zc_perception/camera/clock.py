@@ -36,11 +36,7 @@ Clock = Callable[[], int]
 
 
 class CaptureClock(Enum):
-    """
-    The clock of a driver's time stamps.
-
-    UNKNOWN: the package can't read this clock, so it uses the time of the frame's arrival.
-    """
+    """The clock of a driver's time stamps. UNKNOWN: the time of the frame's arrival is used."""
 
     MONOTONIC = time.CLOCK_MONOTONIC
     BOOTTIME = time.CLOCK_BOOTTIME
@@ -158,8 +154,7 @@ class StampClock:
         """
         Return this clock, prepared for a camera that is opened, or opened again.
 
-        The measurements of the driver's clock are deleted. The last stamp is kept, so that stamps
-        go on increasing.
+        It keeps the last stamp, so that stamps go on increasing, but no measurement.
         """
         self._capture_clock = self._offset = self._last_captured = None
         return self
@@ -245,11 +240,7 @@ class StampClock:
         return offset
 
     def _increase(self, wanted: int, captured: int, arrival: int) -> int:
-        """
-        Return *wanted* if it is late enough after the last stamp, else a later stamp.
-
-        The later stamp is the last stamp plus half of the time between the two captures.
-        """
+        """Return *wanted*, but at least the last stamp plus half the time between the captures."""
         pace = 0 if self._last_captured is None else captured - self._last_captured
         # the clock may have been set between the two captures
         if self._capture_clock is CaptureClock.REALTIME:

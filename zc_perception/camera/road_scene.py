@@ -109,11 +109,7 @@ def paint(
     luma: NDArray[np.uint8],
     chroma: NDArray[np.uint8],
 ) -> None:
-    """
-    Fill ``polygons`` of ``shape`` into ``luma`` and ``chroma``; parts outside are clipped.
-
-    ``luma`` is (h, w), ``chroma`` (h/2, w/2, 2).
-    """
+    """Fill ``shape``'s ``polygons`` into ``luma`` (h, w) and ``chroma`` (h/2, w/2, 2), clipped."""
     for polygon, part in zip(polygons, shape.parts, strict=True):
         level, u, v = part.colour
         cv2.fillPoly(luma, [polygon], level)
@@ -121,11 +117,7 @@ def paint(
 
 
 def body_colour(rng: np.random.Generator, hues: tuple[float, float]) -> Colour:
-    """
-    Return a random colour; all classes and all clutter use this distribution.
-
-    ``hues`` is the range of its hue, in degrees.
-    """
+    """Return a random colour with a hue in the range ``hues``, in degrees."""
     hue = math.radians(rng.uniform(*hues))
     saturation = rng.uniform(14.0, 62.0)
     u, v = 128 + saturation * math.cos(hue), 128 + saturation * math.sin(hue)
@@ -184,11 +176,7 @@ def ellipse(
 
 
 def car(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """
-    Make a car from behind or ahead.
-
-    It has a body, a narrower cabin with a window, two wheels, two lights and a plate.
-    """
+    """Make a car seen from behind or ahead: body, cabin, window, wheels, lights and plate."""
     body = body_colour(rng, hues)
     roof, shoulder = -1.0, -1.0 + rng.uniform(0.34, 0.46)
     sill, cabin = -rng.uniform(0.13, 0.19), rng.uniform(0.30, 0.37)
@@ -411,11 +399,7 @@ class RoadEdges:
 
 
 def draw_backdrop(width: int, height: int, edges: RoadEdges, rng: np.random.Generator) -> Planes:
-    """
-    Draw the still background.
-
-    Return its luma ``(height, width)`` and chroma ``(height/2, width/2, 2)``, both uint8.
-    """
+    """Draw the still background; return its luma (h, w) and chroma (h/2, w/2, 2), both uint8."""
     luma = np.empty((height, width), np.uint8)
     chroma = np.empty((height // 2, width // 2, 2), np.uint8)
     horizon = round(height * HORIZON)
@@ -626,11 +610,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class _Kind:
-    """
-    A kind of object: its appearance, and where on the road it stands.
-
-    Lengths in metres, speeds in metres per second.
-    """
+    """Appearance, places and speeds of a kind of object, in metres and metres per second."""
 
     make: ShapeMaker
     width: tuple[float, float]
@@ -662,11 +642,7 @@ _CLUTTER_KINDS = (
 
 @dataclass(frozen=True)
 class _Track:
-    """
-    An endless row of objects of one kind.
-
-    One object at a time travels from ``far`` to ``near``; then the next object starts.
-    """
+    """An endless row of objects, which travel from ``far`` to ``near`` one after the other."""
 
     kind: _Kind
     class_index: int
@@ -767,11 +743,7 @@ class RoadScene:
         return objects
 
     def truth(self, index: int) -> tuple[SceneObject, ...]:
-        """
-        Return what :meth:`draw` returns for frame ``index``, without drawing.
-
-        It raises ValueError for a negative index.
-        """
+        """Return the ground truth as :meth:`draw` does, but draw nothing."""
         return self._visible(index)[0]
 
     def _visible(self, index: int) -> tuple[tuple[SceneObject, ...], list[_Sprite]]:
@@ -958,18 +930,14 @@ class _Lens:
         self.bottom_depth = self._focal_y * _CAMERA_HEIGHT / (height - self._horizon)
 
     def ground(self, lateral: float, depth: float) -> tuple[float, float]:
-        """
-        Return the pixel of a point on the road's surface.
-
-        The point is ``lateral`` metres to the right and ``depth`` metres ahead.
-        """
+        """Return the pixel of the road ``lateral`` metres to the right, ``depth`` metres ahead."""
         return (
             self._centre_x + self._focal_x * lateral / depth,
             self._horizon + self._focal_y * _CAMERA_HEIGHT / depth,
         )
 
     def road_edges(self) -> RoadEdges:
-        """Return the road's edges at the bottom of the image."""
+        """Return the road's edges, :data:`_ROAD_HALF_WIDTH` metres from its middle."""
         left, right = (
             self.ground(side * _ROAD_HALF_WIDTH, self.bottom_depth)[0] for side in (-1, 1)
         )

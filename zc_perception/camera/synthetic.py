@@ -92,11 +92,7 @@ class TimeCode(NamedTuple):
 
 
 def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-    """
-    Fill the planes with a counter's picture.
-
-    Only the lowest 32 bits of the counter and the lowest 8 bits of the seed are drawn.
-    """
+    """Fill the planes with a counter's picture: counter modulo 2**32, and seed modulo 256."""
     fields = _FIELDS.pack(_MARKER, code.seed & 0xFF, code.counter & MAX_COUNTER, code.stamp_ns)
     content = fields + struct.pack('>H', binascii.crc_hqx(fields, 0xFFFF))
     bits = np.unpackbits(np.frombuffer(content, np.uint8)).reshape(_ROWS, _COLUMNS) ^ _CHESS
@@ -131,9 +127,7 @@ def sample_levels(
 
 class ColourBars:
     """
-    75 % bars in the upper three quarters, and eight greys from black to white below.
-
-    The bars are in the order of :data:`BAR_COLOURS`.
+    75 % bars (:data:`BAR_COLOURS`) in the upper three quarters, eight greys below.
 
     :raises ValueError: the colorimetry's matrix has no Y, U and V.
     """

@@ -194,11 +194,7 @@ class OwnedSurface:
 
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
-        """
-        The library's pointer, valid until :meth:`close`.
-
-        :raises ValueError: after close.
-        """
+        """The library's pointer, valid until :meth:`close`; afterwards it raises ValueError."""
         if self._surface is None:
             raise ValueError('the surface was destroyed')
         return self._surface

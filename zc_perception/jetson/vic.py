@@ -115,11 +115,7 @@ class VicImage:
 
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
-        """
-        The library's object.
-
-        :raises ValueError: after close.
-        """
+        """The library's surface, valid until :meth:`close`; afterwards it raises ValueError."""
         return self._owner.pointer
 
     @contextlib.contextmanager

@@ -56,11 +56,7 @@ _lock = threading.Lock()
 
 
 def subject(question: Question) -> str:
-    """
-    Return the subject of a question: its function's name without the verb.
-
-    For example ``gstreamer`` of ``describe_gstreamer``.
-    """
+    """Return a question's subject for messages: ``gstreamer`` of ``describe_gstreamer``."""
     return question.__name__.partition('_')[2] or question.__name__
 
 
@@ -72,9 +68,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
     """
     Call a module's function in a fresh process, and return its result.
 
-    In that process the function may load and open anything.
-
-    :param question: the function. It takes strings and returns something that JSON can express.
+    :param question: the function. It takes strings, and returns a dict for JSON.
     :raises NoAnswerError: there is no answer; the message says why.
     """
     import subprocess  # only here, because every node imports this module when it starts

@@ -67,11 +67,7 @@ HOST = HostTree()
 
 
 def programs_using(path: str) -> list[str]:
-    """
-    Return the programs that have the device node open, as ``name (pid)``.
-
-    The result has only programs that this user may see.
-    """
+    """Return ``name (pid)`` of each program that has the device node open and is visible to us."""
     try:
         wanted = os.stat(path).st_rdev
     except OSError:
@@ -109,11 +105,7 @@ T = TypeVar('T')
 
 
 def _open_node(path: str) -> int:
-    """
-    Return 0 if this user can open the node, else the errno.
-
-    Opening a heap or a graphics card changes nothing in it.
-    """
+    """Open and close a node; return 0 or the errno. For heaps and graphics cards this is safe."""
     try:
         OwnedFd.open(path, os.O_RDWR | os.O_NONBLOCK).close()
     except OSError as error:

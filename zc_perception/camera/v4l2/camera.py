@@ -600,7 +600,6 @@ class V4l2Camera(V4l2):
 
     @property
     def _decodes(self) -> bool:
-        """Whether the driver gives JPEGs, which are decoded."""
         return self._driver.fourcc in JPEGS
 
     @property
@@ -759,11 +758,7 @@ class V4l2Camera(V4l2):
         )
 
     def _find_data(self) -> tuple[int, ...]:
-        """
-        Return the offset of the data in each memory buffer.
-
-        The multi-planar API reports it only for a buffer that is queued.
-        """
+        """Return the offset of the data in each buffer; drivers report it for queued ones only."""
         self._memory.begin_trial()
         try:
             return self._device.query_offsets(0, len(self._driver.planes))

@@ -96,11 +96,7 @@ class FormatChoice:
 
     @property
     def first_code(self) -> int:
-        """
-        V4L2's fourcc of the best format.
-
-        The device is set to this format until the negotiation has chosen one.
-        """
+        """V4L2's fourcc of the best format, which the device has until the negotiation ends."""
         best = self.offers[0].codes[0] if self.offers else self.jpeg
         assert best is not None, 'a choice has a format'
         return best
@@ -412,11 +408,7 @@ class FrameMemory(ABC):
 
     @abstractmethod
     def begin_trial(self) -> None:
-        """
-        Queue at least frame 0, so that the driver reports where its data begins.
-
-        The caller stops the stream to get the frame back.
-        """
+        """Queue at least frame 0, to query its data's offset; then the caller stops the stream."""
 
     def close(self) -> None:
         """Free the buffers that were not taken. Idempotent."""
@@ -627,11 +619,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
 
 
 def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMemory:
-    """
-    Return memory of the heaps whose buffers the driver imports.
-
-    Heap ``memfd`` is never among them, because no device can use its memory.
-    """
+    """Return memory of all heaps that the driver imports; no device can import a memfd."""
     try:
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
     except AllocationError as error:

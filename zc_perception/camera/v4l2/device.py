@@ -420,11 +420,7 @@ class V4l2Device:
         return DriverFormat(int(pix.width), int(pix.height), int(pix.pixelformat), planes, colours)
 
     def set_framerate(self, framerate: float) -> float:
-        """
-        Ask for frames per second, and return what the driver really set.
-
-        The result is 0 if the driver doesn't report a rate or its rate can't be set.
-        """
+        """Set the frames per second; return the rate that the driver chose, 0: it reports none."""
         argument = abi.StreamParm(type=self.type)
         period = argument.parm.capture.timeperframe
         period.numerator, period.denominator = 1000, round(framerate * 1000)
@@ -673,11 +669,7 @@ _MOST_ITEMS = 256
 
 
 def control_name(title: str) -> str:
-    """
-    Return a driver's title as a name.
-
-    For example ``White Balance, Auto & Preset`` is ``white_balance_auto_preset``.
-    """
+    """Return a control's title as a name: ``White Balance, Auto`` is ``white_balance_auto``."""
     return re.sub(r'[^0-9a-z]+', '_', title.lower()).strip('_')
 
 

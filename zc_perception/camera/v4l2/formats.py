@@ -49,12 +49,7 @@ JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 
 @dataclass(frozen=True)
 class DriverPlane:
-    """
-    The driver's description of one memory buffer of a frame.
-
-    :param stride: bytes per row of the buffer's first plane.
-    :param size: the buffer's size in bytes.
-    """
+    """One memory buffer of a frame: bytes per row of its first plane, and its size in bytes."""
 
     stride: int
     size: int
@@ -158,11 +153,7 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
 
 
 def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
-    """
-    Return the least number of bytes that a complete frame has in each buffer.
-
-    The padding of the last row doesn't count.
-    """
+    """Return the least bytes of a complete frame for each buffer: no padding of the last row."""
     ends = [0] * layout.num_buffers
     for index, plane in enumerate(layout.planes):
         end = plane.offset + plane.size

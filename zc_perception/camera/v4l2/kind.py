@@ -43,10 +43,7 @@ if TYPE_CHECKING:
 QUEUED = 3
 """Buffers that the driver holds: two queued ones to write to, and one being handed over."""
 MOST_BUFFERS = 32
-"""
-The most buffers to ask for: VIDEO_MAX_FRAME of kernels before 6.8. Some drivers refuse a request
-for more.
-"""
+"""The most buffers to request: some drivers refuse more (VIDEO_MAX_FRAME before Linux 6.8)."""
 
 
 def _module(name: str) -> Any:

@@ -382,11 +382,7 @@ _ROW = 4096
 
 
 def bytes_layout(size: int) -> ImageLayout:
-    """
-    Return a layout for buffers of JPEGs: rows of bytes.
-
-    Every pool needs a layout, even if its buffers aren't images.
-    """
+    """Return a layout of rows of bytes for JPEG buffers, because every pool needs a layout."""
     row = min(size, _ROW)
     return ImageLayout(
         row, size // row, fourcc_code('R8  '), LINEAR, (PlaneLayout(0, 0, row, size // row * row),)
