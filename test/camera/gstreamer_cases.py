@@ -411,7 +411,7 @@ def test_without_consumers_a_format_is_asked_for_that_a_program_can_read(
         ('videotestsrc ! jpegenc', 'image/jpeg.* are no raw video; put a decoder'),
         (
             f'zcframes frame-size=4608 caps-text="{DMABUF},format=DMA_DRM,drm-format=XYZ9,{SIZE}"',
-            "'XYZ9' .*make one of NV12",
+            "'XYZ9' .*converts to one of NV12",
         ),
     ],
 )

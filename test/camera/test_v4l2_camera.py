@@ -623,7 +623,7 @@ def test_what_it_takes(info: ControlInfo, value: int | bool | str, number: int) 
     ('info', 'value', 'words'),
     [
         (INTEGER, 21, r"cam: control 'gain' can't be 21; it takes -5 .. 20 in steps of 5"),
-        (INTEGER, True, r'True, it is no switch; it takes -5 .. 20'),
+        (INTEGER, True, r"True, it isn't boolean; it takes -5 .. 20"),
         (INTEGER, 'much', r"'much'; it takes"),
         (SWITCH, 2, r'2; it takes true or false'),
         (MENU, 2, r'2; it takes 0 \(Disabled\), 1 \(50 Hz\), 3 \(Auto\)'),

@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-The base of every camera, and of the cameras whose frames the CPU writes.
+The base classes of cameras.
 
-Read :class:`Camera` first.
+:class:`Camera` is the base class of every camera, and :class:`DrawnCamera` that of cameras whose
+frames the CPU writes.
 """
 
 from __future__ import annotations
@@ -51,19 +52,17 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 UNKNOWN = (0, 0)
-"""Stands for the size of pictures that isn't known before the camera streams."""
+"""The size of a camera's pictures while it isn't known yet, because the camera doesn't stream."""
 
 
 @dataclass(frozen=True)
 class Known:
     """
-    What a kind of camera knows about its frames before it streams.
+    The facts about a camera's frames that are known before it streams.
 
-    :param constraints: the camera's own side of the negotiation.
-    :param memory: whether the buffers' memory is known already; if not, consumers' wishes for
-        memory don't count.
-    :param formats: whether the frames' format is known already; if not, consumers' wishes for the
-        format don't count.
+    :param constraints: the camera's own constraints.
+    :param memory: whether the buffers' heap is known; if not, consumers' heaps are ignored.
+    :param formats: whether the frames' format is known; if not, consumers' formats are ignored.
     """
 
     constraints: BufferConstraints
@@ -74,19 +73,19 @@ class Known:
 
 Agree = Callable[[Known], BufferSettings]
 """
-A function that returns what a camera and its consumers would agree on.
+A function that negotiates buffers between a camera and its consumers, and returns the result.
 
-It raises NegotiationError if they don't agree.
+It raises NegotiationError if they can't agree.
 """
 
 
 @dataclass(frozen=True)
 class PlannedPool:
     """
-    The pool that a camera is going to have, for ``zc_doctor``.
+    The pool that a camera will have; ``zc_doctor`` computes it without a camera.
 
-    :param settings: what was agreed on, in the layout that the frames are going to have.
-    :param buffers: bytes of each buffer of a slot.
+    :param settings: the negotiated settings; the layout is that of the frames.
+    :param buffers: the size in bytes of each buffer of one slot.
     :param heap: the heap that the buffers come from; empty: another owner, such as a driver,
         allocates them.
     """
@@ -109,7 +108,7 @@ def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
 
 def plan(known: Known, agree: Agree, *, own_heap: bool) -> PlannedPool:
     """
-    Return the pool of a camera whose frames get exactly the layout that was agreed on.
+    Return the planned pool of a camera whose frames have exactly the negotiated layout.
 
     :param own_heap: whether this package allocates the buffers from a heap.
     """
@@ -122,13 +121,13 @@ def estimated(
     size: Size, memory: str, held: int, fourcc: int = NV12, most: int | None = None
 ) -> Known:
     """
-    Estimate the pool of a camera that can't be asked before it streams.
+    Return assumptions about a camera whose buffers are known only while it streams.
 
-    Of its consumers only their number counts.
+    Its consumers' heaps and formats are ignored, so only their slots change the planned pool.
 
-    :param memory: who owns the memory.
-    :param held: slots that the camera needs for itself.
-    :param most: the highest number of slots that the camera can have.
+    :param memory: a text that names the memory's owner, in place of a heap.
+    :param held: the number of slots that the camera needs for itself.
+    :param most: the highest number of slots that the camera can have; ``None``: no limit.
     """
     own = BufferConstraints(
         'camera',
@@ -150,8 +149,10 @@ def size_of(values: Any) -> Size:
 
 ControlKind = Literal['integer', 'boolean', 'menu', 'integer_menu', 'bitmask', 'button', 'string']
 """
-``menu`` has texts to choose from, ``integer_menu`` numbers; a ``button`` has no value; a
-``string`` can't be set here.
+The type of a camera control's value, as in V4L2.
+
+A ``menu`` offers texts and an ``integer_menu`` numbers; a ``button`` has no value; this package
+can't set a ``string``.
 """
 
 ControlValue = int | bool | str
@@ -160,19 +161,19 @@ ControlValue = int | bool | str
 @dataclass(frozen=True)
 class ControlInfo:
     """
-    One control of a camera, such as its brightness, with its value of now.
+    One control of a camera, such as its brightness, with its present value.
 
     :param name: the driver's name in lower case with underscores, unique on its camera.
-    :param minimum: smallest value; 0 for a bitmask.
-    :param maximum: largest value; for a bitmask the value with all allowed bits set.
-    :param step: difference between neighbouring values; drivers round other values.
-    :param value: the value in force; ``None`` for a button, a write-only control, and one that the
-        driver can't read now.
-    :param menu: for a menu, the meaning of each value.
-    :param read_only: the driver never lets it be set.
-    :param inactive: the control has no effect because of another control's value, such as exposure
-        time while exposure is automatic.
-    :param write_only: the control can be set but not read.
+    :param minimum: the smallest value; 0 for a bitmask.
+    :param maximum: the largest value; for a bitmask, the value with all allowed bits set.
+    :param step: the difference between neighbouring values; drivers round other values.
+    :param value: the present value; ``None`` for a button, a write-only control, and a control
+        that the driver can't read now.
+    :param menu: for a menu, the text of each value.
+    :param read_only: whether the driver never allows a new value.
+    :param inactive: whether the control has no effect because of another control's value, such as
+        exposure time while exposure is automatic.
+    :param write_only: whether the control can be set but not read.
     :param title: the driver's own name for the control.
     """
 
@@ -190,11 +191,7 @@ class ControlInfo:
     title: str = ''
 
     def allowed(self) -> str:
-        """
-        Return the values that the control takes, as a text for messages.
-
-        For example ``0 .. 255`` or ``0 (Disabled), 1 (50 Hz)``.
-        """
+        """Return the allowed values for messages, like ``0 .. 255`` or ``0 (off), 1 (50 Hz)``."""
         if self.kind == 'boolean':
             return 'true or false'
         if self.menu:
@@ -210,25 +207,25 @@ NO_CONTROLS: Mapping[str, ControlInfo] = MappingProxyType({})
 
 
 def no_such_control(camera: str, name: str, known: Mapping[str, ControlInfo]) -> ConfigError:
-    """Return the error for a control that *camera* doesn't have."""
+    """Return the error for control *name*, which *camera* doesn't have."""
     names = ', '.join(known) or 'none'
     return ConfigError(f"{camera} has no control '{name}'{nearest(name, known)}; it has {names}")
 
 
 def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
     """
-    Return *value* as the number that the driver takes.
+    Return *value* as the integer that the driver expects.
 
-    The number isn't rounded: the driver does this by its own steps.
+    The result isn't rounded to the control's step: the driver does this.
 
-    :param value: an integer; ``True`` and ``False`` for a boolean; for a menu also one of its
-        texts; for a button any value.
-    :raises ConfigError: the control is read-only, or *value* has the wrong type or is outside of
-        the range. The message names the value and the range.
+    :param value: an integer; ``True`` or ``False`` for a boolean; also one of the texts for a
+        menu; any value for a button.
+    :raises ConfigError: the control is read-only or a string, or *value* has the wrong type or is
+        outside of the range.
     """
     what = f"{camera}: control '{info.name}'"
     if info.kind == 'string':
-        raise ConfigError(f"{what} holds a text, which can't be set here; use v4l2-ctl --set-ctrl")
+        raise ConfigError(f"{what} is a text, which can't be set here; use v4l2-ctl --set-ctrl")
     if info.read_only:
         raise ConfigError(f"{what} is read-only; it is {info.value} and can't be set to {value!r}")
     if info.kind == 'button':
@@ -257,7 +254,9 @@ def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
             raise ConfigError(f"{what} can't be {value!r}{hint}; it takes {info.allowed()}")
         return found[0]
     if isinstance(value, bool) and info.kind != 'boolean':
-        raise ConfigError(f"{what} can't be {value!r}, it is no switch; it takes {info.allowed()}")
+        raise ConfigError(
+            f"{what} can't be {value!r}, it isn't boolean; it takes {info.allowed()}"
+        )
     if not isinstance(value, int):
         raise ConfigError(
             f"{what} can't be {value!r}, which is not an integer; it takes {info.allowed()}"
@@ -267,26 +266,28 @@ def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
 
 SLOT_WAIT_S = 0.25
 """
-How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping
-stays quick.
+Seconds that :meth:`Camera.capture` waits for a slot if the source isn't live.
+
+The wait is short, so that the camera stops quickly.
 """
 PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
-"""Each kind of camera whose library has the buffers declares this parameter."""
-# A pipeline without a frame for both of these counts as lost: seconds, and periods of frames.
+"""The parameter of each kind of camera whose library, not this package, owns the buffers."""
+# A pipeline that gives no frame for this many seconds and this many frame periods counts as lost.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 
 @dataclass(frozen=True)
 class CameraStatistics:
     """
-    A camera's counters since its start.
+    A camera's frame counters since its start.
 
-    :param dropped: frames that the camera did not deliver: *lost*, *bad* and *no_slot* together,
-        and also *late* if the camera decodes.
-    :param late: if the camera draws: frames that were delivered too late. If the camera decodes:
-        frames that were skipped in favour of newer ones.
+    :param captured: frames that were delivered.
+    :param dropped: frames that were not delivered: the sum of *lost*, *bad* and *no_slot*, and
+        also of *late* if the camera decodes.
+    :param late: frames that a drawing camera delivered too late, or that a decoding camera skipped
+        because newer ones had come.
     :param lost: frames that are missing in the driver's sequence numbers.
     :param bad: frames that the driver marked bad, or that are damaged in a recording.
     :param no_slot: frames for which no slot was free.
@@ -303,19 +304,18 @@ class CameraStatistics:
 @dataclass(frozen=True)
 class CameraOptions:
     """
-    What a camera needs to be opened.
+    The arguments for opening a camera.
 
     :param parameters: the capture node's parameters by name. ``width``, ``height`` and
         ``framerate`` are 0 where the camera chooses; ``frame_id`` goes into the frames' headers;
         docs/parameters.md lists all parameters.
-    :param now_ns: the ROS clock.
-    :param ledger: counts the pixels that the CPU reads, writes or copies.
-    :param clock: the clock that made the stamps before the camera was lost. The camera goes on
-        with this clock, so that its stamps go on increasing. ``None``: the camera makes a new
-        clock.
-    :param stopping: returns whether nobody waits for the camera any more. An opening that takes
-        long asks this now and then, and gives up.
-    :param consumers: returns what is known now about the consumers of the frames.
+    :param now_ns: returns the ROS clock's time in ns.
+    :param ledger: counts the bytes that the CPU reads, writes or copies.
+    :param clock: the stamp clock of the camera that was lost. The new camera continues with it,
+        so that stamps keep increasing. ``None``: make a new clock.
+    :param stopping: returns ``True`` when the opening should be given up. A camera that takes long
+        to open calls this now and then.
+    :param consumers: the constraints of the consumers that are known now.
     :param identity: :attr:`Camera.identity` of the camera that was lost, to find the device's
         present path; empty: no camera was lost.
     :param before: the previous camera, which is closed already.
@@ -331,24 +331,22 @@ class CameraOptions:
     before: Camera | None = None
 
     def stamp_clock(self) -> StampClock:
-        """Return the clock that makes the stamps: :attr:`clock`, or a new one."""
+        """Return the clock that makes stamps: :attr:`clock` made ready for reuse, or a new one."""
         return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
 
     def open_heaps(self) -> OfferedHeaps:
         """
-        Open the heaps that parameter ``heap`` allows.
+        Open the heaps that parameter ``heap`` allows; the caller closes them.
 
-        The caller closes them.
-
-        :raises AllocationError: this machine lacks the heap.
+        :raises AllocationError: this machine doesn't have the heap.
         """
         return working_heaps(self.parameters['heap'])
 
     def pipeline_silence_s(self) -> float:
         """
-        Return how many seconds a pipeline may give no frame before it counts as lost.
+        Return the seconds without a frame after which a pipeline counts as lost.
 
-        This is parameter ``silent``; if it is 0, the time of 10 frames, but at least 5 s.
+        This is parameter ``silent``; if that is 0, the time of 10 frames, but at least 5 s.
         """
         silent, framerate = float(self.parameters['silent']), float(self.parameters['framerate'])
         return silent or max(_SILENT_S, _SILENT_FRAMES / framerate if framerate else 0.0)
@@ -358,41 +356,37 @@ class Camera(ABC):
     """
     A source of frames.
 
-    Derive from it, or from :class:`DrawnCamera` if the CPU writes the frames.
+    Derive each kind of camera from this class, or from :class:`DrawnCamera` if the CPU writes the
+    frames.
 
-    The capture node calls in this order: :meth:`open`, :meth:`constraints`, :meth:`allocate`, then
-    :meth:`capture` again and again on the supervisor's thread, and finally :meth:`close`.
-    :meth:`stop` may come from any thread. If a camera raises
-    :class:`~zc_perception.errors.CameraError`, the supervisor closes it and opens it again after a
-    pause. A camera owns its device, and the pool of its buffers in ``_pool``; leased frames stay
-    readable after :meth:`close`.
+    The capture node calls :meth:`open`, :meth:`constraints` and :meth:`allocate`, in this order.
+    The supervisor's thread then calls :meth:`capture` repeatedly, and finally :meth:`close`. Any
+    thread may call :meth:`stop`. If a camera raises :class:`~zc_perception.errors.CameraError`,
+    the supervisor closes it and opens it again after a pause. A camera owns its device, and the
+    pool of its buffers in ``_pool``. Leased frames stay readable after :meth:`close`.
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """
-    The parameters that this kind of camera reads, besides those that all cameras have.
+    The parameters that only this kind of camera reads.
 
-    Their names are the capture node's; their texts don't name the kind.
+    The capture node declares them by these names. Their texts need not name the kind of camera.
     """
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks that ``zc_doctor`` makes for this kind of camera."""
     MEMORY: ClassVar[str] = 'unknown buffers'
-    """Words for people: which memory the frames are in, if this package doesn't allocate it."""
+    """A text for users that names the frames' memory, if this package doesn't allocate it."""
     HELD: ClassVar[int] = 2
-    """The number of slots that the camera needs for itself, at least."""
+    """The smallest number of slots that the camera needs for itself."""
     SLOW: ClassVar[bool] = False
     """
     Whether opening may take seconds.
 
-    The camera's own thread opens it then, and :meth:`try_out` reports before that what isn't
-    possible.
+    Then the supervisor's thread opens the camera, and :meth:`try_out` reports wrong parameters
+    before.
     """
     PACED: ClassVar[bool] = True
-    """
-    Whether frames come at a steady pace.
-
-    A recording's frames may have pauses.
-    """
+    """Whether frames come at a steady rate; a recording may have pauses."""
     width: int
     height: int
     framerate: float
@@ -405,7 +399,7 @@ class Camera(ABC):
         """
         Open the camera that the parameters name.
 
-        :raises ConfigError: the parameters can't be used, and waiting would not help.
+        :raises ConfigError: the parameters can't be used, so later attempts would fail, too.
         :raises CameraError: the camera can't be opened now; a later attempt may succeed.
         """
         raise NotImplementedError(f'{cls.__name__} does not override the class method open')
@@ -413,18 +407,16 @@ class Camera(ABC):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         """
-        Check that the parameters go together.
+        Check the parameters' values and combinations, without using a device or its library.
 
-        Only what can be known without a device or its library is checked.
-
-        :raises ConfigError: they don't go together.
+        :raises ConfigError: a value can't be used, or two values contradict each other.
         """
         check_heap_name(values['heap'])
 
     @classmethod  # noqa: B027
     def try_out(cls, options: CameraOptions) -> None:
         """
-        Check what can be known of a :attr:`SLOW` camera without opening anything.
+        Check the parameters of a :attr:`SLOW` camera as far as possible without opening it.
 
         :raises ConfigError: the parameters can't be used.
         """
@@ -432,26 +424,26 @@ class Camera(ABC):
     @classmethod
     def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
         """
-        Check for ``zc_doctor`` that the machine has what a node's parameters ask for.
+        Check for ``zc_doctor`` that this machine has the camera that a node's parameters name.
 
         The check may open the device, but it changes nothing.
         """
         return skip(
             (
-                f'camera {camera.kind}: nothing is known of what it needs; start the node to see '
-                'what it says'
+                f'camera {camera.kind} has no check of its own; start the node and '
+                'read its log'
             ),
             camera.node,
         )
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return how it uses parameter ``heap``; ``None``: its buffers come from no heap."""
+        """Return the use of its buffers; ``None``: this kind ignores parameter ``heap``."""
         return None
 
     @classmethod
     def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
-        """Return the pictures' size for ``zc_doctor``; (0, 0): unknown before streaming."""
+        """Return the frames' width and height for ``zc_doctor``; :data:`UNKNOWN`: not known."""
         return size_of(values)
 
     @classmethod
@@ -459,12 +451,11 @@ class Camera(ABC):
         cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
     ) -> PlannedPool | None:
         """
-        Return for ``zc_doctor`` the pool that the camera is going to have.
+        Return for ``zc_doctor`` the pool that the camera will have; ``None``: not known.
 
-        ``None``: the size of the camera's pictures isn't known.
-
-        :param heaps: the heaps that the buffers of :meth:`heap_use` may come from.
-        :raises NegotiationError: the consumers don't agree.
+        :param heaps: the heaps that buffers of :meth:`heap_use` may come from.
+        :param agree: negotiates with the consumers.
+        :raises NegotiationError: the camera and its consumers can't agree.
         """
         size = cls.picture_size(system, values)
         if not all(size):
@@ -473,19 +464,19 @@ class Camera(ABC):
 
     @classmethod
     def keeps_all(cls, values: Mapping[str, Any]) -> bool:
-        """Tell whether the camera drops no frame, but waits until consumers take each one."""
+        """Return whether the camera waits for slow consumers, instead of dropping frames."""
         return False
 
     @classmethod
     def recorded_stamps(cls, values: Mapping[str, Any]) -> bool:
-        """Tell whether its frames have the stamps of a recording instead of the present time."""
+        """Return whether frames have a recording's stamps instead of the present time."""
         return False
 
     def tune(self, name: str, value: Any) -> None:  # noqa: B027
         """
-        Take a new value of a parameter in :attr:`PARAMETERS` that may change while frames flow.
+        Use a new value of a parameter in :attr:`PARAMETERS` that may change while frames flow.
 
-        The node's thread calls this method, so it must not wait.
+        The node's thread calls this method, so it must not block.
         """
 
     @property
@@ -494,7 +485,7 @@ class Camera(ABC):
         """
         The name of the heap that the camera's buffers come from.
 
-        Before :meth:`allocate` this may be only the first of several heaps in its constraints.
+        Before :meth:`allocate`, this may be only the first of several heaps in its constraints.
         """
 
     @property
@@ -505,33 +496,33 @@ class Camera(ABC):
     @property
     def identity(self) -> str:
         """
-        The text by which the same camera is found again after it was unplugged.
+        A text by which the same camera is found again after it was unplugged.
 
-        For example a serial number, a place on a bus, a file's path or a seed.
+        For example a serial number, a bus position, a file's path or a seed.
         """
         return self.device
 
     @property
     def ended(self) -> bool:
-        """Whether the source has no more frames, ever."""
+        """Whether the source will never give another frame."""
         return False
 
     @property
     def has_lens(self) -> bool:
-        """Whether the camera can be calibrated: drawn and replayed pictures have no lens."""
+        """Whether the camera can be calibrated; drawn and replayed pictures can't."""
         return True
 
     def notices(self) -> Sequence[str]:
-        """Return sentences to log once: what differs from the request, what is missing."""
+        """Return sentences that are logged once and shown as a warning in diagnostics."""
         return ()
 
     def facts(self) -> Mapping[str, object]:
-        """Return further values for diagnostics, by name."""
+        """Return this kind's own values for diagnostics, by name."""
         return {}
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """The camera's own threads that frames pass through; any thread may read this."""
+        """The camera's own threads that process frames; any thread may read this."""
         return ()
 
     def controls(self) -> Mapping[str, ControlInfo]:
@@ -550,13 +541,13 @@ class Camera(ABC):
     @abstractmethod
     def constraints(self) -> BufferConstraints:
         """
-        Return the camera's side of the negotiation: what frames it can produce.
+        Return the camera's constraints for the negotiation: the frames that it can produce.
 
-        Field ``heaps`` says where its buffers may come from, the best first.
+        Field ``heaps`` has the heaps that its buffers may come from, the best first.
         """
 
     def possible(self) -> BufferConstraints:
-        """Return what frames it could produce if it were opened again for other consumers."""
+        """Return the constraints that the camera could have if it were opened again."""
         return self.constraints()
 
     @property
@@ -570,23 +561,23 @@ class Camera(ABC):
 
     def sizes(self) -> Sequence[str]:
         """
-        Return the sizes of images that the parameters could ask for, such as ``1280x720``.
+        Return the image sizes that the device offers, such as ``1280x720``.
 
-        An empty result means that the device doesn't list its sizes.
+        The result is empty if the device doesn't list its sizes.
         """
         return ()
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Allocate the buffers that were agreed on, from the heap that was agreed on.
+        Allocate the negotiated buffers from the negotiated heap, before the first frame.
 
-        No frame is captured yet. The camera chooses among the agreed modifiers. Derived classes
-        override this method, or :meth:`configure` if their frames are LINEAR.
+        The camera chooses one of the negotiated modifiers. Derived classes override this method,
+        or :meth:`configure` if their frames are LINEAR.
         """
         self.configure(request.settings())
 
     def configure(self, settings: BufferSettings) -> None:
-        """Allocate buffers of exactly this layout."""
+        """Allocate buffers of exactly the settings' layout."""
         raise NotImplementedError(
             f'{type(self).__name__} overrides neither allocate nor configure'
         )
@@ -598,11 +589,11 @@ class Camera(ABC):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The pool's slots, for trial imports before the first frame; empty without a pool."""
+        """The pool's slots, which consumers import before the first frame; empty: no pool."""
         return () if self.pool is None else self.pool.slots
 
     def pool_statistics(self) -> PoolStatistics | None:
-        """Return the pool's counters and who holds slots; ``None`` before :meth:`allocate`."""
+        """Return the pool's counters and lease holders; ``None`` before :meth:`allocate`."""
         return None if self.pool is None else self.pool.statistics()
 
     @abstractmethod
@@ -610,8 +601,8 @@ class Camera(ABC):
         """
         Return the next frame.
 
-        ``None``: no frame this time, because it was dropped, none arrived within a bounded wait,
-        or the camera was stopped.
+        ``None``: the frame was dropped, none came within a bounded wait, or the camera was
+        stopped.
 
         :raises CameraError: the source failed.
         """
@@ -622,21 +613,21 @@ class Camera(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Make a waiting :meth:`capture` return. Idempotent."""
+        """Make a waiting :meth:`capture` return. Idempotent; any thread may call this."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; leased frames stay readable until they are released."""
+        """Close the device and the pool; leased frames stay readable until their release."""
 
     def close_rest(self) -> None:  # noqa: B027
-        """End what :meth:`close` left running for the next camera, because none will be opened."""
+        """Stop what :meth:`close` left running for a next camera; no next camera will come."""
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
     """
     Return the constraints of a producer whose frames the CPU writes.
 
-    The producer needs two slots: it fills one while another one is being published.
+    The producer needs two slots: it fills one while it publishes the other.
     """
     return BufferConstraints(
         'camera',
@@ -654,14 +645,12 @@ def heap_pool(
     settings: BufferSettings, heaps: OfferedHeaps, *, name: str, reserve: int
 ) -> BufferPool:
     """
-    Return the pool of a producer whose frames the CPU writes.
+    Return the pool of a producer whose frames the CPU writes; its slots stay mapped for the CPU.
 
-    The pool has the number of slots that *settings* say, each mapped for the CPU.
-
-    :param heaps: open heaps, one of which is the settings' heap; they have to stay open as long as
-        the pool.
+    :param heaps: open heaps, which include the settings' heap; they must stay open as long as the
+        pool.
     :param name: the producer's name, for messages.
-    :param reserve: slots that the producer needs for itself, where the pool has enough.
+    :param reserve: slots that the producer needs for itself; limited to the pool's slots.
     :raises AllocationError: there is no memory, or the heap can't be opened any more.
     """
     if settings.heap is not None:
@@ -682,28 +671,28 @@ def heap_pool(
 
 class DrawnCamera(Camera):
     """
-    A camera whose frames the CPU writes into the pool's slots, at a steady pace.
+    A camera whose frames the CPU writes into the pool's slots, at a steady rate.
 
-    Derived classes override :meth:`render` or :meth:`draw`. The camera owns its heap and its pool.
-    Only the capturing thread calls its methods, except :meth:`stop`.
+    Derived classes override :meth:`render` or :meth:`draw`. Only the capturing thread calls the
+    methods, except :meth:`stop`.
 
     :param heap: the heap of the slots, or all heaps that they may come from; the camera owns and
         closes them.
-    :param now_ns: the ROS clock.
+    :param now_ns: returns the ROS clock's time in ns.
     :param clock: as in :class:`CameraOptions`.
-    :param ledger: counts each frame that was written.
-    :param live: ``True``: the camera drops a frame when no slot is free; ``False``: it waits for a
-        slot.
+    :param ledger: counts the bytes of each frame that was written.
+    :param live: ``True``: frames come in real time, and a frame is dropped when no slot is free;
+        ``False``: they come as fast as possible, and the camera waits for a slot.
     """
 
     SIZE: ClassVar[tuple[int, int]] = (640, 360)
     """
-    Width and height of the frames if the parameters say 0.
+    The frames' width and height if the parameters are 0.
 
     (0, 0): frames have the source's size, and may have the source's format.
     """
     FRAMERATE: ClassVar[float] = 30.0
-    """Frames per second if the parameter says 0."""
+    """Frames per second if the parameter is 0."""
     reason = 'draw'
     fourcc = NV12
     colorimetry = BT601_LIMITED
@@ -767,7 +756,7 @@ class DrawnCamera(Camera):
 
         A derived class overrides this method if it has further parameters.
 
-        :param base: what :class:`DrawnCamera` itself takes besides width, height and framerate.
+        :param base: the other arguments of :class:`DrawnCamera`'s constructor, to be passed on.
         :raises ValueError: the camera can't make pictures of this size or rate.
         """
         width, height = parameters['width'] or cls.SIZE[0], parameters['height'] or cls.SIZE[1]
@@ -797,7 +786,6 @@ class DrawnCamera(Camera):
 
     @property
     def has_lens(self) -> bool:
-        """``False``, unless a derived class overrides this property."""
         return False
 
     @property
@@ -825,17 +813,18 @@ class DrawnCamera(Camera):
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """
-        Write frame *sequence* into *planes*, whose format is :attr:`fourcc`.
+        Write frame number *sequence* into *planes*, whose format is :attr:`fourcc`.
 
-        Return ``False`` if this frame does not exist.
+        Return ``True``, or ``False`` if this frame does not exist.
         """
         return self.render(sequence, planes[0], planes[1])
 
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
         """
-        Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2).
+        Write NV12 frame number *sequence*: luma (height, width), chroma (height/2, width/2, 2).
 
-        Cameras with NV12 frames override this method instead of :meth:`draw`.
+        Cameras with NV12 frames override this method instead of :meth:`draw`; the result is the
+        same.
         """
         raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 
@@ -887,20 +876,19 @@ class DrawnCamera(Camera):
         )
 
     def _skip(self) -> None:
-        """Skip the frame that is due: no slot is free for it."""
+        """Count the frame that is due as dropped, because no slot is free."""
         self._sequence += 1
         self._dropped += 1
 
     def _header(self) -> Header:
-        """Return the header of the frame that is about to be written."""
         return Header(self._stamp(), self._frame_id)
 
     def _stamp(self) -> int:
         """
-        Return the frame's stamp.
+        Return the frame's stamp: the present time if the camera is live.
 
-        A live camera's stamp is the present time. A file that is read as fast as possible has its
-        own time axis, so that each stamp belongs to one frame in every run.
+        Frames that come as fast as possible are stamped at the rate :attr:`framerate` after the
+        first one, so that their distances are the same in every run.
         """
         if self._live:
             return self.clock.stamp(0, CaptureClock.UNKNOWN)
@@ -909,7 +897,7 @@ class DrawnCamera(Camera):
         return self._first_stamp_ns + self._elapsed_ns()
 
     def _elapsed_ns(self) -> int:
-        """Return the time from the first frame to the next one, on the file's own time axis."""
+        """Return the next frame's time in ns after the first frame, if the camera isn't live."""
         return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:

@@ -16,15 +16,13 @@
 """
 Make stereo pairs of two cameras' frames; frames without a counterpart are dropped.
 
-Each camera has its own thread and captures its own frames.
+Frames are matched by their capture times. Sensors that are triggered together (such as those of a
+ZED X) give equal times except for jitter. Frame numbers aren't used, because a sensor may lose a
+frame or start later than the other one.
 
-Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED
-X) give equal times except for jitter, each in its own stream. A sensor may lose a frame or start
-later than the other, so pairs are made by time, never by counting.
-
-:class:`StereoSides` joins the two cameras and owns the lock and the frames that wait. It makes a
-:class:`SideCamera` of each camera, which a capture node uses as any camera: ``left/image_raw`` and
-``right/image_raw`` know nothing of each other. :class:`PairMatcher` finds the pairs.
+:class:`StereoSides` owns the lock and the waiting frames. It wraps each camera in a
+:class:`SideCamera`, which a capture node uses like any camera. Each camera has a capture thread of
+its own. :class:`PairMatcher` finds the pairs.
 """
 
 from __future__ import annotations
@@ -46,37 +44,36 @@ from zc_perception.negotiation.settings import AllocationRequest
 T = TypeVar('T')
 
 DEFAULT_DEPTH = 2
-# Share of a frame's period for which a side waits for the counterpart before it takes the next
-# frame. Meanwhile the driver keeps the next frame.
+# A side waits for the counterpart for this fraction of a frame period before it captures the next
+# frame, which the driver keeps meanwhile. _PATIENCE_S is used if the frame rate is unknown.
 _PATIENCE = 0.75
 _PATIENCE_S = 0.02
 _END_WAIT_S = 0.1
 
 
 class Side(Enum):
-    """The left or the right camera of a pair; the value is the namespace of its topics."""
+    """The left or right camera of a pair; the value is the namespace of the camera's topics."""
 
     LEFT = 'left'
     RIGHT = 'right'
 
     @property
     def other(self) -> Side:
-        """The opposite side."""
         return Side.RIGHT if self is Side.LEFT else Side.LEFT
 
 
 @dataclass(frozen=True)
 class StereoStatistics:
     """
-    Counters of a pair since start.
+    Counters of a stereo pair since its start.
 
     :param pairs: number of pairs that were made.
-    :param alone: by side, how many frames had no counterpart.
+    :param alone: for each side, the number of frames without a counterpart.
     :param restarts: how often a side's time went back, so that all waiting frames were dropped.
     :param difference_ns: the right frame's time minus the left frame's time, for the last pair.
     :param max_difference_ns: the largest absolute difference of all pairs.
-    :param apart_ns: the difference between the newest times of the two sides, matched or not;
-        ``None`` before both sides gave a frame.
+    :param apart_ns: the absolute difference between the newest times of the two sides, even if
+        these frames are no pair; ``None`` until both sides gave a frame.
     """
 
     pairs: int = 0
@@ -88,7 +85,7 @@ class StereoStatistics:
 
     @property
     def dropped(self) -> int:
-        """Number of frames without a counterpart, of both sides together."""
+        """Number of frames without a counterpart on both sides together."""
         return sum(count for _, count in self.alone)
 
 
@@ -96,37 +93,36 @@ class PairMatcher(Generic[T]):
     """
     Matches items of two sides by time.
 
-    Each side's times increase; the oldest pair within the tolerance comes first.
+    Each side's times must increase. An item is paired with the first match, because a tolerance
+    below half of a frame period allows only one. The order in which the two sides' items arrive
+    doesn't change the number of pairs, unless a side is more than *depth* items ahead.
 
-    No item is kept waiting for a better match: with a tolerance below half of the interval between
-    frames there is none. In whatever order the two sides' items arrive, the number of pairs is the
-    highest that the times allow, unless a side is more than *depth* items ahead. O(1) per item;
-    one thread, no lock.
+    O(1) per item. The caller ensures that only one thread at a time uses the matcher.
 
     :param tolerance_ns: two items match if their times differ by at most this.
-    :param depth: the most items of one side that may wait for the other side; the oldest is
-        dropped when there are more.
+    :param depth: the highest number of one side's items that wait for the other side; if there are
+        more, the oldest is dropped.
     """
 
     def __init__(self, tolerance_ns: int, depth: int = 4) -> None:
         self._tolerance = tolerance_ns
         self._depth = depth
         self.dropped: list[T] = []
-        """Items that will never have a counterpart. The code that takes them out ends them."""
+        """Items that will never have a counterpart; the owner takes them out and releases them."""
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
-        # The time from each side's newest item to the other side's newest one at that moment. The
-        # smaller of the two is the tolerance that would be needed.
+        # For each side, the time between its newest item and the other side's newest item when the
+        # former arrived. The smaller value is the tolerance that these items would need.
         self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 
     def offer(self, side: Side, time_ns: int, item: T) -> tuple[T, T] | None:
         """
-        Take an item, and return the pair (left, right) that it completes.
+        Take one side's item, and return the pair (left, right) that it completes, if any.
 
-        If the item's time isn't later than the side's last time, a new stream has begun:
-        everything that waits on both sides is dropped.
+        If *time_ns* isn't later than the side's last time, a new stream has begun, and the waiting
+        items of both sides are dropped.
         """
         last = self._last[side]
         if last is not None and time_ns <= last:
@@ -137,8 +133,8 @@ class PairMatcher(Generic[T]):
         if newest is not None:
             self._apart[side] = abs(time_ns - newest)
         others = self._waiting[side.other]
-        # The other side's items that are too old for this one could only match earlier items of
-        # this side.
+        # Drop the other side's items that are too old for this item. Later items of this side
+        # can't match them either.
         while others and time_ns - others[0][0] > self._tolerance:
             self._drop(side.other)
         own = self._waiting[side]
@@ -146,7 +142,7 @@ class PairMatcher(Generic[T]):
             other_time, other = others.popleft()
             return self._pair(side, time_ns, item, other_time, other)
         if others and others[0][0] - time_ns > self._tolerance:
-            # The other side already has a later frame, so this one has no counterpart.
+            # The other side's times increase and are too late already, so no match can come.
             self._alone[side] += 1
             self.dropped.append(item)
             return None
@@ -166,22 +162,22 @@ class PairMatcher(Generic[T]):
         self._alone[side] += 1
 
     def waiting(self, side: Side) -> int:
-        """Return how many items of a side wait for a counterpart."""
+        """Return the number of one side's items that wait for a counterpart."""
         return len(self._waiting[side])
 
     def clear(self) -> None:
-        """Drop all items that wait, and forget the sides' latest times."""
+        """Drop the waiting items and the last times of both sides."""
         for side in Side:
             self.forget(side)
 
     def forget(self, side: Side) -> None:
-        """Drop what waits on one side, and forget its time: its source begins again."""
+        """Drop the waiting items and the last time of one side, because its source restarts."""
         while self._waiting[side]:
             self._drop(side)
         self._last[side] = None
 
     def statistics(self) -> StereoStatistics:
-        """Return counters; any thread may call it."""
+        """Return the counters; any thread may call this."""
         alone = tuple(self._alone.items())
         apart = min(tuple(self._apart.values()), default=None)
         return StereoStatistics(
@@ -191,9 +187,9 @@ class PairMatcher(Generic[T]):
 
 def give_same_stamp(left: Frame, right: Frame) -> None:
     """
-    Give *right* the stamp of *left*, so that subscribers can match the two by exact time.
+    Give frame *right* the stamp of *left*, so that subscribers can match them by equal stamps.
 
-    Call this before any other lease on *right* exists.
+    Call this before another lease on *right* exists: such a lease would keep the old stamp.
     """
     right.data = replace(right.data, header=Header(left.header.stamp_ns, right.header.frame_id))
 
@@ -203,10 +199,10 @@ class PairingRule:
     """
     The rule by which two frames are a pair.
 
-    :param tolerance_ns: the most time between the two frames; it must be below half of a frame's
+    :param tolerance_ns: the longest time between the two frames; it must be below half of a frame
         period.
-    :param by_stamp: whether to compare stamps, for recordings that were made together, instead of
-        the times at which the frames were captured.
+    :param by_stamp: whether to compare the frames' stamps instead of their capture times, for
+        recordings that were made together.
     """
 
     tolerance_ns: int
@@ -214,9 +210,9 @@ class PairingRule:
 
     def check_same(self, other: PairingRule) -> None:
         """
-        Check that both sides want the same rule.
+        Check that both sides' parameters give the same rule.
 
-        :raises ConfigError: the rules differ; the message says what to do.
+        :raises ConfigError: the rules differ.
         """
         if self.tolerance_ns != other.tolerance_ns:
             raise ConfigError(
@@ -227,7 +223,7 @@ class PairingRule:
         if self.by_stamp != other.by_stamp:
             raise ConfigError(
                 'one side replays a recording by its own stamps, the other does not; set '
-                'camera and stamps the same on both'
+                'parameters camera and stamps to the same values on both sides'
             )
 
 
@@ -235,14 +231,15 @@ class StereoSides:
     """
     Pairs the frames of two cameras.
 
-    Each camera is opened, run and closed on its own, again and again.
+    Each camera may be opened, closed and replaced independently of the other one. While the other
+    camera is closed, a side keeps its newest *depth* frames and delivers none. Both frames of a
+    pair have the left frame's stamp.
 
-    Both frames of a pair carry the left one's stamp. While the other camera is away, a side goes
-    on: its newest *depth* frames wait, and it delivers no frame. There is one lock. It is held for
-    O(depth) steps, and never while a frame is captured, released or published.
+    There is one lock. It is held for O(depth) steps, and never while a frame is captured, released
+    or published.
 
-    :param depth: the most frames of one side that wait or are ready. They are leased, so the
-        side's camera needs this many more slots.
+    :param depth: the highest number of one side's frames that wait or are ready. They are leased,
+        so the side's camera needs this many more slots.
     """
 
     def __init__(self, rule: PairingRule, depth: int = DEFAULT_DEPTH) -> None:
@@ -255,9 +252,9 @@ class StereoSides:
 
     def join(self, side: Side, camera: Camera) -> SideCamera:
         """
-        Make *camera* one of the two cameras, and own it from now on.
+        Make *camera* this side's camera, in place of the previous one.
 
-        The camera replaces the side's previous one.
+        The returned camera owns *camera*, and closes it.
         """
         member = SideCamera(self, side, camera)
         with self._news:
@@ -268,11 +265,11 @@ class StereoSides:
         return member
 
     def present(self, side: Side) -> bool:
-        """Tell whether a camera of that side is open."""
+        """Return whether this side's camera is open."""
         return self._members[side] is not None
 
     def other_size(self, side: Side) -> tuple[int, int] | None:
-        """Return the size of the opposite side's pictures, while its camera is open."""
+        """Return the opposite camera's width and height; ``None``: it isn't open."""
         other = self._members[side.other]
         return None if other is None else (other.width, other.height)
 
@@ -282,7 +279,7 @@ class StereoSides:
             return self._matcher.statistics()
 
     def offer(self, member: SideCamera, frame: Frame, patience_s: float) -> None:
-        """Own a frame from now on, and wait a little for its counterpart."""
+        """Take over a frame's lease, and wait up to *patience_s* seconds for its counterpart."""
         side = member.side
         with self._news:
             if self._members[side] is member:
@@ -322,24 +319,24 @@ class StereoSides:
         )
 
     def take(self, member: SideCamera) -> Frame | None:
-        """Return the side's oldest frame that has a counterpart, and give up its ownership."""
+        """Return the side's oldest paired frame, whose lease the caller then owns, or ``None``."""
         with self._news:
             ready = self._ready[member.side]
             return ready.popleft() if ready and self._members[member.side] is member else None
 
     def await_end(self, member: SideCamera) -> None:
-        """Wait a bounded time for counterparts of the last frames of a side that has ended."""
+        """Wait for the counterparts of an ended side's last frames, for at most 0.1 s."""
         with self._news:
             if self._worth_waiting(member):
                 self._news.wait(_END_WAIT_S)
 
     def ended(self, member: SideCamera) -> bool:
-        """Tell whether no frame of a side whose camera has ended can become a pair any more."""
+        """Return whether an ended side has no paired frame left, and none that can get paired."""
         with self._news:
             return not self._ready[member.side] and not self._worth_waiting(member)
 
     def leave(self, member: SideCamera) -> None:
-        """Remove a camera that is about to be closed, and release its frames."""
+        """Remove a camera before it is closed, and release its waiting and paired frames."""
         with self._news:
             dropped = []
             if self._members[member.side] is member:
@@ -349,12 +346,11 @@ class StereoSides:
         _release(dropped)
 
     def wake(self) -> None:
-        """Make a waiting thread check its condition again."""
+        """Make the waiting threads check again whether they still have to wait."""
         with self._news:
             self._news.notify_all()
 
     def _empty(self, side: Side) -> list[Frame]:
-        """Remove and return all frames that a side holds."""
         self._matcher.forget(side)
         ready = [*self._ready[side]]
         self._ready[side].clear()
@@ -371,22 +367,20 @@ def _release(frames: Sequence[Frame]) -> None:
 
 
 def _of_inner(name: str) -> Any:
-    """Make a property that returns the wrapped camera's attribute of this name."""
     return property(lambda side: getattr(side.inner, name))
 
 
 class SideCamera(Camera):
     """
-    One side of :class:`StereoSides`: a camera that gives only frames with a counterpart.
+    One side of a stereo pair: a camera that gives only frames with a counterpart.
 
-    :meth:`StereoSides.join` makes it.
-
-    As with any camera, one thread captures from it and any thread may stop it. Neither waits for
-    the other side's thread.
+    :meth:`StereoSides.join` makes it. One thread captures from it, and any thread may stop it.
+    After each captured frame, the capturing thread waits for the counterpart for at most 0.75 of a
+    frame period.
     """
 
-    # The camera's own counters; frames without a counterpart are in
-    # :meth:`StereoSides.statistics`.
+    # statistics are the wrapped camera's counters; :meth:`StereoSides.statistics` counts frames
+    # without a counterpart.
     has_lens, heap_name, device = map(_of_inner, ('has_lens', 'heap_name', 'device'))
     identity, threads, reallocates = map(_of_inner, ('identity', 'threads', 'reallocates'))
     pool, statistics, facts, sizes = map(_of_inner, ('pool', 'statistics', 'facts', 'sizes'))
@@ -405,7 +399,6 @@ class SideCamera(Camera):
 
     @property
     def stopped(self) -> bool:
-        """Whether :meth:`stop` was called."""
         return self._stopped.is_set()
 
     @property
@@ -413,7 +406,7 @@ class SideCamera(Camera):
         return self.inner.ended and self._sides.ended(self)
 
     def notices(self) -> Sequence[str]:
-        """Warn if the sides' sizes differ: few consumers of both pictures can use that."""
+        """Add a warning if the sides' sizes differ, because few stereo consumers can use this."""
         other, own = self._sides.other_size(self.side), (self.width, self.height)
         if other is None or other == own:
             return self.inner.notices()
@@ -421,11 +414,11 @@ class SideCamera(Camera):
             *self.inner.notices(),
             f'stereo: the {self.side.value} camera gives {own[0]}x{own[1]}, the '
             f'{self.side.other.value} one {other[0]}x{other[1]}; '
-            'set width and height of both, unless who uses the pairs can do with that',
+            'set width and height of both, unless the consumers of pairs accept this',
         )
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints: frames that wait for their counterparts need more slots."""
+        """Return the camera's constraints with more slots, for frames that wait."""
         return self._with_waiting(self.inner.constraints())
 
     def possible(self) -> BufferConstraints:
@@ -438,8 +431,8 @@ class SideCamera(Camera):
         self.inner.allocate(request)
         pool = self.inner.pool
         if pool is not None:
-            # No lease has this name. The quota reserves slots for waiting frames, so that these
-            # slots are not promised to consumers.
+            # Reserve slots for waiting frames, so that these slots aren't promised to consumers.
+            # No lease has the name 'stereo'; it is only used for this quota.
             pool.set_quota('stereo', self._sides.depth)
 
     def capture(self) -> Frame | None:
@@ -456,16 +449,16 @@ class SideCamera(Camera):
         return self._sides.take(self)
 
     def stop(self) -> None:
-        """Stop this side; the other side goes on."""
+        """Stop this side; the other side continues."""
         self._stopped.set()
         self.inner.stop()
         self._sides.wake()
 
     def close(self) -> None:
         """
-        Close this side.
+        Close this side; the other side continues.
 
-        The other side goes on. Pairs are made again when another camera replaces this one.
+        Pairs are made again when :meth:`StereoSides.join` adds another camera for this side.
         """
         self.stop()
         self._sides.leave(self)
