@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Subscriptions to camera frames for your own node, with defaults for all that can be chosen.
+Subscriptions to camera frames for your own node, with a default for every option.
 
-The frames come to a callback, alone or with their ``camera_info``, or in a loop.
+Your code gets the frames in a callback, with or without their ``camera_info``, or in a loop.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def requires_copy_free(copy_free: str) -> bool:
 
 class FrameSubscription(AdaptedSubscription[Frame]):
     """
-    A subscription of camera frames, as :func:`create_frame_subscription` returns it.
+    A subscription of camera frames, with a callback or with a queue that you read.
 
-    With this class the callback may be left out.
+    :func:`create_frame_subscription` returns it, too.
 
     ::
 
@@ -79,20 +79,20 @@ class FrameSubscription(AdaptedSubscription[Frame]):
         rclpy.spin(node)
 
     The topic's type is ``sensor_msgs/msg/Image``. A publisher of this package passes the same
-    frame within a process, and the same memory between processes of one host. From any other
-    publisher each message is copied into a frame. :meth:`statistics` says which way is in use, and
+    frame within a process, and the same memory between processes of one host. Each message of any
+    other publisher is copied into a frame. :meth:`statistics` returns which way is in use, and
     why.
 
-    **Owner.** The node owns the subscription, also if you keep no reference to it. The
-    subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. During the callback
-    the subscription owns the frame, and releases it when the callback returns, unless the callback
+    **Owner.** The node owns the subscription; you need not keep a reference to it. The
+    subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. It owns the frame
+    during the callback, and releases the frame when the callback returns, unless the callback
     called :meth:`Frame.keep`. Without a callback, ``frames.queue.get(timeout_s)`` returns the
-    oldest frame that waits, or ``None``. You own that frame and must release it.
-    :class:`FrameReader` does both in a loop.
+    oldest waiting frame, or ``None``. You own that frame and must release it.
+    :class:`FrameReader` takes and releases frames in a loop.
 
     **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may
-    be a coroutine function. Without a callback any thread of yours takes frames from the queue.
-    The node must be spun in both cases, because its executor finds the publishers.
+    be a coroutine function. Without a callback, any thread may take frames from the queue. The
+    node must be spun in both cases, because its executor finds the publishers.
 
     **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy; the
     frame is released in that case, too.
@@ -100,9 +100,9 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
     :param callback: called with each frame; ``None``: you take frames from :attr:`queue`.
-    :param held: the same as *max_held* there.
-    :param copy_free_required: ``True`` is the same as *copy_free* ``required`` there. While there
-        is no direct link, ``rung`` of :meth:`statistics` is then ``refused``, with the reason.
+    :param held: the same as *max_held* of that function.
+    :param copy_free_required: ``True`` is the same as *copy_free* ``required`` of that function.
+        ``rung`` of :meth:`statistics` is then ``refused`` while there is no direct link.
     :raises ConfigError: *depth* or *held* is 0, or *trusted_uids* are not user ids.
     """
 
@@ -174,21 +174,22 @@ def create_frame_subscription(
         )
         rclpy.spin(node)
 
-    **Owner.** The node owns the subscription, as with ``node.create_subscription()``: it ends with
-    ``node.destroy_node()``, or with ``destroy()`` of what is returned. You need not keep the
-    returned object. The frame ends when the callback returns: call ``frame.keep()`` to keep it.
+    **Owner.** The node owns the subscription, as with ``node.create_subscription()``: you need not
+    keep the returned object. The subscription ends with ``node.destroy_node()``, or with its
+    ``destroy()``. The frame is released when the callback returns, unless the callback called
+    ``frame.keep()``.
 
     **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may
     be a coroutine function.
 
     **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy. The
-    frame is released. If the node is spun on, the next frame comes.
+    frame is released. If your code continues to spin the node, the next frame comes.
 
-    :param node: the node that subscribes; the camera's diagnostics show you by the node's name.
+    :param node: the node that subscribes; the camera's diagnostics show its name.
     :param topic: name of a ``sensor_msgs/msg/Image`` topic, relative or absolute; remaps apply.
     :param callback: a function or coroutine function that takes a :class:`Frame`.
-    :param qos: QoS of the topic, in place of *depth*. By default messages of a best-effort
-        publisher are taken as well as those of a reliable one.
+    :param qos: QoS of the topic, in place of *depth*. By default messages of best-effort and of
+        reliable publishers are taken.
     :param depth: how many of the newest frames wait while the callback runs; older ones are
         dropped and counted.
     :param max_held: how many frames of each publisher you hold at most at the same time,
@@ -196,13 +197,13 @@ def create_frame_subscription(
         comes, and a warning names the frames. If a publisher grants fewer, a warning says so.
     :param copy_free: ``preferred``: take messages, which are copies, if there is no direct link.
         ``required``: never take messages; while there is no direct link, the log shows an error.
-    :param constraints: what you need of the buffers: formats, alignments, memory; by default any
-        buffers suit you.
+    :param constraints: formats, alignments and memory that you need; by default any buffers are
+        accepted.
     :param trusted_uids: ids of users whose publishers are trusted, besides your own user and root.
     :param callback_group: group of the callback; by default the node's default group.
-    :param ledger: counts the copies that messages make; by default the subscription makes its own.
-    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
-        *trusted_uids* are not user ids.
+    :param ledger: counts the copies of messages; by default the subscription makes its own.
+    :raises ConfigError: *callback* can't be called; *depth* or *max_held* is 0; *copy_free* has
+        another value; *trusted_uids* are not user ids.
     """
     check_callback(callback)
     return FrameSubscription(
@@ -221,11 +222,7 @@ def create_frame_subscription(
 
 
 def check_callback(callback: object) -> None:
-    """
-    Check that *callback* is a function.
-
-    :raises ConfigError: *callback* can't be called.
-    """
+    """Raise :class:`ConfigError` if *callback* can't be called."""
     if not callable(callback):
         raise ConfigError(
             f'the callback is {callback!r}, which is no function: pass one, or take frames in '
@@ -233,7 +230,8 @@ def check_callback(callback: object) -> None:
         )
 
 
-#: At most this many messages wait for their frames. They are small, and may come before the frame.
+#: The largest number of ``camera_info`` messages that wait for their frames. They are small, and
+#: may come before the frame.
 _INFOS = 32
 _PATIENCE_NS = 500_000_000
 _ALONE_S = 2.0
@@ -241,14 +239,12 @@ _ALONE_S = 2.0
 
 class CameraSubscription(FrameSubscription):
     """
-    Calls back with each frame and its ``camera_info``; frames wait in the queue for it.
+    Calls a function with each frame and its ``camera_info``, which have the same stamp.
 
-    Newer frames replace waiting ones. When a ``camera_info`` with a newer stamp comes, the waiting
-    frame is dropped at once, because its own ``camera_info`` was lost. In any case a waiting frame
-    is dropped half a second to a second after it was captured, because frames of another process
-    count as held while they wait.
-
-    :param callback: called with a frame and the message that has the frame's stamp.
+    Frames wait in the queue for their ``camera_info``. Newer frames replace waiting ones. When a
+    ``camera_info`` with a newer stamp comes, the waiting frame is dropped at once, because its own
+    ``camera_info`` was lost. In any case a waiting frame is dropped half a second to a second
+    after it was captured, because frames of another process count as held while they wait.
     """
 
     def __init__(
@@ -263,7 +259,7 @@ class CameraSubscription(FrameSubscription):
         self._on_pair = callback
         self._infos: dict[int, CameraInfo] = {}
         self._newest: CameraInfo | None = None
-        # The camera_info of the last frame that passed the gate.
+        # The camera_info of the last frame for which _gate() returned true.
         self._info: CameraInfo | None = None
         self._skipped = 0
         self._alone_since: float | None = None
@@ -293,9 +289,9 @@ class CameraSubscription(FrameSubscription):
 
     def _gate(self, frame: Frame) -> bool:
         """
-        Say whether the frame may go to the callback now.
+        Say whether the frame may leave the queue now; the queue calls this.
 
-        A frame whose ``camera_info`` was lost passes, too; it is then skipped before the callback.
+        A frame whose ``camera_info`` was lost leaves, too, but is not passed to the callback.
         """
         header, newest = frame.data.header, self._newest
         info = self._infos.get(header.stamp_ns)
@@ -354,7 +350,7 @@ class CameraSubscription(FrameSubscription):
         """
         Return the statistics, see :meth:`AdaptedSubscription.statistics`.
 
-        Frames that ended without their ``camera_info`` count as dropped.
+        Frames whose ``camera_info`` didn't come count as dropped.
         """
         found = super().statistics()
         return replace(found, dropped=found.dropped + self._skipped)
@@ -384,8 +380,6 @@ def create_camera_subscription(
     """
     Call a function with each camera frame and its ``sensor_msgs/msg/CameraInfo``.
 
-    image_transport's camera subscriber does the same.
-
     ::
 
         import rclpy
@@ -401,21 +395,20 @@ def create_camera_subscription(
         create_camera_subscription(node, 'image_raw', on_frame)
         rclpy.spin(node)
 
-    The messages' topic is ``camera_info`` in the namespace of the image's topic: for
-    ``/front/image_raw`` it is ``/front/camera_info``. Remaps apply. A frame and a message belong
-    together if their stamps are equal. A frame waits for its message. The frame is dropped and
-    counted when newer frames need its place, when a message with a newer stamp comes, or after
-    half a second to a second.
+    As in image_transport, the messages' topic is ``camera_info`` in the namespace of the image's
+    topic: for ``/front/image_raw`` it is ``/front/camera_info``. Remaps apply. A frame and a
+    message belong together if their stamps are equal. A frame waits for its message. The frame is
+    dropped and counted when newer frames need its place, when a message with a newer stamp comes,
+    or after half a second to a second.
 
     Owner, threads, errors and the other parameters are those of :func:`create_frame_subscription`.
 
     :param callback: a function or coroutine function that takes a :class:`Frame` and a
         ``CameraInfo``.
-    :param qos: QoS of both topics, in place of *depth*. By default messages of a best-effort
-        publisher are taken as well as those of a reliable one.
+    :param qos: QoS of both topics, in place of *depth*. By default messages of best-effort and of
+        reliable publishers are taken.
     :param depth: how many of the newest frames wait for their message or for the callback.
-    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
-        *trusted_uids* are not user ids.
+    :raises ConfigError: as for :func:`create_frame_subscription`.
     """
     check_callback(callback)
     return CameraSubscription(
@@ -453,13 +446,13 @@ class FrameReader(FrameSubscription):
     In an asyncio program write ``async for frame in frames:``. The loop ends when the node is
     destroyed or its context is shut down.
 
-    **Owner.** The reader owns the loop's current frame and releases it before the next one: call
-    ``frame.keep()`` to keep it. The reader ends with the ``with`` block, with :meth:`destroy`, or
+    **Owner.** The reader owns the loop's current frame and releases it before the next one, unless
+    you call ``frame.keep()``. The reader ends with the ``with`` block, with :meth:`destroy`, or
     with ``node.destroy_node()``.
 
     **Threads.** Run one loop at a time, on any thread except inside a callback of the node. If
-    the node is in no executor when the loop waits, the reader spins the node on its own thread.
-    Then all callbacks of the node run on that thread.
+    the node is in no executor when the loop waits, a thread of the reader spins the node. Then all
+    callbacks of the node run on that thread.
 
     **Errors.** If the reader spins the node and a callback of the node raises, the loop raises
     that exception.
@@ -472,8 +465,8 @@ class FrameReader(FrameSubscription):
         current one, kept ones, and those whose arrays you still have. A variable with an array of
         the previous frame holds that frame until the variable gets another value. While you hold
         that many, no frame comes, and a warning names the frames.
-    :raises ConfigError: *depth* or *max_held* is 0; another word for *copy_free*;
-        *trusted_uids* are not user ids.
+    :raises ConfigError: *depth* or *max_held* is 0; *copy_free* has another value; *trusted_uids*
+        are not user ids.
     """
 
     def __init__(
@@ -492,8 +485,8 @@ class FrameReader(FrameSubscription):
         self._of_this_step: Frame | None = None
         self._spinner: NodeSpinner | None = None
         self._ending = False
-        # Guards _spinner and _ending: another thread may destroy the reader or its node while the
-        # loop makes a spinner.
+        # Guards _spinner and _ending, because another thread may destroy the reader or its node
+        # while the loop makes a spinner.
         self._spinner_lock = threading.Lock()
         self._look_at = 0.0
         super().__init__(
@@ -550,7 +543,7 @@ class FrameReader(FrameSubscription):
             frame.release_when_unseen()
 
     def _goes_on(self) -> bool:
-        """Say whether more frames may come; every _LOOK_S make sure that the node is spun."""
+        """Say whether more frames may come; every _LOOK_S, make sure that the node is spun."""
         if self.queue.closed:
             return False
         now = time.monotonic()
@@ -562,8 +555,8 @@ class FrameReader(FrameSubscription):
         if self._spinner is not None:
             self._spinner.take()
         elif not is_spun(self._node):
-            # Make the spinner without the lock: it needs the context's lock, which the context may
-            # hold while it ends this reader.
+            # Make the spinner without holding our lock: a spinner needs the context's lock, which
+            # the context may hold while it waits for ours to end this reader.
             spinner = NodeSpinner(self._node)
             with self._spinner_lock:
                 ending = self._ending
@@ -575,11 +568,11 @@ class FrameReader(FrameSubscription):
         return True
 
     async def _something_new(self) -> None:
-        """Wait until the queue has something new, at most _LOOK_S."""
+        """Wait until the queue's descriptor is readable, at most _LOOK_S."""
         loop = asyncio.get_running_loop()
         try:
-            # A duplicate, because another thread may destroy the subscription and so close the
-            # queue's descriptor meanwhile.
+            # Watch a duplicate, because another thread may destroy the subscription and so close
+            # the queue's descriptor meanwhile.
             descriptor = os.dup(self.queue.fileno())
         except (OSError, ValueError):
             return
@@ -599,11 +592,7 @@ class FrameReader(FrameSubscription):
             os.close(descriptor)
 
     def destroy(self) -> None:
-        """
-        Unsubscribe, and release the frames that wait.
-
-        A running loop ends. A second call does nothing.
-        """
+        """Unsubscribe, release the waiting frames and end a running loop. Idempotent."""
         with self._spinner_lock:
             self._ending = True
             spinner, self._spinner = self._spinner, None

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Make messages for plain readers on another thread, so a slow viewer can't slow a camera."""
+"""Make messages for plain readers on a separate thread, so a slow viewer can't slow a camera."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
-# This many messages may wait, even if fewer objects may: a message needs no conversion, so the
-# messages of a burst go out quickly.
+# At least this many messages may wait, even if the QoS depth is smaller: a message needs no
+# conversion, so the messages of a burst are published quickly.
 _BURST = 16
 
 
 @dataclass(frozen=True)
 class ExtraMessage(Generic[T]):
     """
-    One more message that a publisher makes of each object, on ``<topic><suffix>``.
+    One more message that a publisher makes of each object, on the topic ``<topic><suffix>``.
 
-    The message is made only while that topic has a reader.
+    The message is made only while this topic has a reader.
 
-    :param qos: QoS of that topic; ``None``: the same as the publisher's.
+    :param qos: QoS of this topic; ``None``: the same as the publisher's.
     """
 
     ros_type: type[Any]
@@ -58,7 +58,7 @@ class ExtraMessage(Generic[T]):
 
 
 class _Waiting(NamedTuple):
-    """A waiting message as bytes, because its owner may change the message meanwhile."""
+    """A message that waits as bytes, because its owner may change the message meanwhile."""
 
     content: bytes
 
@@ -73,19 +73,15 @@ class MessageWriter(Generic[T]):
 
     Each object is converted once for each message type, whatever the number of readers.
 
-    The writer owns the publishers of messages, a queue of waiting objects, and the thread that
-    converts them. The thread begins with the first object that a reader wants. :meth:`write` runs
+    The writer owns the rclpy publishers, a queue of waiting objects, and the thread that converts
+    them. The thread starts with the first object for which there is a reader. :meth:`write` runs
     on the caller's thread and only puts a lease into the queue. ``_lock`` guards the list of
     message types.
 
-    :meth:`write_message` publishes at once. But if objects wait or are being converted, the
-    message goes out after them.
+    With transient_local QoS every object is converted, as in rclcpp, because a later reader gets
+    it from the middleware's history.
 
-    With transient_local every object is converted, even if there is no reader now, because a later
-    reader gets it from the middleware's history. rclcpp does the same. The statistics count these
-    conversions.
-
-    ``withheld`` says why no messages are made of objects. While it is empty, messages are made.
+    ``withheld`` is the reason why no messages are made of objects; empty if they are made.
     """
 
     def __init__(
@@ -107,7 +103,7 @@ class MessageWriter(Generic[T]):
         self._extras: dict[str, Any] = {}
         self._latched: tuple[Any, ...] = ()
         self._profile = qos
-        # With keep-all, a slow conversion would keep every frame: so keep-all means 1 for leases.
+        # For leased types keep-all counts as depth 1: else waiting frames would use up all slots.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
         self._most = depth
@@ -136,13 +132,13 @@ class MessageWriter(Generic[T]):
             self._outputs = [
                 (self._publisher, to_ros),
                 *self._outputs[1:],
-            ]  # replace the list, never change it, because it is read without the lock
+            ]  # replace the list and never change it, because other threads read it without a lock
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
         """
         Publish *extras* from now on, in place of the earlier extra messages.
 
-        A topic's publisher stays if *extras* has that topic again. Any thread may call this.
+        If *extras* has a topic again, its publisher stays. Any thread may call this.
         """
         with self._lock:
             if self._stop.is_set():
@@ -186,16 +182,17 @@ class MessageWriter(Generic[T]):
 
     @property
     def skipped(self) -> int:
-        """The number of objects and messages that were left out because too many waited."""
+        """The number of objects and messages that were dropped because too many waited."""
         return self._queue.dropped
 
     def wanted(self) -> bool:
-        """Say whether to convert objects now: a message type has a reader or is latched."""
+        """Say whether to convert objects now: some topic has a reader or is transient_local."""
         if self.withheld:
             return False
         if self._latched:
             return True
-        # This runs for every frame: so a loop and not any(), and the handles' own methods.
+        # This runs for every frame. A loop is quicker than any(), and the handles' own methods are
+        # quicker than subscription_count().
         try:
             for count in self._counts:
                 if count():
@@ -205,7 +202,7 @@ class MessageWriter(Generic[T]):
         return False
 
     def write(self, item: T) -> None:
-        """Queue *item* for conversion if a reader wants it; don't wait. The caller keeps it."""
+        """Queue a lease on *item* for conversion if there is a reader; don't wait."""
         if not self.wanted() or self._stop.is_set():
             if self._pool is not None:
                 self._take_from(None)
@@ -229,9 +226,8 @@ class MessageWriter(Generic[T]):
         """
         Let *pool* promise slots for the frame that is being converted and for waiting frames.
 
-        ``None`` takes the promise back, when there are no readers of messages. If the pool has no
-        slot left to promise, frames are converted in spite of that, because a conversion gives its
-        frame back soon, whatever a reader does.
+        ``None``, when there are no readers, takes the promise back. Frames are converted even if
+        the pool has no slot left to promise, because a conversion always releases its frame soon.
         """
         before = self._pool
         if pool is before:
@@ -244,10 +240,10 @@ class MessageWriter(Generic[T]):
 
     def write_message(self, message: Any) -> None:
         """
-        Publish a message as it is, after the objects that came before; never wait.
+        Publish a message as it is, without waiting.
 
-        When too many messages wait, the oldest message is left out. When too many objects wait,
-        the oldest object is left out.
+        If earlier objects wait or are being converted, queue the message behind them. If too many
+        messages wait, drop the oldest message.
         """
         if not self._queue and not self._busy:
             publish(self._publisher, message)
@@ -258,9 +254,9 @@ class MessageWriter(Generic[T]):
 
     def _begin(self, entry: T | _Waiting) -> bool:
         """
-        Note that the thread takes an entry; called as the queue's gate.
+        Set _busy before the thread takes an entry; called as the queue's gate.
 
-        From here on, no message is published ahead of this entry, which has left the queue.
+        So write_message() publishes no message ahead of an entry that has just left the queue.
         """
         self._busy = True
         return True
@@ -300,13 +296,13 @@ class MessageWriter(Generic[T]):
                     message = convert(item)
                     self.conversions += 1
                     publish(publisher, message)
-                except Exception as error:  # an adapter is not our code
+                except Exception as error:  # users write adapters, which may raise anything
                     self._say(f'an object could not be published as a message: {error}')
         finally:
             self._adapter.end(item)
 
     def _say(self, text: str) -> None:
-        """Log a text, but not after close(): publishing fails when the context is shut down."""
+        """Log and count an error, but not after close(): then publishing may fail as expected."""
         if not self._stop.is_set():
             self.errors += 1
             self._complain(f"'{self.topic}': {text}", 'errors')

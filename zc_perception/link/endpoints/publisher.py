@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The adapted publisher, its announcements and its statistics."""
+"""The publisher of adapted types, its announcements and its statistics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from zc_perception.native import compiled
 from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
-# Attrgetters, because they are called for every frame and a method would take three times as long.
+# These are called for every frame; a function in Python would take three times as long.
 _pool_of = operator.attrgetter('_lease.pool')
 _header_of = operator.attrgetter('data.header')
 
@@ -60,19 +60,19 @@ UNANNOUNCED = (
     'meanwhile consumers find the publisher only by its topic, some of them late; free room '
     'there, or name another folder in ZC_RUNTIME_DIR; the file is tried again every 5 s'
 )
-"""What to say while an announcement's file can't be written: what happens, and what to do."""
+"""Text for logs and diagnostics: the effect of an announcement file that can't be written."""
 _AGAIN_S = 5.0
 
 
 class Announcer:
     """
-    Announces one publisher, by a file and a message.
+    Announces one publisher by a file beside its socket, and by a latched message.
 
-    The file is beside the publisher's socket. The message is latched, on ``<topic>/_zc``. The
-    announcer owns the message's writer and the file. Any thread may call its methods.
+    The message's topic is ``<topic>/_zc``. The announcer owns the file and the message's writer.
+    Any thread may call its methods.
 
-    ``unannounced`` says why the file can't be written; empty: it is written, or there is no
-    socket.
+    ``unannounced`` is the reason why the file can't be written; empty if it is written, or if
+    there is no socket.
 
     :param topic: full name of the topic.
     :raises ConfigError: the topic's name is too long.
@@ -90,9 +90,9 @@ class Announcer:
 
     def announce(self, announcement: Announcement) -> None:
         """
-        Replace the earlier announcement.
+        Publish *announcement* in place of the earlier one.
 
-        If the file can't be written now, as on a full disk, it is tried again every 5 s.
+        If the file can't be written now, as on a full disk, writing is tried again every 5 s.
         """
         with self._lock:
             self._announcement = announcement
@@ -117,7 +117,7 @@ class Announcer:
                     self._again = LOOKOUT.watch(_AGAIN_S, self._say)
             publish(self.writer, String(data=announcement.to_json()))
         if again is not None:
-            again.stop()  # outside the lock: stop() waits for a running look, which takes it
+            again.stop()  # not under the lock: stop() waits for a running _say(), which takes it
         if bool(before) is bool(self.unannounced):
             return
         path, logger = announcement_path(Path(announcement.socket)), self._node.get_logger()
@@ -130,7 +130,7 @@ class Announcer:
             logger.info(f"'{self._topic}': its announcement '{path}' is written now")
 
     def fall_silent(self) -> None:
-        """Remove the file and announce nothing any more; call this before removing the socket."""
+        """Remove the file and stop announcing; call this before the socket is removed."""
         with self._lock:
             self._silent = True
             announcement, again = self._announcement, self._again
@@ -140,7 +140,7 @@ class Announcer:
             again.stop()
 
     def close(self) -> None:
-        """Leave the graph; call this after the publisher's writer of messages has left."""
+        """Destroy the message's writer; call this after the writer on the topic is destroyed."""
         self._node.destroy_publisher(self.writer)
 
 
@@ -161,18 +161,19 @@ class SharedMemoryEnd(Protocol):
 @dataclass(frozen=True)
 class PublisherStatistics:
     """
-    What a publisher has counted since its start.
+    A publisher's counters since its start, and its current subscribers.
 
-    :param published: number of objects and messages that were given to ``publish``.
-    :param in_process_subscriptions: number of subscriptions in this process that get objects as
-        they are now.
+    :param published: number of objects and messages that were passed to ``publish``.
+    :param in_process_subscriptions: number of subscriptions in this process that get the objects
+        themselves now.
     :param image_readers: number of subscribers that read messages now.
     :param conversions: number of messages that were made of objects; for frames each is a copy.
-    :param conversions_skipped: number of objects that were not converted because newer ones came
-        first, and of messages that were left out because too many waited behind objects.
-    :param conversion_errors: number of objects that could not be converted.
-    :param turned_away: number of readers that get no messages now, see *withheld*.
-    :param withheld: why no messages are made; empty: they are made.
+    :param conversions_skipped: number of objects that newer objects replaced before they were
+        converted, and of messages that were dropped because too many waited behind objects.
+    :param conversion_errors: number of objects and messages that could not be published as
+        messages.
+    :param turned_away: number of readers that get no messages now, because of *withheld*.
+    :param withheld: why no messages are made; empty if they are made.
     """
 
     published: int
@@ -188,18 +189,17 @@ class PublisherStatistics:
 @dataclass(frozen=True)
 class InProcessPeer:
     """
-    A subscription in this process that gets objects as they are.
+    A subscription in this process that gets the publisher's objects themselves.
 
     :param name: the subscription's name among the holders of leases.
     :param sent: number of objects that were put into its queue.
     :param dropped: number of objects that newer ones replaced in its queue.
     :param refused: number of objects that it did not get because it held as many as it may.
-    :param window: number of objects that it may hold at the same time; 0: no limit, or nothing was
-        promised to it yet.
+    :param window: number of objects that it may hold at the same time; 0: no limit, or the pool
+        has not promised it any slots yet.
     :param asked: number of objects that it asked to hold; 0: it didn't ask.
     :param in_hand: the sequence of each frame that it holds, and for how many seconds.
-    :param without_slots: why this publisher gives it no objects, only messages; empty: it gets
-        objects.
+    :param without_slots: why it gets only messages from this publisher; empty: it gets objects.
     """
 
     name: str
@@ -216,7 +216,7 @@ class AdaptedPublisher(Generic[T]):
     """
     Publishes objects of your own type.
 
-    Subscriptions in this process get the objects as they are, others get ROS messages.
+    Subscriptions in this process get the objects themselves, others get ROS messages.
 
     ::
 
@@ -240,7 +240,7 @@ class AdaptedPublisher(Generic[T]):
     memory, see :meth:`serve`.
 
     **Owner.** The publisher ends with :meth:`destroy`, or with ``node.destroy_node()``. Do not
-    change an object after you published it. A frame stays yours: release it after ``publish``.
+    change an object after you published it. You still own a published frame: release it.
 
     **Threads.** Call ``publish`` from one thread at a time. It never waits for a subscriber:
     messages are made on another thread. All subscriptions get objects and messages in the order of
@@ -258,7 +258,7 @@ class AdaptedPublisher(Generic[T]):
         type with leases; or the topic's name is too long for its announcements.
     """
 
-    # Those that native/links.c reads and writes.
+    # The attributes that native/links.c reads and writes have a fixed place in the object.
     __slots__ = (
         '__dict__', '__weakref__', '_adapter', '_bus_publisher', '_closed', '_published',
         '_shared_memory', 'messages',
@@ -283,8 +283,8 @@ class AdaptedPublisher(Generic[T]):
         self._node = node
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
-        # Make the announcer first and destroy it last, because a subscriber that sees only the
-        # other writer takes this publisher for a plain one.
+        # Make the announcer first and destroy it last: if a subscriber finds only the writer of
+        # messages, it treats this publisher as a plain one.
         self.announcer = Announcer(node, node.resolve_topic_name(topic))
         self.messages = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self.messages.topic
@@ -322,7 +322,7 @@ class AdaptedPublisher(Generic[T]):
         """
         Publish a camera's frames from *pool* from now on.
 
-        Promise the subscriptions in this process their slots, before other processes ask for them.
+        This promises slots to the subscriptions in this process, before other processes ask.
         """
         self._bus_publisher.use(pool)
 
@@ -336,11 +336,11 @@ class AdaptedPublisher(Generic[T]):
         **possible: Sequence[str],
     ) -> None:
         """
-        Announce to all subscriptions, also later ones, what a camera publishes and its socket.
+        Announce a camera's socket, image size and format to all current and later subscriptions.
 
-        Call this each time after buffers were allocated, so that consumers that could not use the
+        Call this after each allocation of buffers, so that consumers that could not use the
         earlier buffers try again. Call it without *formats* before the first allocation, so that
-        consumers connect and say what they need.
+        consumers connect and send their needs.
 
         :param formats: ``drm-format`` strings, such as ``NV12``.
         :param heap: the name of the memory's allocator.
@@ -365,24 +365,20 @@ class AdaptedPublisher(Generic[T]):
 
     @property
     def history(self) -> int:
-        """Number of the newest objects that are kept for late subscriptions; for cameras."""
+        """How many of the newest objects are kept for late subscriptions; for cameras."""
         qos = self._bus_publisher.qos
         return (qos.depth or 0) if qos.transient_local else 0
 
     def tell_end(self, call: Callable[[], object]) -> None:
-        """
-        Have *call* called once when the publisher has ended, also by the end of its node.
-
-        Only cameras use this.
-        """
+        """Set a function that is called once, when the publisher or its node ends; for cameras."""
         self._at_end = call
 
     def judge_by(self, objection: Callable[[Consumer], str]) -> None:
         """
-        Ask *objection* from now on whether a consumer of this process can use a camera's objects.
+        Set the function that decides whether a consumer of this process can use a camera's frames.
 
-        *objection* returns '' if the consumer can use them, else why not; the consumer then gets
-        messages. When its answers change, call ``BUS.rematch``.
+        *objection* returns '' if the consumer can use them; else the reason, and the consumer gets
+        messages. When the results of *objection* change, call ``BUS.rematch``.
         """
         self._bus_publisher.objection = objection
 
@@ -390,7 +386,7 @@ class AdaptedPublisher(Generic[T]):
         """
         Publish an object of the adapter's type, or a message of the ROS type.
 
-        A frame stays yours: you release it. After :meth:`destroy` this does nothing.
+        You still own a frame afterwards: release it. After :meth:`destroy` this does nothing.
 
         :raises FrameReleasedError: the frame was released before.
         """
@@ -443,11 +439,7 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
-        """
-        Return a camera's subscriptions in this process, each with its name and its counters.
-
-        Any thread may call this.
-        """
+        """Return the names and counters of a camera's subscriptions in this process."""
         return tuple(map(self._peer, self._bus_publisher.matched))
 
     def _peer(self, subscription: BusSubscription[T]) -> InProcessPeer:
@@ -465,11 +457,7 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def destroy(self) -> None:
-        """
-        Stop publishing. A second call does nothing.
-
-        Frames that were delivered stay with their holders.
-        """
+        """Stop publishing. Idempotent. Frames that were delivered stay with their holders."""
         if self._closed:
             return
         self._closed = True
