@@ -14,9 +14,7 @@
 # limitations under the License.
 
 """
-A memory buffer behind a file descriptor: a dma-buf, or a sealed memfd.
-
-The memfd stands in where a machine has no dma-bufs.
+A memory buffer with a file descriptor: a dma-buf or, on a machine without these, a sealed memfd.
 
 Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization* (on
 fdinfo, too), memfd_create(2), fcntl(2) on seals.
@@ -47,7 +45,7 @@ MAPPABLE = 'its owner has to send an O_RDWR or O_RDONLY descriptor'
 _UNMAPPABLE = (
     'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
 )
-# Errors that don't come from the exporter. Python's mmap takes a descriptor, too.
+# Errors of mmap that the exporter doesn't cause. Python's mmap duplicates the descriptor.
 _EXHAUSTED = {
     errno.ENOMEM: (
         "use fewer slots or a smaller image, or raise this process's limit ('ulimit "
@@ -60,24 +58,19 @@ _FIXED_SIZE_SEALS = {'SHRINK': abi.F_SEAL_SHRINK, 'GROW': abi.F_SEAL_GROW}
 FIXED_SIZE = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
 NO_NEW_WRITERS = abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_WRITE
 
-# Ioctls that this kernel answered with ENOTTY on a real dma-buf. The kernel then lacks them for
-# every dma-buf, so that asking once is enough.
+# Ioctls that failed with ENOTTY on a dma-buf: this kernel lacks them, so don't call them again.
 _missing_ioctls: set[int] = set()
 
 
 class BufferKind(Enum):
-    """
-    The kind of a buffer.
-
-    A memfd is *not* a dma-buf: no device can import it.
-    """
+    """The kind of a buffer. Devices can import a dma-buf, but not a memfd."""
 
     DMABUF = 'dmabuf'
     MEMFD = 'memfd'
 
 
 class CpuAccess(IntFlag):
-    """Direction of CPU access, with the values of DMA_BUF_SYNC_READ and DMA_BUF_SYNC_WRITE."""
+    """Directions of CPU access, with the values of DMA_BUF_SYNC_READ and DMA_BUF_SYNC_WRITE."""
 
     READ = 1
     WRITE = 2
@@ -87,8 +80,8 @@ class BufferIdentity(NamedTuple):
     """
     Identifies a buffer while any descriptor of it is open.
 
-    The identity is the same in every process and for every duplicate of the descriptor. It is a
-    tuple because dictionaries look it up as a key with each frame, and tuples are quick to hash.
+    It is the same in every process and for every duplicate of the descriptor. It is a tuple,
+    because it is a dictionary's key for each frame, and tuples are quick to hash.
     """
 
     device: int
@@ -96,7 +89,7 @@ class BufferIdentity(NamedTuple):
 
 
 class Keeper(Protocol):
-    """The allocator's own object behind a buffer, which has to be closed after the buffer."""
+    """The allocator's own object for a buffer; :meth:`DmaBuf.close` closes it at the end."""
 
     def close(self) -> None:
         """Give the object back to its allocator."""
@@ -104,15 +97,14 @@ class Keeper(Protocol):
 
 class DmaBuf:
     """
-    One buffer: its descriptor, real size, identity, and at most one cached CPU mapping.
+    One buffer: its descriptor, real size, identity, and at most one CPU mapping.
 
-    The mapping is made at the first CPU access and kept, so that mapping costs nothing per frame,
-    and a buffer that only devices touch never has one.
+    The mapping is made at the first CPU access and kept. So frames don't pay for it, and a buffer
+    that only devices use never has one.
 
-    :param fd: owned from here on, and closed when this raises.
-    :param kind: what the descriptor is.
+    :param fd: owned by this object, and closed if this raises.
     :param heap: the allocator's name, for diagnostics.
-    :param writable: whether the CPU may map the buffer for writing; with an O_RDONLY descriptor it
+    :param writable: whether the CPU may map the buffer for writing. With an O_RDONLY descriptor it
         never may.
     """
 
@@ -120,7 +112,7 @@ class DmaBuf:
         try:
             status = os.fstat(fd.fileno())
             access = fcntl.fcntl(fd.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
-            # A dma-buf's st_size is 0 on older kernels; seeking to its end is the documented way.
+            # Older kernels report a dma-buf's st_size as 0; the documented way is to seek.
             self.size = os.lseek(fd.fileno(), 0, os.SEEK_END)
         except BaseException:
             fd.close()
@@ -134,8 +126,7 @@ class DmaBuf:
         self._lent = False
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
-        # The mapping as a memoryview. It is made and ended together with the mapping, so that a
-        # frame's CPU access takes no lock.
+        # Views of the mapping, made and ended with it, so that a frame's CPU access takes no lock.
         self.read_memory: memoryview | None = None
         self._memory: memoryview | None = None
         self._lock = threading.Lock()
@@ -152,18 +143,17 @@ class DmaBuf:
         lent: bool = False,
     ) -> DmaBuf:
         """
-        Adopt a descriptor from elsewhere: a dma-buf, or a memfd whose size can't change.
+        Make a buffer of a received descriptor: a dma-buf, or a memfd whose size can't change.
 
-        :param fd: owned from here on, and closed when it is refused.
-        :param expected_size: bytes that the buffer must at least have, as its sender announced.
+        :param fd: owned by the buffer, and closed if it is refused.
+        :param expected_size: the least number of bytes, which the sender has announced.
         :param writable: whether the CPU is going to write to the buffer.
-        :param heap: the allocator's name where it is known; by default ``foreign/`` and the
-            exporter's name.
+        :param heap: the allocator's name, if known; else ``foreign/`` and the exporter's name.
         :param keeper: the allocator's object, which is closed after the buffer.
-        :param lent: whether the buffer's owner, a library in this process, goes on writing to it.
-            The owner may make a new mapping for each frame.
-        :raises AllocationError: the descriptor is neither of them, the buffer is too small, or it
-            can't be written although *writable* is set. The message says which.
+        :param lent: whether the buffer's owner, a library in this process, continues to write to
+            it. The owner may make a new mapping for each frame.
+        :raises AllocationError: the descriptor is neither a dma-buf nor such a memfd, the buffer
+            is too small, or *writable* is set but it can't be written.
         """
         try:
             number = fd.fileno()
@@ -210,9 +200,9 @@ class DmaBuf:
 
     def fileno(self) -> int:
         """
-        Return the descriptor's number, for a system call made right now.
+        Return the descriptor's number, for an immediate system call.
 
-        Consumers never close it; they may :meth:`dup`.
+        This object still owns the descriptor; for one of your own, call :meth:`dup`.
         """
         return self._fd.fileno()
 
@@ -252,7 +242,7 @@ class DmaBuf:
         """
         Return the mapping as a memoryview, which is read-only unless *write* is set.
 
-        Whoever gets a read-only view can't make it writable. DMA_BUF_IOCTL_SYNC isn't called here.
+        Code that gets a read-only view can't make it writable. DMA_BUF_IOCTL_SYNC isn't called.
 
         :raises AllocationError: the exporter refuses mmap, or *write* and this process may only
             read the buffer.
@@ -269,12 +259,11 @@ class DmaBuf:
 
     def begin_cpu_access(self, access: CpuAccess, timeout_s: float = CPU_ACCESS_TIMEOUT_S) -> None:
         """
-        Make the device's writes visible to the CPU (DMA_BUF_SYNC_START).
+        Make the device's writes visible to the CPU (DMA_BUF_SYNC_START); do nothing for a memfd.
 
-        Nothing is done for a memfd. The ioctl waits for devices without a limit, so this method
-        polls the buffer first.
+        The ioctl waits for devices without a time limit, so this method polls the buffer first.
 
-        :raises AcceleratorError: a device hasn't finished with it after *timeout_s*.
+        :raises AcceleratorError: a device still uses the buffer after *timeout_s*.
         """
         if self.kind is BufferKind.DMABUF and not self.wait_for_devices(access, timeout_s):
             raise AcceleratorError(
@@ -295,11 +284,11 @@ class DmaBuf:
     @contextlib.contextmanager
     def cpu_access(self, access: CpuAccess) -> Iterator[mmap.mmap]:
         """
-        Yield the mapping, between SYNC START and SYNC END.
+        Yield the mapping, between :meth:`begin_cpu_access` and :meth:`end_cpu_access`.
 
         :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and the buffer is
             read-only.
-        :raises AcceleratorError: a device hasn't finished with it in time.
+        :raises AcceleratorError: a device still uses the buffer after 5 s.
         """
         if access & CpuAccess.WRITE and not self.writable:
             raise AllocationError(
@@ -315,11 +304,12 @@ class DmaBuf:
 
     def wait_for_devices(self, access: CpuAccess, timeout_s: float) -> bool:
         """
-        Wait for the fences in the buffer's reservation object that *access* has to wait for.
+        Wait until devices allow *access*, by the fences in the buffer's reservation object.
 
-        Returns whether these fences have signalled within *timeout_s*. Before reading, these are
-        the writers' fences; before writing, all fences. The call returns at once for a memfd, and
-        where drivers add no fences.
+        Before reading, wait for the writers' fences; before writing, for all fences. Return at
+        once for a memfd, and where drivers add no fences.
+
+        :returns: whether these fences signalled within *timeout_s*.
         """
         return self.kind is not BufferKind.DMABUF or poll_fd(
             self.fileno(), select.POLLIN if access is CpuAccess.READ else select.POLLOUT, timeout_s
@@ -334,7 +324,7 @@ class DmaBuf:
                 fcntl.ioctl(self.fileno(), abi.DMA_BUF_IOCTL_SYNC, argument)
                 return
             except OSError as error:
-                # The kernel documents that the ioctl must be called again after either error,
+                # By the kernel's documentation, the ioctl must be called again after these errors,
                 # because its wait for the device's fences was interrupted.
                 if error.errno not in (errno.EINTR, errno.EAGAIN):
                     raise
@@ -344,11 +334,7 @@ class DmaBuf:
         )
 
     def _optional_ioctl(self, request: int, argument: bytes | bytearray) -> bool:
-        """
-        Call an ioctl, and tell whether the kernel knows it and it succeeded.
-
-        A memfd has none of these ioctls.
-        """
+        """Call an ioctl of dma-bufs; return ``False`` for a memfd, or if the kernel lacks it."""
         if self.kind is not BufferKind.DMABUF or request in _missing_ioctls:
             return False
         try:
@@ -364,9 +350,9 @@ class DmaBuf:
     @property
     def sync_supported(self) -> bool:
         """
-        Whether fences can be exported from the buffer and imported into it.
+        Whether :meth:`export_fence` and :meth:`import_fence` work for the buffer.
 
-        That needs a dma-buf on Linux 6.0 or later (JetPack 6 has 5.15).
+        They need a dma-buf on Linux 6.0 or later (JetPack 6 has 5.15).
         """
         fence = self.export_fence(CpuAccess.READ)
         if fence is not None:
@@ -375,13 +361,13 @@ class DmaBuf:
 
     def export_fence(self, access: CpuAccess) -> SyncFile | None:
         """
-        Export the fences that are now in the buffer's reservation object, as one sync_file.
+        Export the fences in the buffer's reservation object as one new sync_file.
 
         This is DMA_BUF_IOCTL_EXPORT_SYNC_FILE.
 
-        :param access: which fences to export. READ: those of writers, for which a reader waits;
-            with WRITE: all fences.
-        :returns: a fence, which has signalled already where no device is busy with the buffer;
+        :param access: READ: only the fences of writers, for which a reader waits; with WRITE: all
+            fences.
+        :returns: a fence, which has signalled already if no device is busy with the buffer;
             ``None`` for a memfd, and on kernels before 6.0.
         :raises OSError: EMFILE, ENOMEM.
         """
@@ -394,12 +380,12 @@ class DmaBuf:
         """
         Make drivers wait for *fence* before they use the buffer.
 
-        This is DMA_BUF_IOCTL_IMPORT_SYNC_FILE. The caller goes on owning the fence.
+        This is DMA_BUF_IOCTL_IMPORT_SYNC_FILE. The caller still owns the fence.
 
-        :param access: the access whose end the fence signals. After READ only writers wait for the
-            fence; after WRITE all users wait.
-        :returns: ``False`` for a memfd, and on kernels before 6.0: the caller has to wait for the
-            fence itself.
+        :param access: the access whose end the fence signals. For READ only writers wait for the
+            fence; for WRITE all users wait.
+        :returns: ``False`` for a memfd, and on kernels before 6.0; the caller then has to wait for
+            the fence itself.
         """
         return self._optional_ioctl(
             abi.DMA_BUF_IOCTL_IMPORT_SYNC_FILE,
@@ -408,17 +394,14 @@ class DmaBuf:
 
     def set_name(self, name: str) -> bool:
         """
-        Name the buffer in fdinfo and bufinfo (DMA_BUF_SET_NAME).
-
-        With the name, a person who searches for a leak sees who owns the buffer.
+        Name the buffer (DMA_BUF_SET_NAME) in fdinfo and bufinfo, to find a leak's owner there.
 
         :param name: printable, at most 31 bytes of UTF-8.
-        :returns: ``False`` where the buffer can't be named: a memfd, any buffer on a kernel before
+        :returns: ``False`` if the buffer can't be named: a memfd, any buffer on a kernel before
             5.3, or on a kernel before 5.8 while a device is attached.
         :raises ValueError: the name is too long or not printable.
         """
-        # The kernel wants the string's address as the argument. That is what fcntl.ioctl() passes
-        # for bytes.
+        # The ioctl needs the string's address as its argument; fcntl.ioctl() passes it for bytes.
         text = abi.c_name(name, abi.DMA_BUF_NAME_LEN, 'buffer name')
         try:
             return self._optional_ioctl(abi.DMA_BUF_SET_NAME, text)
@@ -438,8 +421,8 @@ class DmaBuf:
         """
         Whether a process that gets this descriptor could write to the pixels.
 
-        A dma-buf can't be opened again for writing, so an O_RDONLY descriptor is enough to protect
-        it. A memfd can be opened again, so it needs :meth:`seal_for_sharing`.
+        An O_RDONLY descriptor protects a dma-buf, which can't be opened again for writing. A memfd
+        can be opened again, so only :meth:`seal_for_sharing` protects it.
         """
         if self.kind is BufferKind.MEMFD:
             return not seals_of(self.fileno()) & NO_NEW_WRITERS
@@ -447,19 +430,16 @@ class DmaBuf:
 
     def seal_for_sharing(self) -> bool:
         """
-        Keep all other processes from writing to the buffer.
+        Prevent other processes from writing to a memfd; call it before sending the descriptor.
 
-        Call it before the descriptor leaves the process.
+        F_SEAL_FUTURE_WRITE forbids later writable mappings but keeps existing ones. So the memfd
+        is mapped first, and pixels are written only through this mapping, until :meth:`close`.
+        F_SEAL_SEAL prevents peers from adding further seals. A dma-buf isn't changed: it can't be
+        restricted, and udmabuf refuses memory with these seals. Lent memory isn't changed, because
+        its owner could not map it for writing any more.
 
-        A memfd is mapped first, because F_SEAL_FUTURE_WRITE keeps existing mappings and forbids
-        all later writable ones; F_SEAL_SEAL keeps peers from adding seals that would hinder us.
-        From then on pixels are written only through that mapping, until :meth:`close`. A dma-buf
-        can't be restricted, and udmabuf refuses memory that is sealed so: nothing changes for a
-        dma-buf. Nothing changes for lent memory either: its owner could not map it for writing any
-        more.
-
-        :returns: whether peers are kept from writing. If they aren't, they must be trusted not to
-            write, and the log line about the link has to say so.
+        :returns: whether peers can't write. If they can, they must be trusted not to write, and
+            the log line about the link has to report this.
         :raises AllocationError: the memfd can't be mapped.
         """
         if self.kind is BufferKind.MEMFD and self.peers_can_write and not self._lent:
@@ -467,7 +447,7 @@ class DmaBuf:
                 self.mapping()
             with contextlib.suppress(
                 OSError
-            ):  # EINVAL before Linux 5.1; EPERM where F_SEAL_SEAL is set
+            ):  # EINVAL before Linux 5.1; EPERM if F_SEAL_SEAL is set
                 fcntl.fcntl(
                     self.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_SEAL
                 )
@@ -475,7 +455,7 @@ class DmaBuf:
 
     def unmap(self) -> None:
         """
-        End the CPU mapping, if one exists; the next access makes another.
+        End the CPU mapping, if one exists; the next access makes a new one.
 
         :raises BufferError: views of the mapping are still alive.
         """
@@ -484,7 +464,7 @@ class DmaBuf:
 
     def _unmap(self) -> None:
         if self._mapping is not None:
-            # Both calls raise BufferError while an array over the memory lives.
+            # Both calls raise BufferError while an array over the memory exists.
             for memory in (self.read_memory, self._memory):
                 if memory is not None:
                     memory.release()
@@ -494,11 +474,9 @@ class DmaBuf:
 
     def close(self) -> None:
         """
-        Unmap and close the buffer.
+        Unmap and close the buffer. Idempotent.
 
-        A second call does nothing.
-
-        :raises BufferError: views of the mapping are still alive.
+        :raises BufferError: views of the mapping are still alive; the buffer stays open.
         """
         listeners: list[Callable[[BufferIdentity], None]] = []
         try:
@@ -515,14 +493,13 @@ class DmaBuf:
 
     def tell_end(self, listener: Callable[[BufferIdentity], None]) -> None:
         """
-        Call *listener* once with the buffer's identity when the owner gives the buffer up.
+        Call *listener* once with the buffer's identity when the buffer's use ends.
 
-        The owner gives the buffer up when it calls :meth:`close`, even if views prevent that, or
-        when this object is collected. If the buffer is closed already, *listener* is called at
-        once. This serves a cache whose key is the identity, and which owns a duplicate until the
-        call.
+        It ends when the owner calls :meth:`close`, even if that raises, or when this object is
+        collected. If the buffer is closed already, *listener* is called at once. Caches use this:
+        their key is the identity, and they own a duplicate of the descriptor until the call.
 
-        The call may come on any thread, also in finalizers: *listener* takes no lock.
+        The call may come on any thread, even in a finalizer, so *listener* must take no lock.
         ``SimpleQueue.put`` is a suitable listener.
         """
         with self._lock:
@@ -541,16 +518,12 @@ class DmaBuf:
 
 
 def is_dmabuf(fd: OwnedFd) -> bool:
-    """Tell whether the descriptor is a dma-buf: only a dma-buf's fdinfo names an exporter."""
+    """Tell whether a descriptor is a dma-buf: only a dma-buf's fdinfo names an exporter."""
     return 'exp_name' in abi.fdinfo(fd.fileno())
 
 
 def seals_of(fd: int) -> int:
-    """
-    Return a memfd's seals; 0 for anything without seals.
-
-    A file of tmpfs has F_SEAL_SEAL alone.
-    """
+    """Return a memfd's seals; 0 if the file can't have any. A file of tmpfs has F_SEAL_SEAL."""
     try:
         return fcntl.fcntl(fd, abi.F_GET_SEALS)
     except OSError:
@@ -558,16 +531,12 @@ def seals_of(fd: int) -> int:
 
 
 def is_write_only(fd: int) -> bool:
-    """
-    Tell whether the descriptor was opened with O_WRONLY.
-
-    Such a file can't be mapped, neither for reading nor for writing.
-    """
+    """Tell whether a descriptor was opened with O_WRONLY, so that it can't be mapped at all."""
     return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
 
 
 def describe_descriptor(fd: int) -> str:
-    """Describe a descriptor that isn't a buffer."""
+    """Return a phrase for messages: what a descriptor is that can't be a buffer, and a step."""
     mode = os.fstat(fd).st_mode
     link = abi.describe_fd(fd)
     if link.startswith('/memfd:'):
@@ -588,11 +557,11 @@ def pending_fence(
     buffers: Iterable[DmaBuf], access: CpuAccess, *, errors: bool = True
 ) -> SyncFile | None:
     """
-    Return one fence for everything that *access* to *buffers* has to wait for.
+    Return one fence that signals when all devices allow *access* to *buffers*.
 
-    :param errors: whether to return also a fence that has already signalled an error.
-    :returns: ``None`` where no device is busy; also for memfds, and on kernels before 6.0, where
-        this can't be known.
+    :param errors: whether to include fences that have signalled an error.
+    :returns: ``None`` if no device is busy; also for memfds, and on kernels before 6.0, where
+        this can't be found out.
     :raises OSError: EMFILE, ENOMEM.
     """
     pending: SyncFile | None = None

@@ -16,13 +16,11 @@
 """
 Fences: poll(2) reports a fence as readable when a device or program is done with a buffer.
 
-:class:`Waker` waits for fences and for calls from other threads at the same time.
-
-A sync_file comes from a driver, and may be waited for in another process. An eventfd is for
-user-space producers within one process: the eventfd of a dead peer would never signal. A deadline
-serves as the fence where no driver tells when its device is done. Waits have a time limit, never
-use the CPU in a loop, and go on with the remaining time after a signal handler ran. Code that gets
-a fence owns it and closes it.
+:class:`SyncFile` comes from a driver, and another process may wait for it. :class:`EventFence` is
+for software within one process, because a dead peer's eventfd would never signal.
+:class:`DeadlineFence` is for devices whose driver doesn't report when they are done. Waits have a
+time limit, don't poll in a busy loop, and continue after a signal handler. Code that gets a fence
+owns it and closes it. :class:`Waker` waits for fences and for calls from other threads together.
 
 Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2),
 timerfd_create(2).
@@ -49,25 +47,19 @@ _LONGEST_POLL_MS = 2**31 - 1
 _SYNC_FILE_LINK = 'anon_inode:sync_file'
 _LOOK_AGAIN_MS = 50
 _ABSOLUTE = 1
-# Python has os.timerfd_create from 3.13 on only, so the C library is called.
+# Python has os.timerfd_create only from 3.13 on, so the C library is called.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Fence(Protocol):
-    """
-    Something to wait for, such as a device's job.
-
-    Code that is passed a fence owns it.
-    """
+    """Signals the end of a job of a device or program. Code that gets a fence owns it."""
 
     def fileno(self) -> int:
         """Return the descriptor, which poll(2) reports as readable after success or error."""
 
     def wait(self, timeout_s: float) -> bool:
         """
-        Wait, and tell whether the fence signalled success or error within *timeout_s*.
-
-        With 0 the call doesn't wait. It never uses the CPU in a loop.
+        Return whether the fence signalled, success or error, within *timeout_s*; 0: only look.
 
         :raises ValueError: the timeout is negative, infinite or NaN.
         """
@@ -80,7 +72,7 @@ class Fence(Protocol):
         """
 
     def close(self) -> None:
-        """Close the fence. A second call does nothing."""
+        """Close the fence. Idempotent."""
 
 
 def check_timeout(timeout_s: float) -> float:
@@ -98,13 +90,13 @@ def check_timeout(timeout_s: float) -> float:
 
 def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
     """
-    Tell whether one of *events* happened on the descriptor within *timeout_s*.
+    Wait until one of *events* happens on the descriptor; ``False``: not within *timeout_s*.
 
     Events are ``select.POLLIN`` and ``select.POLLOUT``. After a signal handler, poll(2) is called
     again with the remaining time (PEP 475).
 
-    :raises ValueError: the timeout is negative, infinite or NaN, or the descriptor was closed
-        meanwhile.
+    :raises ValueError: the timeout is negative, infinite or NaN, or the descriptor is closed.
+    :raises AcceleratorError: the descriptor's other end is gone.
     """
     deadline = time.monotonic() + check_timeout(timeout_s)
     poller = select.poll()
@@ -116,8 +108,8 @@ def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
                 raise ValueError(f'descriptor {fd} was closed while somebody waited for it')
             if seen & events:
                 return True
-            # poll(2) reports POLLERR and POLLHUP even if nobody asked for them, and at once. So
-            # polling again would use the CPU in a loop.
+            # poll(2) reports POLLERR and POLLHUP at once, even if they aren't in events, so
+            # polling again would be a busy loop.
             raise AcceleratorError(
                 f"the other end of descriptor {fd} ({abi.describe_fd(fd)}) is gone; it can't "
                 'signal any more'
@@ -128,7 +120,7 @@ def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
 
 
 class EventFence:
-    """A fence that this process signals itself, over an eventfd."""
+    """A fence that code of this process signals, by an eventfd."""
 
     def __init__(self) -> None:
         self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
@@ -141,11 +133,7 @@ class EventFence:
         return self._fd.fileno()
 
     def signal(self, error: BaseException | None = None) -> None:
-        """
-        Signal success, or *error*.
-
-        Only the first call has an effect, and only while the fence isn't closed.
-        """
+        """Signal success, or *error*; do nothing if the fence has signalled or is closed."""
         with self._lock:
             if not self._signalled and not self._fd.closed:
                 self._signalled, self._error = True, error
@@ -160,8 +148,8 @@ class EventFence:
         if not self.wait(0.0):
             raise AcceleratorError('the fence has not signalled')
         if self._error is not None:
-            # A lost device stays lost, so its error keeps its own type: the caller has to do more
-            # than give the job up.
+            # A lost device's error keeps its type, because the caller has to give up the device,
+            # not only the job.
             kind = (
                 DeviceLostError if isinstance(self._error, DeviceLostError) else AcceleratorError
             )
@@ -175,12 +163,9 @@ class EventFence:
 
 class DeadlineFence:
     """
-    Signals success by itself, *deadline_s* seconds from now.
+    Signals success by itself, *deadline_s* seconds from now, where no driver signals the end.
 
-    It is used where no driver tells that a device is done.
-
-    It uses a descriptor only once :meth:`fileno` is called, so that it works when the process has
-    no descriptor left.
+    It makes its descriptor only in :meth:`fileno`, so it works in a process without a free one.
     """
 
     def __init__(self, deadline_s: float) -> None:
@@ -191,7 +176,7 @@ class DeadlineFence:
 
     @property
     def deadline_ns(self) -> int:
-        """When the fence signals, in nanoseconds of CLOCK_MONOTONIC."""
+        """The CLOCK_MONOTONIC nanosecond at which the fence signals."""
         return self._deadline_ns
 
     def fileno(self) -> int:
@@ -213,8 +198,8 @@ class DeadlineFence:
 
     def _set_timer(self) -> None:
         assert self._timer is not None
-        # struct itimerspec of 64-bit Linux: no interval, and not before the first nanosecond,
-        # because zero would stop the timer.
+        # struct itimerspec of 64-bit Linux: no interval, and at least 1 ns, because 0 would stop
+        # the timer.
         when = (ctypes.c_int64 * 4)(0, 0, *divmod(max(1, self._deadline_ns), 1_000_000_000))
         if _libc.timerfd_settime(self._timer.fileno(), _ABSOLUTE, when, None) < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -241,11 +226,7 @@ class DeadlineFence:
 
 
 class SyncFile:
-    """
-    A driver's fence.
-
-    A fence is readable for poll(2) after an error, too, so its status has always to be read.
-    """
+    """A driver's fence. It is readable for poll(2) after an error, too; :meth:`check` tells."""
 
     def __init__(self, fd: OwnedFd) -> None:
         self._fd = fd
@@ -254,13 +235,11 @@ class SyncFile:
     @classmethod
     def merge(cls, name: str, first: SyncFile, second: SyncFile) -> SyncFile:
         """
-        Return a new fence that signals when both have (SYNC_IOC_MERGE).
+        Return a new fence that signals when both have signalled (SYNC_IOC_MERGE).
 
-        The caller goes on owning both fences, and they stay open.
-
-        The kernel drops fences that have signalled already from a merge, and their errors with
-        them. Here the errors are kept for :meth:`check`; another process that gets the merged
-        descriptor doesn't learn of them.
+        The caller still owns *first* and *second*. The kernel leaves out fences that have
+        signalled already, with their errors. This object stores these errors for :meth:`check`,
+        but a process to which the merged descriptor is sent can't get them.
 
         :param name: the new fence's name in the kernel's listings, at most 31 bytes.
         :raises ValueError: the name is too long.
@@ -273,8 +252,8 @@ class SyncFile:
         )
         fcntl.ioctl(first.fileno(), abi.SYNC_IOC_MERGE, argument)
         merged = cls(OwnedFd(abi.SYNC_MERGE_DATA.unpack(argument)[2]))
-        # The errors are read after merging: a fence that is still pending now was pending during
-        # the merge, too, and is a part of the merged fence.
+        # Read the errors after merging: a fence that is pending now was pending during the merge,
+        # too, so the merged fence includes it.
         merged._merged_error = min(
             0, *(part._merged_error or part.status() for part in (first, second))
         )
@@ -285,7 +264,7 @@ class SyncFile:
         return self._fd.fileno()
 
     def dup(self) -> SyncFile:
-        """Return a second owner of the same fence."""
+        """Return the same fence with a descriptor of its own."""
         other = SyncFile(self._fd.dup())
         other._merged_error = self._merged_error
         return other
@@ -296,7 +275,7 @@ class SyncFile:
 
     def status(self) -> int:
         """
-        Return what SYNC_IOC_FILE_INFO says.
+        Return the status by SYNC_IOC_FILE_INFO.
 
         It is 1 if all of the file's fences have signalled success, 0 if one of them is pending,
         and a negative errno if one has signalled an error.
@@ -321,10 +300,9 @@ class SyncFile:
 
 def fence_from_fd(fd: OwnedFd) -> SyncFile:
     """
-    Adopt a fence from another process.
+    Make a fence of a descriptor from another process.
 
-    The fence owns *fd* from here on. *fd* is closed when it is refused.
-
+    :param fd: the fence owns it; it is closed if it is refused.
     :raises AcceleratorError: *fd* isn't a sync_file. An eventfd or pipe of a dead peer would never
         signal.
     """
@@ -340,18 +318,15 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
 
 class Waker:
     """
-    Ends waits of other threads.
+    Ends waits of other threads. Finalizers may call :meth:`wake`, because it takes no lock.
 
-    Finalizers may call :meth:`wake`, because it takes no lock.
+    It has a counting eventfd (EFD_SEMAPHORE): a wake-up adds one, and a wait that ends subtracts
+    one. So two wake-ups end two waits, and a wake-up before the wait isn't lost. Only the garbage
+    collector closes the eventfd. If it were closed earlier, its number could become another
+    file's, and a finalizer could write into that file.
 
-    It is an eventfd that counts (EFD_SEMAPHORE): a wake-up adds one, and a wait that ends takes
-    one away. So two wake-ups end two waits, and a wake-up that comes before the wait begins is not
-    lost. Only the garbage collector closes the eventfd, when nobody can call :meth:`wake` any
-    more. If it were closed earlier, the system could use its number for another file, and a
-    finalizer would write into that file.
-
-    A process may have no descriptor left for it. Then nothing ends a wait early, and each wait
-    ends by itself after a short time.
+    If the process has no descriptor left, no wake-up is possible, and each wait ends after at most
+    50 ms.
     """
 
     def __init__(self) -> None:
@@ -360,11 +335,10 @@ class Waker:
             self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
 
     def wake(self, waits: int = 1) -> None:
-        """End this many waits: those that run now, or else the next ones to begin."""
+        """End this many waits, current ones or else the next ones."""
         if self._fd is None:
             return
-        # The garbage collector may have closed the eventfd before it ran the finalizer that calls
-        # this.
+        # The garbage collector may close the eventfd before it runs a finalizer that calls this.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(self._fd.fileno(), waits)
 
@@ -372,7 +346,7 @@ class Waker:
         """
         Wait until :meth:`wake` is called, one of *fences* signals, or *timeout_s* has passed.
 
-        With ``None`` the wait has no time limit. It never uses the CPU in a loop.
+        With ``None`` the wait has no time limit. The call may also return early.
         """
         poller = select.poll()
         timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
@@ -381,14 +355,14 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            # this fence can't be polled; its deadline ends the wait
+            # if a fence can't be polled, its deadline, which is in timeout_s, ends the wait
             with contextlib.suppress(ValueError, OSError):
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)
         broken = [fd for fd, event in events if not event & select.POLLIN]
         if broken and len(broken) == len(events):
-            # With a closed descriptor, or one whose other end is closed, poll() returns at once,
-            # again and again.
+            # poll() always returns at once for a descriptor that is closed, or whose other end
+            # is: wait without these.
             for fd in broken:
                 poller.unregister(fd)
             poller.poll(_soon(timeout_ms))

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The heaps that buffers are allocated from, and which heap is best for which use.
+Heaps, from which buffers are allocated, and the best heap for each use.
 
-These are ``/dev/dma_heap/*``, ``/dev/udmabuf`` and sealed memfds. Devices can import a dma-heap's
-buffer as it is. udmabuf turns ordinary memory into a dma-buf. A memfd is only memory: links work
-in one process and between processes, but devices can't import it.
+A heap of ``/dev/dma_heap/*`` allocates dma-bufs, which devices can import. ``/dev/udmabuf`` turns
+ordinary memory into a dma-buf. A sealed memfd is only memory: processes can share it, but devices
+can't import it.
 
 Sources: ``include/uapi/linux/dma-heap.h``, ``include/uapi/linux/udmabuf.h``, memfd_create(2).
 """
@@ -41,38 +41,33 @@ from zc_perception.memory.owned_fd import OwnedFd
 DMA_HEAP_DIRECTORY = '/dev/dma_heap'
 UDMABUF_DEVICE = '/dev/udmabuf'
 NVMAP_DEVICE = '/dev/nvmap'
-# The names of the CMA heap on different boards and kernels. Other names that contain "cma" are
-# found in the heaps' folder.
+# Names of the CMA heap on some boards and kernels. _cma_heaps finds other names with "cma".
 _CMA = ('linux,cma', 'reserved', 'default_cma_region')
-# Larger than any image. It is checked here, because kernels answer absurd sizes with different
-# errors that don't name the cause.
+# Refuse larger buffers; no image is as large. Kernels' errors for absurd sizes differ and don't
+# name the cause.
 _MAX_SIZE = 1 << 40
 
 
 class Heap(Protocol):
-    """Where buffers come from."""
+    """Allocates buffers."""
 
     @property
     def name(self) -> str:
-        """Short name for diagnostics: ``dma_heap/system``, ``udmabuf`` or ``memfd``."""
+        """Name for parameters and diagnostics: ``dma_heap/system``, ``udmabuf`` or ``memfd``."""
 
     def allocate(self, size: int) -> DmaBuf:
         """
-        Allocate a zeroed buffer of at least *size* bytes, rounded up to pages.
+        Allocate a zeroed buffer of *size* bytes, rounded up to pages.
 
-        :raises AllocationError: no memory or no descriptor is left, or the user may not allocate.
+        :raises AllocationError: no memory or descriptor is left, or the user lacks permission.
         """
 
     def close(self) -> None:
-        """Close the heap's device; buffers live on."""
+        """Close the heap's device; its buffers stay valid."""
 
 
 class HeapUse(Enum):
-    """
-    What the buffers are for.
-
-    The use decides the order in which ``auto`` tries the heaps (:func:`heap_order`).
-    """
+    """The buffers' purpose, by which :func:`heap_order` orders the heaps for ``auto``."""
 
     CAMERA = 'camera'
     CAMERA_IMPORT = 'camera_import'
@@ -80,11 +75,7 @@ class HeapUse(Enum):
 
 
 def is_contiguous(heap: str) -> bool:
-    """
-    Tell whether the buffers of the heap *name* are physically contiguous.
-
-    A device without IOMMU can use only contiguous buffers.
-    """
+    """Tell whether a heap is CMA: physically contiguous, so that a device needs no IOMMU."""
     return heap.startswith('dma_heap/') and (
         heap.removeprefix('dma_heap/') in _CMA or 'cma' in heap
     )
@@ -102,17 +93,17 @@ def _cma_heaps(dma_heaps: str) -> list[str]:
 
 def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[str]:
     """
-    Return the names that ``auto`` tries, the best first.
+    Return the names of the heaps that ``auto`` tries, the best first.
 
-    - CAMERA: on a Jetson CMA first, because the ISP and NVMM need contiguous memory. On other
-      machines the system heap first and CMA second, because CMA is small (256 MB on the reference
-      vehicle), and the participants that need contiguous memory say so.
-    - CAMERA_IMPORT: the same, but never a memfd: the camera's driver has to import the buffers.
+    - CAMERA: on a Jetson CMA first, because the ISP and NVMM need contiguous memory. Elsewhere the
+      system heap, then CMA, because CMA is small (256 MB on the reference vehicle), and
+      participants that need contiguous memory ask for it.
+    - CAMERA_IMPORT: the same without memfd, because the camera's driver has to import the buffers.
     - NPU_RESULT: CMA, then the system heap. PCIe DMA needs contiguous memory unless an IOMMU joins
-      the pages. Never a memfd, because a device writes the buffers.
+      the pages. No memfd, because a device writes the buffers.
 
-    :param dma_heaps: the folder of the dma-heaps; by default this machine's.
-    :param nvmap: the device node that only a Jetson has; by default this machine's.
+    :param dma_heaps: the folder of the dma-heaps; by default ``/dev/dma_heap``.
+    :param nvmap: the device node that only a Jetson has; by default ``/dev/nvmap``.
     """
     contiguous = _cma_heaps(dma_heaps or DMA_HEAP_DIRECTORY)
     if use is HeapUse.NPU_RESULT:
@@ -146,7 +137,7 @@ _NEXT_STEP = {
 
 
 def _said(error: OSError) -> str:
-    """Return the error's text and, if known, what to do about it."""
+    """Return the error's text and, if known, the next step."""
     step = _NEXT_STEP.get(error.errno or 0)
     return f'{error.strerror}; {step}' if step else str(error.strerror)
 
@@ -198,7 +189,7 @@ class DmaHeap:
 
 
 class Udmabuf:
-    """dma-bufs made of memfd pages by ``/dev/udmabuf``."""
+    """Makes dma-bufs of memfd pages by ``/dev/udmabuf``."""
 
     name = 'udmabuf'
 
@@ -229,11 +220,7 @@ class Udmabuf:
 
 
 class SealedMemfd:
-    """
-    Anonymous memory whose size can't change.
-
-    It works everywhere, but devices can't import it.
-    """
+    """Anonymous memory of fixed size. It works on every machine, but devices can't import it."""
 
     name = 'memfd'
 
@@ -251,9 +238,9 @@ class SealedMemfd:
 
 def check_heap_name(name: str) -> None:
     """
-    Raise an error for a name that no heap of any machine has.
+    Check a heap's name without opening the heap.
 
-    :raises ConfigError: no machine has a heap of that name.
+    :raises ConfigError: no machine can have a heap of that name.
     """
     dma_heap = name.removeprefix('dma_heap/')
     if name not in ('auto', 'udmabuf', 'memfd') and (dma_heap == name or '/' in dma_heap):
@@ -277,9 +264,9 @@ def _open_named(name: str) -> Heap:
 
 def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
     """
-    Return one sentence about all heaps whose device files are missing; empty if none is.
+    Return a list with one sentence about the *missing* device files; empty: nothing to report.
 
-    CMA has several names. If one of them exists, CMA isn't missing.
+    CMA has several names, so it is reported only if *missing* has all of them.
     """
     cma = [name for name in candidates if is_contiguous(name)]
     absent = []
@@ -298,13 +285,11 @@ Opener = Callable[[str], Heap]
 
 def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Heap, list[str]]:
     """
-    Open the heap *name*, or with ``auto`` the first of :func:`heap_order` that works.
-
-    A heap works if it allocates a page.
+    Open the heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
 
     :returns: the heap, and for ``auto`` the reasons why others don't work, see
-        :func:`working_heaps`. :func:`is_contiguous` tells whether the heap's memory is contiguous.
-    :raises ConfigError: no machine has a heap of that name.
+        :func:`working_heaps`.
+    :raises ConfigError: no machine can have a heap of that name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
     if name != 'auto':
@@ -325,10 +310,9 @@ def _open_or_refuse(name: str) -> Heap:
 
 class OfferedHeaps:
     """
-    The heaps that a camera's buffers may come from.
+    Heaps that a camera's buffers may come from; it is itself a :class:`Heap`.
 
-    Each of these heaps was tried. The chosen heap is opened, and closed with this object. This
-    object can be used as a heap: it then allocates from the chosen one.
+    It opens and owns the chosen heap, allocates from it, and closes it.
 
     :param names: the names of heaps that work, the best first; at least one.
     :param reasons: why other heaps are not among *names*.
@@ -349,7 +333,7 @@ class OfferedHeaps:
 
     @classmethod
     def only(cls, heap: Heap) -> OfferedHeaps:
-        """Return an offer that owns one open heap; *heap* itself if it is an offer already."""
+        """Offer one open heap, and own it; *heap* itself if it is an :class:`OfferedHeaps`."""
         if isinstance(heap, OfferedHeaps):
             return heap
         offered = cls((heap.name,))
@@ -358,17 +342,15 @@ class OfferedHeaps:
 
     @property
     def name(self) -> str:
-        """The name of the chosen heap; before one is chosen, the name of the best."""
+        """The name of the chosen heap; before :meth:`choose`, of the best one."""
         return self.names[0] if self._heap is None else self._heap.name
 
     def choose(self, name: str) -> None:
         """
-        Open the heap *name*.
+        Open the heap *name*, and close the heap that was chosen before; its buffers stay valid.
 
-        The heap that was chosen before is closed; its buffers live on.
-
-        :raises AllocationError: the heap isn't one of those offered, it can't be opened any more,
-            or this object was closed.
+        :raises AllocationError: the heap is none of :attr:`names` or can't be opened any more, or
+            this object was closed.
         """
         if self._closed:
             raise AllocationError(f"heap '{name}': its owner is closed")
@@ -389,7 +371,7 @@ class OfferedHeaps:
 
     def remove(self, name: str, reason: str) -> None:
         """
-        Remove a heap that turned out to be unusable.
+        Remove a heap from the offer, because a driver or participant can't use it.
 
         :param reason: a sentence that begins with the heap's name.
         """
@@ -416,15 +398,14 @@ def working_heaps(
     name: str = 'auto', order: Sequence[str] = (), *, opener: Opener = _open_named
 ) -> OfferedHeaps:
     """
-    Return the heap *name*, which the user chose, or with ``auto`` all heaps that work.
+    Offer the heap *name*, which the user chose, or with ``auto`` all heaps that allocate a page.
 
-    A heap of *order* works if it allocates a page. The reasons say why the others don't work: one
-    sentence for all heaps whose device files are missing, and one for each other heap.
+    The offer's reasons have one sentence for all heaps whose device files are missing, and one for
+    each other heap that doesn't work.
 
-    :param order: the names to try, the best first; empty: the order of :func:`heap_order` for
-        cameras.
+    :param order: the names to try, the best first; empty: :func:`heap_order` for cameras.
     :param opener: the function that opens the heaps that ``auto`` tries.
-    :raises ConfigError: no machine has a heap of that name.
+    :raises ConfigError: no machine can have a heap of that name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
     if name != 'auto':

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Numbers and structs of the kernel's memory interfaces, and its description of a descriptor.
+Numbers and structs of the kernel's dma-buf, dma-heap, udmabuf, sync_file and memfd.
 
-The interfaces are dma-buf, dma-heap, udmabuf, sync_file and memfd. The numbers are the same on
-every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` asks a C compiler. Sources:
+They are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` compares
+them with a C compiler's. Sources:
 ``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
 """
 
@@ -35,7 +35,7 @@ DMA_BUF_SYNC_END = 4
 DMA_BUF_NAME_LEN = 32
 DMA_BUF_SYNC = struct.Struct('<Q')
 DMA_BUF_SYNC_FILE = struct.Struct('<Ii')
-"""``dma_buf_export_sync_file`` and ``dma_buf_import_sync_file``: flags, fd."""
+"""For ``dma_buf_export_sync_file`` and ``dma_buf_import_sync_file``: flags, fd."""
 
 DMA_HEAP_IOCTL_ALLOC = 0xC0184800
 DMA_HEAP_ALLOCATION = struct.Struct('<QIIQ')
@@ -49,7 +49,7 @@ SYNC_MERGE_DATA = struct.Struct('<32siiII')
 SYNC_FILE_INFO = struct.Struct('<32siIIIQ')
 SYNC_NAME_LEN = 32
 
-# Python's fcntl module has these from 3.11 on (FUTURE_WRITE from 3.12).
+# Python's module fcntl has them only from 3.11 on (FUTURE_WRITE from 3.12).
 F_ADD_SEALS = 1033
 F_GET_SEALS = 1034
 F_SEAL_SEAL = 0x0001
@@ -61,11 +61,10 @@ F_SEAL_FUTURE_WRITE = 0x0010
 
 def fdinfo(fd: int) -> dict[str, str]:
     """
-    Return the kernel's description of an open descriptor, by key.
+    Return the lines of ``/proc/self/fdinfo/FD`` as values by key; empty without /proc.
 
-    If a key is repeated, its first line counts. The result is empty without /proc. A buffer's name
-    may be any bytes, so the text isn't decoded strictly. It may also imitate a key; it comes after
-    the keys that the kernel itself fills in, so the first line is the kernel's.
+    A buffer's name is in there, and may have any bytes, so the text isn't decoded strictly. A name
+    may also imitate a key, but it follows the kernel's own lines, so each key's first line counts.
     """
     entries: dict[str, str] = {}
     with (
@@ -80,12 +79,7 @@ def fdinfo(fd: int) -> dict[str, str]:
 
 
 def describe_fd(fd: int) -> str:
-    """
-    Describe a descriptor for messages.
-
-    The description is the target of the descriptor's link in /proc, such as ``socket:[123]`` or a
-    path.
-    """
+    """Return the target of a descriptor's link in /proc: ``socket:[123]``, or a path."""
     try:
         return os.readlink(f'/proc/self/fd/{fd}')
     except OSError as error:
@@ -96,8 +90,10 @@ def c_name(name: str, capacity: int, what: str) -> bytes:
     """
     Return *name* as a NUL-terminated C string.
 
-    :raises ValueError: the name is too long, or has characters that would break a line of the
-        kernel's listings.
+    :param capacity: most bytes, including the NUL.
+    :param what: what is named, for the message.
+    :raises ValueError: the name is too long, or has unprintable characters, which could break a
+        line of the kernel's listings.
     """
     encoded = name.encode()
     if len(encoded) >= capacity or not name.isprintable():

@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-The copy ledger: every place that touches pixels with the CPU books the bytes here.
+The copy ledger: all code that touches pixels with the CPU books the bytes here, with a reason.
 
-Each booking has a reason. The ledger is the package's own claim; the verification checks this
-claim from outside. It lies in this folder, not in ``observe/``, because cameras and accelerators
-book into it and may not import from the higher folders.
+The ledger is the package's own claim, which ``zc_verify`` checks from outside. The file isn't in
+``observe/``, because cameras and accelerators use it, and they may not import higher folders.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import threading
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """What has been booked under one reason: how often, and how many bytes."""
+    """The bookings under one reason: their count, and the sum of their bytes."""
 
     count: int
     bytes: int  # noqa: A003
@@ -37,18 +36,15 @@ class LedgerEntry:
 
 class CopyLedger:
     """
-    Counts passes of the CPU over pixels, by reason.
+    Counts passes of the CPU over pixels, by reason. Thread-safe; O(1) per booking.
 
-    Thread-safe; O(1) per booking.
-
-    Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, as a
-    program that publishes its own does, or the JPEG of a webcam is decoded), ``tensor`` (an
-    accelerator on the CPU reads it), ``to_ros`` and ``from_ros`` (conversion from and to
-    ``sensor_msgs/Image``), ``debayer`` (one pass more for Bayer), ``to_jpeg``,
-    ``overlay``, ``masks``, ``record``, ``snapshot``, ``gstreamer`` (an element of
-    ``gstreamer_node``'s pipeline reads it), ``unixfd_first`` (padded rows, until GStreamer looks
-    where they lie), ``bgr`` and ``copy``
-    (what a program asks a frame for).
+    Reasons in use: ``draw`` (a software camera or a program writes its frame), ``decode`` (a
+    recording's or a webcam's picture is decoded), ``tensor`` (an accelerator on the CPU reads the
+    frame), ``to_ros`` and ``from_ros`` (conversion to and from ``sensor_msgs/Image``), ``debayer``
+    (an additional pass for Bayer), ``to_jpeg``, ``overlay``, ``masks``, ``record``, ``snapshot``,
+    ``gstreamer`` (an element of ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first``
+    (a GStreamer reader's first pictures, copied because of padded rows), ``bgr`` and ``copy`` (a
+    program calls the frame's methods of these names).
     """
 
     def __init__(self) -> None:
@@ -62,7 +58,7 @@ class CopyLedger:
             self._entries[reason] = (count + 1, total + num_bytes)
 
     def entries(self) -> dict[str, LedgerEntry]:
-        """Return what has been booked, by reason."""
+        """Return the bookings by reason."""
         with self._lock:
             return {reason: LedgerEntry(*entry) for reason, entry in self._entries.items()}
 
@@ -74,7 +70,7 @@ class CopyLedger:
 
 FRAME_COPIES = CopyLedger()
 """
-Counts what ``frame.bgr()`` and ``frame.copy()`` copy in this process.
+Counts the bytes that ``frame.bgr()`` and ``frame.copy()`` copy in this process.
 
-There is one for all subscriptions, because a frame doesn't know by which one it came.
+All subscriptions share this ledger, because a frame has no reference to its subscription.
 """

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The one owning file-descriptor type.
-
-Functions pass each other such objects, never a bare int.
-"""
+"""The type that owns a file descriptor: functions pass it instead of a number."""
 
 from __future__ import annotations
 
@@ -28,13 +24,13 @@ import os
 
 class OwnedFd:
     """
-    Owns one descriptor.
+    Owns one descriptor, and closes it once.
 
-    It closes the descriptor once: on :meth:`close`, at the end of a ``with`` block, or when it is
-    collected. Concurrent :meth:`close` is not thread-safe; everything else only reads.
+    It does so on :meth:`close`, at the end of a ``with`` block, or when this object is collected.
+    Only one thread may call :meth:`close` or :meth:`detach`.
 
-    :param fd: an open descriptor; this object owns it from here on and makes it close-on-exec.
-    :raises OSError: EBADF when the descriptor isn't open.
+    :param fd: an open descriptor; this object owns it and makes it close-on-exec.
+    :raises OSError: EBADF: the descriptor isn't open.
     """
 
     __slots__ = ('_fd',)
@@ -46,7 +42,7 @@ class OwnedFd:
 
     @classmethod
     def duplicate(cls, fd: int) -> OwnedFd:
-        """Return the owner of a new duplicate of a borrowed descriptor."""
+        """Duplicate a descriptor that the caller keeps, and return the duplicate's owner."""
         return cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
 
     @classmethod
@@ -56,9 +52,9 @@ class OwnedFd:
 
     def fileno(self) -> int:
         """
-        Return the number, for a system call made right now.
+        Return the number, for an immediate system call; this object still owns the descriptor.
 
-        :raises ValueError: after close.
+        :raises ValueError: the descriptor was closed or detached.
         """
         if self._fd < 0:
             raise ValueError('the file descriptor is closed')
@@ -70,7 +66,7 @@ class OwnedFd:
         return self._fd < 0
 
     def dup(self) -> OwnedFd:
-        """Return a second owner of the same open file."""
+        """Return the owner of a duplicate, which has the same open file."""
         return OwnedFd.duplicate(self.fileno())
 
     def detach(self) -> int:
@@ -79,7 +75,7 @@ class OwnedFd:
         return fd
 
     def close(self) -> None:
-        """Close the descriptor. A second call does nothing."""
+        """Close the descriptor. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
