@@ -149,7 +149,7 @@ def test_any_v4l2_name_is_a_format_or_refused(name: str | int) -> None:
 def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
     if entry.gstreamer is None:
         with pytest.raises(
-            FormatError, match='has no GStreamer format; as a dma-buf it goes as DMA_DRM'
+            FormatError, match='has no GStreamer format; dma-bufs of it can use DMA_DRM'
         ):
             gstreamer_name(entry.code)
     else:
@@ -178,7 +178,7 @@ def test_well_known_tilings_have_gstreamer_formats_of_their_own(name: str, modif
 @pytest.mark.parametrize(
     ('name', 'why'),
     [
-        ('DMA_DRM', 'says nothing by itself'),
+        ('DMA_DRM', 'does not name a pixel format'),
         ('I42O', "has no DRM fourcc here; did you mean 'I420'"),
     ],
 )

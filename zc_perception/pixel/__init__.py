@@ -14,13 +14,11 @@
 # limitations under the License.
 
 """
-What bytes mean: formats, modifiers, where planes lie, colours, and conversions between formats.
+Describe and convert pixels: formats, modifiers, plane layouts and colours.
 
-Nothing here owns frame memory.
-
-Read first: ``fourcc`` (the table of formats), then ``layout`` (an image's planes in its buffers),
-``modifier`` and ``colorimetry``. ``format_names`` translates names to those of V4L2, GStreamer,
-NvBufSurface and ROS. ``readable`` says which formats the CPU reads and at what cost;
-``conversion`` reads and converts them. ``raw_picture`` reads pictures as messages and recordings
-hold them.
+No module here owns frame memory. Read first: ``fourcc`` (the table of formats), then ``layout``
+(the planes of an image in its buffers), ``modifier`` and ``colorimetry``. ``format_names``
+translates formats to the names in V4L2, GStreamer, NvBufSurface and ROS. ``readable`` lists the
+formats that the CPU can read, and what reading costs; ``conversion`` reads and converts them.
+``raw_picture`` reads pictures in messages and recordings.
 """

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The meaning of the numbers in the planes: matrix, range and transfer.
+Colorimetry, which gives samples their colours: matrix, range and transfer function.
 
-NV12 and NvBufSurface's NV12_ER differ only in the range, and pictures look washed out when a
-program assumes the wrong range. Source: ``videodev2.h`` (values, and rules for the fields that a
+Example: NV12 and NvBufSurface's NV12_ER differ only in the range. If a program assumes the wrong
+range, pictures look washed out. Sources: ``videodev2.h`` (values, and rules for the fields that a
 driver leaves at DEFAULT) and GStreamer's ``video-color.h``.
 """
 
@@ -32,7 +32,7 @@ from zc_perception.errors import FormatError
 
 
 class Matrix(Enum):
-    """The Y'CbCr matrix, an ITU-R recommendation. RGB: no matrix, samples are R, G, B."""
+    """The Y'CbCr matrix, named by ITU-R recommendation; RGB: samples are R, G, B, no matrix."""
 
     BT601 = 'bt601'
     BT709 = 'bt709'
@@ -41,7 +41,7 @@ class Matrix(Enum):
 
 
 class Range(Enum):
-    """LIMITED: luma 16..235, chroma 16..240. FULL: 0..255 (``_ER`` in NvBufSurface)."""
+    """The range of 8-bit samples; LIMITED: luma 16..235, chroma 16..240; FULL: 0..255."""
 
     LIMITED = 'limited'
     FULL = 'full'
@@ -62,9 +62,9 @@ class Transfer(Enum):
 @dataclass(frozen=True)
 class Colorimetry:
     """
-    The colorimetry of one image; every frame has it.
+    The colorimetry of an image; every frame has one.
 
-    It has no primaries: they follow from matrix and transfer, as in the usual standards.
+    Primaries are not stored: they follow from matrix and transfer, as in the usual standards.
     """
 
     matrix: Matrix
@@ -75,16 +75,16 @@ class Colorimetry:
 BT601_LIMITED = Colorimetry(Matrix.BT601, Range.LIMITED)
 
 RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
-"""The colorimetry that R, G, B and grey levels have if nothing states another one."""
+"""The default for R, G, B and grey frames."""
 
 
 def named_colorimetry(text: str) -> Colorimetry:
     """
-    Return the colorimetry that *words* name, such as ``bt709`` or ``bt601 full``.
+    Parse a colorimetry that a user wrote, such as ``bt709`` or ``bt601 full``.
 
-    The words are matrix, range and transfer, in this order; the last may be left out.
+    The words are matrix, range and transfer, in this order; range and transfer may be left out.
 
-    :raises FormatError: *words* has other words.
+    :raises FormatError: *text* has other words.
     """
     words = text.split()
     names: list[dict[str, Enum]] = [
@@ -114,9 +114,9 @@ _GST_NAMES = {
 }  # fmt: skip
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
-# The header says that 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as
-# 5. 4 and 8 are BT.470 M and B/G (the latter for PAL on a DVD), which describe the screens of
-# analogue television. Its cameras use function 5, too.
+# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, as the header
+# states. 4 and 8 (BT.470 M and B/G, the latter for PAL on a DVD) describe the screens of analogue
+# television, but its cameras used function 5, so both are translated to it.
 _GST_TRANSFERS = {
     4: Transfer.BT709,
     5: Transfer.BT709,
@@ -131,12 +131,12 @@ _GST_TRANSFERS = {
 
 def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) -> Colorimetry:
     """
-    Translate a GStreamer string to :class:`Colorimetry`; its primaries aren't kept.
+    Translate a GStreamer string to :class:`Colorimetry`, without its primaries.
 
-    :param default: supplies each value whose number is 0, which means "not known". For R, G, B and
-        grey, whose matrix is RGB, the matrix is always *default*'s, as in GStreamer.
-    :raises FormatError: the string isn't a colorimetry, or has a range, matrix or transfer that is
-        not supported here.
+    :param default: replaces each number that is 0, which means "not known". If *default*'s matrix
+        is RGB (for R, G, B and grey), the string's matrix is ignored, as in GStreamer.
+    :raises FormatError: the string isn't a colorimetry, or its range, matrix or transfer is not
+        supported here.
     """
     numbers = _GST_NAMES.get(text, text).split(':')
     if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and len(n) < 4 for n in numbers):
@@ -165,16 +165,12 @@ def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) 
 
 _TO_GST_MATRIX = {Matrix.BT709: 3, Matrix.BT601: 4, Matrix.BT2020: 6, Matrix.RGB: 1}
 _TO_GST_TRANSFER = {Transfer.BT709: 5, Transfer.SRGB: 7, Transfer.PQ: 14}
-# The primaries that go with a matrix: SMPTE 170M with BT.601.
+# The usual primaries of each matrix: for BT.601 those of SMPTE 170M.
 _TO_GST_PRIMARIES = {Matrix.BT709: 1, Matrix.BT601: 4, Matrix.BT2020: 7, Matrix.RGB: 1}
 
 
 def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
-    """
-    Return the four numbers of GStreamer's caps.
-
-    The primaries, which aren't kept, are those that go with the matrix.
-    """
+    """Return the string for GStreamer's caps; its primaries are the usual ones of the matrix."""
     matrix = colorimetry.matrix
     span = 1 if colorimetry.range is Range.FULL else 2
     transfer = _TO_GST_TRANSFER[colorimetry.transfer]
@@ -182,7 +178,7 @@ def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
 
 
 class V4l2Colorimetry(NamedTuple):
-    """The four colour fields of ``struct v4l2_pix_format``; zeros are V4L2's DEFAULT."""
+    """The four colour fields of ``struct v4l2_pix_format``; 0 is V4L2's DEFAULT."""
 
     colorspace: int = 0
     ycbcr_enc: int = 0
@@ -200,18 +196,17 @@ _V4L2_MATRICES = {
     6: Matrix.BT2020,
 }
 _V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
-# The meaning of DEFAULT encoding and transfer in the colour spaces where it isn't BT.601 and
-# BT.709 (V4L2_MAP_*_DEFAULT).
+# By colour space: what a DEFAULT encoding and transfer mean (V4L2_MAP_*_DEFAULT). In all other
+# colour spaces they mean 1, which is BT.601 and BT.709.
 _V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
 _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 
 
 def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colorimetry:
     """
-    Translate a V4L2 driver's report; if the driver reports nothing, it is BT.601 limited.
+    Translate the colour fields that a V4L2 driver reports; all zeros mean BT.601 limited.
 
-    :param rgb: whether the pixels are R, G, B. V4L2 has no matrix for them, and their range is
-        full by default.
+    :param rgb: whether the pixels are R, G, B. They have no matrix, and by default full range.
     :raises FormatError: the encoding or transfer is not supported here, such as SMPTE 240M or
         constant-luminance BT.2020.
     """

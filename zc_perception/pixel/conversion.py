@@ -14,20 +14,17 @@
 # limitations under the License.
 
 """
-Convert pixels of any LINEAR format to colour pictures, to luma and into NV12 planes.
+Convert frames of the formats in :data:`~zc_perception.pixel.readable.READABLE`.
 
-This module is the only place that knows how to read a format;
-:data:`~zc_perception.pixel.readable.READABLE` says which formats it reads. Code that
-needs pixels asks here and never looks at planes by itself: NV12 and NV21 differ only in the order
-of two bytes, and a picture with the wrong order looks plausible. Below every conversion are the
-samples of frames as single planes, and planes at another size.
+The results are colour pictures (:class:`ToPicture`), grey pictures (:class:`ToLuma`) or NV12
+(:class:`ToNv12`). All code that needs pixels uses this module and doesn't read planes itself: NV12
+and NV21 differ only in the order of two bytes, and a picture with the wrong order looks plausible.
 
 Each converter is made for one format, size and colorimetry. It allocates its memory once, and
-refuses planes of anything else. If the picture is smaller than the frame, planes are resized first
-and colours are converted after, because fewer pixels have to be converted then. Chroma is resized
-to the picture's size, not to half of it as in 4:2:0, because the picture would then lose colour
-detail that the frame has. ``zc_bench decode`` measures the speed, and the difference from
-converting the full frame first.
+refuses other planes. If the picture is smaller than the frame, planes are resized before colours
+are converted, because then fewer pixels are converted. Chroma is resized to the full size of the
+picture, not to half of it as in 4:2:0, so that the frame's colour detail isn't lost.
+``zc_bench decode`` measures the speed, and the difference from converting the full frame first.
 """
 
 from __future__ import annotations
@@ -58,9 +55,9 @@ Size = tuple[int, int]
 
 class Checked:
     """
-    Refuses planes of another format or size.
+    Check planes before OpenCV reads them; raise LayoutError for another format or size.
 
-    OpenCV doesn't refuse such planes: it would write into memory of its own, or misread them.
+    OpenCV doesn't refuse such planes: it would write to a new array, or misread them.
     """
 
     def __init__(self, fmt: PixelFormat, width: int, height: int) -> None:
@@ -88,11 +85,13 @@ class Checked:
 
 class Resized:
     """
-    One plane at another size and in 8 bits.
+    Resize a plane and narrow its samples to 8 bits, in memory that is allocated once.
 
     A plane that already has this size and 8 bits is not copied.
 
-    :param shape: the plane's rows, columns and, if it has several, components.
+    :param shape: the plane's rows, columns and, if there are several, components.
+    :param size: the result's width and height.
+    :param interpolation: OpenCV's filter.
     :param wide: whether the plane's samples have 16 bits.
     """
 
@@ -103,16 +102,16 @@ class Resized:
         self._size = size
         self._filter = interpolation
         self._scaled = (columns, rows) != size
-        # Whether each result row is the mean of two rows. OpenCV's resizing takes twelve times as
-        # long for this as the mean computed below.
+        # Whether each result row is the mean of two rows. For this, OpenCV's resize() takes twelve
+        # times as long as addWeighted().
         self._two_rows = interpolation == cv2.INTER_AREA and (columns, rows) == (
             size[0],
             2 * size[1],
         )
         result = (size[1], size[0], *components)
-        # If the filter mixes samples, they are narrowed to 8 bits before it, so that the picture
-        # is the same as with NV12. If it only picks samples, it runs first, so that fewer samples
-        # have to be narrowed.
+        # If the filter mixes samples, narrow them to 8 bits first, so that the result is the same
+        # as for an 8-bit format. If it only picks samples, resize first, so that fewer samples are
+        # narrowed.
         between = self._scaled and interpolation not in (
             cv2.INTER_NEAREST,
             cv2.INTER_NEAREST_EXACT,
@@ -123,7 +122,7 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """Return the resized plane; with *out*, write it there and return *out*."""
+        """Return the resized plane in own memory, or write it to *out* and return *out*."""
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:
@@ -142,7 +141,7 @@ class Resized:
 
 
 def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
-    """Return the upper left part of an image's planes, of *size* pixels."""
+    """Return views of the upper left part of an image's planes, *size* (width, height) pixels."""
     width, height = size
     return [
         plane[: part.rows(height), : width // part.horizontal]
@@ -151,21 +150,21 @@ def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
 
 
 def narrowed(plane: NDArray[np.uint16], out: Pixels) -> Pixels:
-    """Narrow 16 bits to 8 and round; the high byte alone would make the picture darker."""
+    """Narrow 16-bit samples to 8 bits, rounded; truncating would make the picture darker."""
     cv2.convertScaleAbs(plane, dst=out, alpha=1 / 256)
     return out
 
 
 class Yuv(NamedTuple):
     """
-    How the samples of a Y'CbCr format lie.
+    The order and subsampling of a Y'CbCr format's samples.
 
     :param packed: whether luma and chroma alternate in one plane.
     :param luma_first: whether luma comes before chroma in a packed format.
-    :param planar: whether U and V have a plane each; otherwise one plane has pairs of U and V.
+    :param planar: whether U and V have separate planes; if not, one plane has pairs of U and V.
     :param v_first: whether V comes before U.
-    :param horizontal: the number of luma samples in a row that share a chroma sample.
-    :param vertical: the number of rows that share a chroma sample.
+    :param horizontal: how many luma samples in a row share a chroma sample.
+    :param vertical: how many rows share a chroma sample.
     :param wide: whether each sample has 16 bits.
     """
 
@@ -193,9 +192,9 @@ def yuv_of(fmt: PixelFormat) -> Yuv:
 
 class Apart:
     """
-    Splits a picture into luma and chroma; chroma is one plane of pairs or two planes.
+    Split planes into luma and chroma (one plane of U, V pairs, or two planes).
 
-    The planes are views, except for packed formats: their samples are copied.
+    The results are views, but copies for packed formats.
     """
 
     def __init__(self, yuv: Yuv, width: int, height: int) -> None:
@@ -215,33 +214,34 @@ class Apart:
 
 def two_by_two(packed: Pixels) -> Pixels:
     """
-    View (rows, columns / 2, 4) as (rows, columns, 2).
+    View a packed plane (rows, columns / 2, 4) as (rows, columns, 2).
 
-    Each pixel has its luma and one of the two chroma samples.
+    Each pixel then has its luma and one of the two chroma samples.
     """
     return packed.reshape(packed.shape[0], packed.shape[1] * 2, 2)
 
 
 class Filters:
-    """Chooses OpenCV's filters for resizing planes to a picture."""
+    """Choose OpenCV's filters for resizing a frame's planes to a picture's size."""
 
     def __init__(self, source: Size, size: Size) -> None:
-        # The number of source samples per picture sample, across and down; 0 if it isn't whole.
+        # How many source pixels one picture pixel covers, across and down; 0: no whole number.
         self._ratios = [
             0 if whole % part else whole // part for whole, part in zip(source, size, strict=True)
         ]
         self._enlarged = size[0] > source[0] or size[1] > source[1]
-        # At an odd ratio linear interpolation reads only the sample in the middle. Picking that
-        # sample gives the same picture in a third of the time.
+        # At an odd ratio, linear interpolation reads only the sample in the middle. Picking the
+        # nearest sample gives the same picture in a third of the time.
         odd = all(ratio % 2 for ratio in self._ratios)
         self.luma: int = cv2.INTER_NEAREST_EXACT if odd else cv2.INTER_LINEAR
 
     def chroma(self, horizontal: int, vertical: int) -> int:
         """
-        Return the filter for chroma; a luma sample has the colour of the chroma sample around it.
+        Return the filter for chroma, for a format whose chroma has these subsampling factors.
 
-        A pixel of the picture has that colour, too, unless it lies between two chroma samples. The
-        rule is the same for 4:4:4, so that a scene gives the same picture in every format.
+        A picture's pixel takes the colour of the nearest chroma sample. Only if pixels lie exactly
+        between two chroma samples, or the picture is enlarged, is chroma interpolated. The rule is
+        the same for 4:4:4, so that a scene gives the same picture in every format.
         """
         between = any(
             ratio and ratio % (2 * shared) == 0
@@ -250,25 +250,24 @@ class Filters:
         return int(cv2.INTER_LINEAR if self._enlarged or between else cv2.INTER_NEAREST_EXACT)
 
 
-# OpenCV converts this many columns at once (two vectors of 64 bytes with AVX-512; other processors
-# have smaller vectors). It converts the remaining columns one by one, which at 360 columns takes
-# nine tenths of the time.
+# OpenCV converts at most this many columns at once (two vectors of 64 bytes with AVX-512; other
+# processors have smaller vectors). It converts the remaining columns one by one, which takes nine
+# tenths of the time for a picture of 360 columns.
 _COLUMNS = 128
 
 
 def _codes(layout: str) -> dict[tuple[bool, int], int]:
-    """Return OpenCV's conversions from *layout*, by (bgr, channels)."""
+    """Return OpenCV's colour conversion codes from *layout*, by (bgr, channels)."""
     orders = {(False, 3): 'RGB', (True, 3): 'BGR', (False, 4): 'RGBA', (True, 4): 'BGRA'}
     return {key: getattr(cv2, f'COLOR_YUV2{order}_{layout}') for key, order in orders.items()}
 
 
 _NV12_CODES, _NV21_CODES = _codes('NV12'), _codes('NV21')
 _PACKED_CODES = {'YUYV': _codes('YUY2'), 'YVYU': _codes('YVYU'), 'UYVY': _codes('UYVY')}
-# Numbers for component orders without an OpenCV conversion: the order is already right, or OpenCV
-# has no conversion for it.
+# In place of an OpenCV code: the component order is already right, or OpenCV has no conversion.
 _AS_IT_IS, _ANY_ORDER = -1, -2
-# A table that widens 5 and 6 bits to 8, so that the largest value becomes 255; OpenCV leaves the
-# low bits at 0.
+# A table for RGB565 that repeats the high bits in the low bits, so that the largest value becomes
+# 255; OpenCV leaves the low bits at 0.
 _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)], axis=-1).astype(
     np.uint8
 )[None]
@@ -276,11 +275,11 @@ _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)
 
 class ToPicture:
     """
-    Makes R, G, B pictures, in memory that is allocated once, or in the caller's memory.
+    Convert frames to R, G, B pictures, in the converter's memory or the caller's.
 
-    :param colorimetry: the frames' colorimetry. Of grey and of R, G, B frames only the range is
+    :param colorimetry: the frames' colorimetry. For grey and R, G, B frames only its range is
         used, see :func:`~zc_perception.pixel.readable.rgb_range`.
-    :param size: width and height of the picture; ``None``: the frame's.
+    :param size: width and height of the picture; ``None``: the frame's size.
     :param channels: 3, or 4 for a picture whose last channel is 255.
     :param bgr: whether the channels' order is B, G, R instead of R, G, B.
     :raises FormatError: see :func:`check_readable`.
@@ -310,7 +309,7 @@ class ToPicture:
             )
             return
         yuv = yuv_of(fmt)
-        # OpenCV's own conversions know only BT.601 limited, and don't scale.
+        # OpenCV's own conversions support only BT.601 limited, and they don't scale.
         plain = (colorimetry.matrix, colorimetry.range) == (
             BT601_LIMITED.matrix,
             BT601_LIMITED.range,
@@ -333,7 +332,7 @@ class ToPicture:
 
         :param planes: a frame's planes, as :meth:`zc_perception.frame.Frame.map` returns them; any
             row stride.
-        :param out: where the picture goes; any row stride.
+        :param out: the array to write to, with any row stride.
         :raises LayoutError: planes or *out* have another size or type.
         """
         found = self._check(planes)
@@ -351,21 +350,21 @@ class ToPicture:
 
 
 class _Way:
-    """One method of converting planes to a picture."""
+    """The base class of the methods that convert planes to a picture."""
 
     def write(self, planes: Planes, out: Pixels) -> None:
-        """Fill *out*."""
         raise NotImplementedError
 
 
 class _Aligned:
     """
-    Runs an OpenCV conversion over the columns that fill its vectors, and then over the rest.
+    Run an OpenCV conversion without its slow path for remaining columns, see ``_COLUMNS``.
 
-    The rest is padded to the vector width in scratch memory.
+    First the columns that fill whole vectors are converted. Then the remaining columns are copied
+    to scratch memory that is one vector wide, and converted there.
 
-    :param parts: for each input, the number of columns that share an element, and the number of
-        components of an element; empty for 1.
+    :param parts: for each input, how many columns and how many rows share an element, and the
+        element's number of components, as a tuple; empty: one component.
     """
 
     def __init__(
@@ -387,9 +386,9 @@ class _Aligned:
 
     def run(self, convert: Any, inputs: Sequence[Pixels], out: Pixels) -> None:
         """
-        Run the conversion.
+        Convert *inputs* to *out*.
 
-        :param convert: the conversion, which is called with the inputs and the output.
+        :param convert: the conversion: a function of a list of inputs and an output.
         """
         split = self._split
         if not self._rest:
@@ -412,9 +411,9 @@ class _Aligned:
 
 class _TwoPlanes(_Way):
     """
-    Converts 4:2:0 frames of the picture's size, in BT.601 limited.
+    Convert 4:2:0 frames in BT.601 limited, without scaling, by OpenCV's own conversion.
 
-    OpenCV raises luma below 16 to 16; the conversion by a matrix doesn't do this.
+    OpenCV treats luma below 16 as 16; :class:`_ByMatrix` doesn't.
     """
 
     def __init__(self, yuv: Yuv, width: int, height: int, channels: int, bgr: bool) -> None:
@@ -440,9 +439,10 @@ class _TwoPlanes(_Way):
 
 class _Packed(_Way):
     """
-    Converts 4:2:2 frames of the picture's size, in BT.601 limited.
+    Convert 4:2:2 frames in BT.601 limited, without scaling, by OpenCV's own conversion.
 
-    Separate planes are merged into YUYV first, which is faster than a matrix conversion.
+    Separate planes are first merged into a packed plane; this is still faster than
+    :class:`_ByMatrix`.
     """
 
     def __init__(
@@ -479,7 +479,7 @@ class _Packed(_Way):
 
 
 class _ByMatrix(_Way):
-    """Converts frames of any Y'CbCr format, size and colorimetry."""
+    """Convert frames of any Y'CbCr format, size and colorimetry by a matrix product."""
 
     def __init__(
         self, yuv: Yuv, source: Size, size: Size, channels: int, matrix: NDArray[np.float64]
@@ -491,8 +491,8 @@ class _ByMatrix(_Way):
         across, down = width // yuv.horizontal, height // yuv.vertical
         chroma_filter = filters.chroma(yuv.horizontal, yuv.vertical)
         shape = (size[1], size[0])
-        # The nearest samples are taken from the packed plane itself. All other filters need luma
-        # and chroma as separate planes.
+        # A packed plane can be resized directly by picking the nearest samples. All other filters
+        # need luma and chroma as separate planes.
         self._nearest = (
             yuv.packed
             and source != size
@@ -518,7 +518,7 @@ class _ByMatrix(_Way):
 
     def write(self, planes: Planes, out: Pixels) -> None:
         luma, chroma = self._nearest_samples(planes[0]) if self._nearest else self._samples(planes)
-        # OpenCV merges three single planes four times as fast as a single plane and a plane of
+        # Merge three planes: OpenCV does this four times as fast as merging luma and a plane of
         # pairs.
         cv2.merge([luma, *(chroma[::-1] if self._yuv.v_first else chroma)], dst=self._ycc)
         if self._rgb is None:
@@ -547,7 +547,7 @@ class _ByMatrix(_Way):
 
 
 class _FromRgb(_Way):
-    """Converts grey frames, and R, G, B frames in any order."""
+    """Convert grey frames, and frames of R, G, B in any order."""
 
     def __init__(
         self, fmt: PixelFormat, source: Size, size: Size, channels: int, bgr: bool, span: Range
@@ -573,7 +573,7 @@ class _FromRgb(_Way):
         )
         self._resized = Resized(shape, size, Filters(source, size).luma, wide=fmt.bits == 16)
         self._wide = np.empty((*source[::-1], 3), np.uint8) if self._word else None
-        # The result's fourth channel is 255, but a frame's may be padding, or alpha below 255.
+        # The result's fourth channel must be 255, but the frame's may be padding, or alpha.
         self._opaque = channels == 4 and not self._grey
         self._three = np.empty((*size[::-1], 3), np.uint8) if self._opaque else None
 
@@ -600,7 +600,7 @@ class _FromRgb(_Way):
 
 
 def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
-    """Return OpenCV's conversion from *components* to the colour order of *wanted*."""
+    """Return OpenCV's conversion code from *components* to the colour order of *wanted*."""
     if components[0] in 'XA':
         return _ANY_ORDER
     same = list(components[:3]) == list(wanted[:3])
@@ -610,7 +610,7 @@ def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
 
 
 def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Return the pairs of source and destination channels for ``mixChannels``."""
+    """Return the list of source and destination channels for ``cv2.mixChannels``."""
     return [
         number
         for place, name in enumerate(wanted[:3])
@@ -620,9 +620,9 @@ def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 class ToLuma:
     """
-    Makes grey pictures of frames: luma as it is, or BT.601's luma of R, G, B.
+    Convert frames to grey pictures: luma is copied, R, G, B become BT.601's luma.
 
-    The picture keeps the frame's range.
+    The picture has the same range as the frame.
 
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: the format can't have the size.
@@ -634,7 +634,7 @@ class ToLuma:
         self._shape = (height, width)
         self._yuv = yuv_of(fmt) if fmt.is_yuv else None
         colour = self._yuv is None and len(fmt.components[0]) > 1
-        # R, G, B of limited range aren't expanded: the grey picture keeps the frame's range.
+        # Claim full range, so that R, G, B of limited range aren't expanded.
         self._colours = (
             ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True)
             if colour
@@ -648,8 +648,8 @@ class ToLuma:
         """
         Convert *planes* to a grey picture (height, width).
 
-        Without *out*, the result is the frame's own plane where it has one; otherwise the next
-        call overwrites the result.
+        Without *out*, the result is the frame's own plane if it has luma or grey alone in 8 bits.
+        If not, the next call overwrites the result.
 
         :raises LayoutError: planes or *out* have another size or type.
         """
@@ -670,7 +670,7 @@ class ToLuma:
         return target
 
 
-# OpenCV's conversions, by whether red comes first and whether alpha follows.
+# OpenCV's conversion codes by (red comes first, there is alpha).
 _CODES = {
     (False, False): cv2.COLOR_BGR2YUV_I420,
     (True, False): cv2.COLOR_RGB2YUV_I420,
@@ -680,15 +680,15 @@ _CODES = {
 
 
 def even(size: int) -> int:
-    """Return *size* without an odd last row or column, which NV12 can't have."""
+    """Round *size* down to an even number, because NV12 has only even widths and heights."""
     return size & ~1
 
 
 class Nv12Writer:
     """
-    Converts pictures of one size to NV12 in BT.601 limited, into planes that the caller owns.
+    Convert colour pictures of one size to NV12 in BT.601 limited, into the caller's planes.
 
-    The result is the same as OpenCV's. The scratch memory is allocated once.
+    The result is the same as that of OpenCV. The scratch memory is allocated once.
 
     :raises LayoutError: NV12 can't have the size.
     """
@@ -717,8 +717,8 @@ class Nv12Writer:
         """
         Write *picture* into *luma* and *chroma*, which may have any row stride.
 
-        *picture* is (height, width, 3): B G R, or with *rgb* R G B. It may have a fourth channel,
-        alpha, which is ignored: a transparent pixel keeps its colour.
+        *picture* is (height, width, 3), B, G, R or with *rgb* R, G, B. It may have a fourth
+        channel, alpha, which is ignored: a transparent pixel keeps its colour.
 
         :raises LayoutError: an array isn't ``uint8`` of the writer's size, or a plane is
             read-only.
@@ -726,8 +726,8 @@ class Nv12Writer:
         alpha = picture.shape[2:] == (4,)
         shapes = self._shapes | {'picture': (*self._shapes['luma'], 4 if alpha else 3)}
         for (name, shape), array in zip(shapes.items(), (picture, luma, chroma), strict=True):
-            # OpenCV answers a destination of the wrong shape with a new array, and the planes
-            # would keep the picture before.
+            # For a destination of the wrong shape OpenCV returns a new array, and the planes would
+            # keep the previous picture.
             if array.shape != shape or array.dtype != np.uint8:
                 raise LayoutError(
                     f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}'
@@ -741,11 +741,11 @@ class Nv12Writer:
 
 class ToNv12:
     """
-    Makes NV12 of frames.
+    Convert frames to NV12, also to another size.
 
-    Luma and chroma keep their matrix and range; grey and R, G, B become BT.601 limited.
+    Y'CbCr frames keep their matrix and range; grey and R, G, B become BT.601 limited.
 
-    :param size: width and height to scale to; ``None``: the frame's. Both have to be even.
+    :param size: width and height to scale to; ``None``: the frame's. Both must be even.
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: the format or NV12 can't have the size.
     """
@@ -786,8 +786,8 @@ class ToNv12:
         for name, target, shape in zip(
             ('luma', 'chroma'), (luma, chroma), self._shapes, strict=True
         ):
-            # OpenCV answers a destination of the wrong shape with a new array, and the planes
-            # would keep the picture before.
+            # For a destination of the wrong shape OpenCV returns a new array, and the planes would
+            # keep the previous picture.
             if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
                 kind = 'uint8' if target.flags.writeable else 'read-only'
                 raise LayoutError(
@@ -797,10 +797,9 @@ class ToNv12:
 
 
 class _Nv12Way:
-    """One method of converting planes to NV12."""
+    """The base class of the methods that convert planes to NV12."""
 
     def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
-        """Fill both planes."""
         raise NotImplementedError
 
 
@@ -811,7 +810,7 @@ def _area(source: Size, size: Size) -> int:
 
 
 class _YuvToNv12(_Nv12Way):
-    """Scales Y'CbCr planes and brings chroma to NV12's resolution."""
+    """Scale Y'CbCr planes; chroma is scaled to NV12's resolution, half of luma's."""
 
     def __init__(self, yuv: Yuv, source: Size, size: Size) -> None:
         width, height = source
@@ -858,7 +857,7 @@ class _YuvToNv12(_Nv12Way):
 
 
 class _GreyToNv12(_Nv12Way):
-    """Scales grey to luma; chroma is constant."""
+    """Scale a grey plane to luma; all chroma samples are 128."""
 
     def __init__(self, fmt: PixelFormat, source: Size, size: Size, span: Range) -> None:
         self._resized = Resized(source[::-1], size, _area(source, size), wide=fmt.bits > 8)

@@ -16,20 +16,18 @@
 """
 Translate formats to and from the names in V4L2, GStreamer, NvBufSurface and ROS.
 
-V4L2's fourccs look like DRM's but have other meanings: V4L2 ``RG16`` is Bayer, DRM ``RG16`` is
-V4L2's ``RGBP``. V4L2's own NV12, NM12, YUYV … are LINEAR by definition; its tiled fourccs map to
-the vendor's modifier where the headers describe one and the same layout, and are refused by name
-where they don't.
+V4L2's fourccs look like DRM's but may have other meanings: V4L2's ``RG16`` is Bayer, DRM's
+``RG16`` is V4L2's ``RGBP``. V4L2's NV12, NM12, YUYV … are LINEAR. A tiled fourcc of V4L2 is
+translated to a modifier if both headers describe the same layout; others are refused by name.
 
-A ``drm-format`` of GStreamer is a DRM fourcc and its modifier as one name, for example
-``NV12:0x0100000000000002``. Of each format there is exactly one string: all four characters of the
-fourcc, trailing blanks too (``'R8  '``), and all sixteen digits of the modifier, which is left out
-when it is LINEAR. The fourcc is DRM's, not GStreamer's name: ``AR24``, not ``BGRA``. GStreamer has
-no string for an implicit layout (modifier INVALID). Outside of caps, in announcements and
-parameters, it is written ``NV12:INVALID`` here, which GStreamer refuses, so that nobody takes it
-for another format.
+A ``drm-format`` of GStreamer is a DRM fourcc with a modifier, such as
+``NV12:0x0100000000000002``. Each format has exactly one string: all four characters of the fourcc
+with trailing blanks (``'R8  '``), and all sixteen digits of the modifier, which is left out if it
+is LINEAR. The fourcc is DRM's, not GStreamer's name: ``AR24``, not ``BGRA``. GStreamer has no
+string for an unknown layout (modifier INVALID). In announcements and parameters, this package
+writes ``NV12:INVALID`` for it, which GStreamer refuses and so can't take for another format.
 
-Source: GStreamer's *DMA buffers* design, ``gst_video_dma_drm_fourcc_to_string()``, and
+Sources: GStreamer's *DMA buffers* design, ``gst_video_dma_drm_fourcc_to_string()``, and
 *video-info.c* for the default strides and offsets.
 """
 
@@ -56,20 +54,21 @@ from zc_perception.pixel.modifier import check_modifier, INVALID, KnownModifier,
 _IMPLICIT = 'INVALID'
 _FOURCC = re.compile('(?=.{4}$)[A-Z0-9]+ *', re.ASCII)
 _MODIFIER = re.compile('0x[0-9a-fA-F]{16}', re.ASCII)
-# GStreamer's names. Some look like a fourcc, and people write them in place of a fourcc.
+# Some of GStreamer's names look like a fourcc, and users write them in place of one. With these
+# tables, messages suggest the right fourcc.
 _DRM_NAMES = {f.name for f in FORMATS.values()}
 _GSTREAMER_NAMES = {f.gstreamer: f.name for f in FORMATS.values() if f.gstreamer}
 
 
 def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> str:
     """
-    Return the ``drm-format`` string: the bare fourcc for LINEAR, else with its modifier.
+    Return the ``drm-format`` string, such as ``NV12`` or ``NV12:0x0100000000000002``.
 
-    With a modifier it looks like ``NV12:0x0100000000000002``. The fourcc may be one that this
-    package can't use, because lists with such formats are passed on unchanged.
+    The fourcc may be one that this package can't use, because lists with such formats are passed
+    on unchanged.
 
-    :param implicit: whether an INVALID modifier may be written, as ``NV12:INVALID``. Caps have no
-        such string.
+    :param implicit: whether an INVALID modifier is allowed. It is written as ``NV12:INVALID``,
+        which isn't valid in caps.
     :raises FormatError: the fourcc isn't four capitals, digits and trailing blanks, the modifier
         has more than 64 bits, or it is INVALID without *implicit*.
     """
@@ -99,9 +98,8 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
     The fourcc may be one that this package doesn't know.
 
     :param implicit: whether ``NV12:INVALID`` is accepted.
-    :raises FormatError: the string is a GStreamer name (the message suggests the DRM fourcc), has
-        LINEAR's or INVALID's modifier in digits, or has a modifier that isn't ``0x`` and 16
-        digits.
+    :raises FormatError: the string is a GStreamer name (the message suggests the DRM fourcc), or
+        its modifier isn't ``0x`` and 16 digits, or these digits mean LINEAR or INVALID.
     """
     name, colon, value = text.partition(':')
     fourcc = _parse_fourcc(name, text)
@@ -122,7 +120,7 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
     if modifier == INVALID:
         advice = f"write '{name}:{_IMPLICIT}'" if implicit else 'leave the format out of the list'
         raise FormatError(
-            f"drm-format '{text}': the digits of INVALID (a layout that nobody names) are no "
+            f"drm-format '{text}': these digits mean INVALID (an unknown layout), which is no "
             f'modifier; {advice}'
         )
     return fourcc, modifier
@@ -157,7 +155,7 @@ _NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')
 
 
 class V4l2Format(NamedTuple):
-    """The meaning of a V4L2 fourcc: format, modifier, whether each plane has its own buffer."""
+    """A V4L2 fourcc's DRM fourcc and modifier, and whether each plane has its own buffer."""
 
     fourcc: int
     modifier: int
@@ -210,10 +208,10 @@ _V4L2_REFUSED = {
 
 def from_v4l2(name: str | int) -> V4l2Format:
     """
-    Return the format of a V4L2 fourcc, given by its characters or its number.
+    Translate a V4L2 fourcc, given by its characters or its number.
 
-    :raises FormatError: the format is tiled and has no modifier, is compressed, is Bayer, or is
-        unknown. The message says which.
+    :raises FormatError: the format is unknown, compressed, Bayer, or tiled without a DRM modifier.
+        The message has the reason.
     """
     name = fourcc_name(name) if isinstance(name, int) else f'{name:<4}'
     if name in _V4L2_BY_NAME:
@@ -246,7 +244,7 @@ def gstreamer_name(fourcc: int) -> str:
     name = pixel_format(fourcc).gstreamer
     if name is None:
         raise FormatError(
-            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; as a dma-buf it goes as "
+            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; dma-bufs of it can use "
             f'{DMA_DRM}'
         )
     return name
@@ -254,11 +252,12 @@ def gstreamer_name(fourcc: int) -> str:
 
 def gstreamer_format(fourcc: int, modifier: int) -> str:
     """
-    Return GStreamer's name for a format with a modifier.
+    Return GStreamer's ``format`` for a format with a modifier.
 
-    LINEAR and a few well-known tilings have names of their own; for all others it is ``DMA_DRM``.
+    LINEAR formats and a few tilings have their own names; the result for all others is
+    ``DMA_DRM``.
 
-    :raises FormatError: the layout is LINEAR, and GStreamer has no format for it.
+    :raises FormatError: the layout is LINEAR, and GStreamer has no name for the format.
     """
     return (
         gstreamer_name(fourcc)
@@ -271,12 +270,12 @@ def from_gstreamer(name: str) -> tuple[int, int]:
     """
     Return ``(fourcc, modifier)`` of a GStreamer ``format``.
 
-    :raises FormatError: the name is ``DMA_DRM``, which is no format by itself, or has no DRM
-        fourcc here.
+    :raises FormatError: no DRM fourcc is known for the name, or it is ``DMA_DRM``, for which the
+        caps have the format in the field ``drm-format``.
     """
     if name == DMA_DRM:
         raise FormatError(
-            f"GStreamer format '{DMA_DRM}' says nothing by itself; the format is in the caps "
+            f"GStreamer format '{DMA_DRM}' does not name a pixel format; that is in the caps "
             'field drm-format'
         )
     if name not in _GSTREAMER_BY_NAME:
@@ -286,8 +285,8 @@ def from_gstreamer(name: str) -> tuple[int, int]:
     return _GSTREAMER_BY_NAME[name]
 
 
-# Names in sensor_msgs/image_encodings.hpp of ROS 2 Humble that are deprecated in later releases,
-# so that no format's entry has them.
+# Names of ROS 2 Humble (sensor_msgs/image_encodings.hpp) that later releases deprecate. They are
+# read but never written.
 _ROS_OLD_NAMES = {'yuv422': 'UYVY', 'yuv422_yuy2': 'YUYV'}
 ROS_FORMATS = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
     k: fourcc_code(v) for k, v in _ROS_OLD_NAMES.items()
@@ -296,9 +295,9 @@ ROS_FORMATS = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
 
 def ros_encoding(fourcc: int) -> str:
     """
-    Return the ``encoding`` of a ``sensor_msgs/Image``.
+    Return a format's ``encoding`` in a ``sensor_msgs/Image``.
 
-    ``nv12`` is this package's own name, because sensor_msgs has a name only for NV21.
+    ``nv12`` is this package's own name, because sensor_msgs has only one for NV21.
 
     :raises FormatError: ROS has no name for the format; the image must be converted, for example
         to ``rgb8``.
@@ -314,7 +313,7 @@ def ros_encoding(fourcc: int) -> str:
 
 def from_ros_encoding(text: str) -> int:
     """
-    Return the DRM fourcc of an ``encoding``; an Image is always LINEAR.
+    Return the DRM fourcc of an Image's ``encoding``; Images are always LINEAR.
 
     :raises FormatError: the encoding has no DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
     """
@@ -327,11 +326,9 @@ def from_ros_encoding(text: str) -> int:
 
 def named_format(name: str) -> PixelFormat:
     """
-    Return the format for a name that a user wrote.
+    Return the format that a user has named by DRM fourcc (``NV12``) or ROS encoding (``rgb8``).
 
-    The name is that of a DRM fourcc, such as ``NV12``, or a ROS ``encoding``, such as ``rgb8``.
-
-    :raises FormatError: the name is neither. The message lists both.
+    :raises FormatError: the name is not known. The message lists all names.
     """
     own = {f.name.strip(): f for f in FORMATS.values()}
     found = own.get(name) or (FORMATS[ROS_FORMATS[name]] if name in ROS_FORMATS else None)
@@ -344,8 +341,8 @@ def named_format(name: str) -> PixelFormat:
     return found
 
 
-# ``NvBufSurfaceColorFormat`` of L4T R35, as far as there is a DRM fourcc. Unsuffixed is BT.601
-# limited, ``_ER`` full range.
+# The members of L4T R35's ``NvBufSurfaceColorFormat`` that have a DRM fourcc. Y'CbCr formats
+# without a suffix are BT.601 limited; ``_ER`` means full range.
 NvBufSurfaceFormat = IntEnum(
     'NvBufSurfaceFormat',
     'GRAY8 YUV420 YVU420 YUV420_ER YVU420_ER NV12 NV12_ER NV21 NV21_ER UYVY UYVY_ER VYUY VYUY_ER '
@@ -379,7 +376,7 @@ _NVBUF_BY_FOURCC = {
 
 def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFormat:
     """
-    Return NvBufSurface's colour format; for Y'CbCr it includes matrix and range.
+    Return NvBufSurface's colour format, which for Y'CbCr also depends on matrix and range.
 
     :raises FormatError: NvBufSurface doesn't have the format, or not with this matrix and range.
     """
@@ -405,9 +402,9 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
     """
     Return ``(fourcc, colorimetry)`` of NvBufSurface's colour format.
 
-    The modifier isn't part of this format: it follows from the surface's ``layout``.
+    The modifier isn't part of it: the surface's field ``layout`` decides the modifier.
 
-    :raises FormatError: no DRM fourcc is known here for the value.
+    :raises FormatError: no DRM fourcc is known for the value.
     """
     for (fourcc, matrix, span), known in _NVBUF_BY_PAIR.items():
         if known == value:
@@ -427,9 +424,10 @@ _MOST_DENOMINATOR = 1001
 
 class BufferPlanes(NamedTuple):
     """
-    The sizes of a picture's memory buffers, and the offsets and strides of its planes.
+    The sizes of a picture's buffers, and the offsets and strides of its planes, in bytes.
 
-    Offsets count from the beginning of the first buffer, as if the buffers followed each other.
+    As in a ``GstBuffer``, offsets count from the beginning of the first buffer, as if the buffers
+    followed each other in memory.
     """
 
     sizes: tuple[int, ...]
@@ -439,9 +437,9 @@ class BufferPlanes(NamedTuple):
 
 def buffer_planes(layout: ImageLayout) -> BufferPlanes:
     """
-    Describe where a picture's planes lie in a ``GstBuffer`` that is made of the picture's buffers.
+    Return the plane offsets of a ``GstBuffer`` that is made of a picture's buffers.
 
-    Bytes after the last plane of a buffer are left out.
+    A buffer's size ends with its last plane.
     """
     sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
     begins = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -454,9 +452,9 @@ def buffer_planes(layout: ImageLayout) -> BufferPlanes:
 
 def default_layout(layout: ImageLayout) -> ImageLayout:
     """
-    Return the layout that GStreamer assumes for a picture if nobody tells it another.
+    Return the layout that GStreamer assumes for a buffer without a ``GstVideoMeta``.
 
-    All planes lie in one buffer, and each row is a multiple of 4 bytes.
+    All planes are in one buffer without gaps. Strides are multiples of 4 bytes, except for NV15.
     """
     planes, offset = [], 0
     for plane in layout.format.planes:
@@ -470,7 +468,7 @@ def default_layout(layout: ImageLayout) -> ImageLayout:
 
 
 def is_default(layout: ImageLayout) -> bool:
-    """Tell whether a linear picture has the layout that GStreamer assumes by default."""
+    """Return whether a LINEAR picture has GStreamer's default offsets and strides."""
     return buffer_planes(layout)[1:] == buffer_planes(default_layout(layout))[1:]
 
 
@@ -483,21 +481,20 @@ def frame_caps(
     drm: bool = False,
 ) -> str:
     """
-    Return GStreamer's caps for pictures.
+    Return GStreamer's caps for pictures of this layout.
 
-    They are ``video/x-raw`` where GStreamer has a name for the format, else caps with a
-    ``drm-format``.
+    If GStreamer has no name for the format, the caps have a ``drm-format``.
 
     :param framerate: frames per second; 0: the rate varies or isn't known.
-    :param dmabuf: whether the memory is dma-bufs; only caps of dma-bufs can have a ``drm-format``.
+    :param dmabuf: whether the buffers are dma-bufs; only then can caps have a ``drm-format``.
     :param drm: whether to write the ``drm-format`` even if GStreamer has a name for the format.
-    :raises FormatError: GStreamer has no caps for these pictures.
+    :raises FormatError: caps can't describe these pictures.
     """
     name = DMA_DRM if drm else _format(layout, dmabuf)
     described = f'format=(string){name}'
     if name == DMA_DRM:
         if not dmabuf or layout.modifier == INVALID:
-            why = 'no dma-buf' if not dmabuf else 'of a layout that nobody names'
+            why = 'no dma-buf' if not dmabuf else 'of an unknown layout (INVALID)'
             raise FormatError(
                 f'{layout.describe()} is {why}, and needs caps with a drm-format in GStreamer; '
                 'choose a linear pixel_format that GStreamer has a name for, such as NV12'

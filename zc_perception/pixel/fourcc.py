@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-DRM fourccs: the names of pixel formats that this package uses everywhere.
+DRM fourccs, the names of pixel formats that this package uses everywhere.
 
-Source: the kernel's ``include/uapi/drm/drm_fourcc.h`` for codes and memory order, ``videodev2.h``
-for V4L2's names, GStreamer's ``video-info-dma.c`` for GStreamer's names. A DRM name lists
-components from the most to the least significant bits of a little-endian word, so DRM ``RG24`` is
-the memory order B, G, R, which V4L2 calls ``BGR3`` and ROS ``bgr8``. This memory order is the same
-on every CPU and device.
+A DRM name lists components from the most to the least significant bits of a little-endian word. So
+DRM's ``RG24`` is B, G, R in memory, which V4L2 calls ``BGR3`` and ROS ``bgr8``. The memory order
+is the same on every CPU and device.
+
+Sources: the kernel's ``include/uapi/drm/drm_fourcc.h`` for codes and memory order,
+``videodev2.h`` for V4L2's names, ``video-info-dma.c`` for GStreamer's names.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from zc_perception.errors import FormatError, nearest
 
 def fourcc_code(name: str) -> int:
     """
-    Return the 32-bit little-endian code of a four-character name.
+    Return the 32-bit little-endian code of a four-character name (``fourcc_code()`` of DRM).
 
-    This is ``fourcc_code()`` of drm_fourcc.h.
+    :raises FormatError: the name isn't four ASCII characters.
     """
     if len(name) != 4 or not name.isascii():
         raise FormatError(f"fourcc '{name}' must be four ASCII characters, such as 'NV12'")
@@ -52,10 +53,10 @@ class PlaneFormat:
     """
     One plane of a format.
 
-    One *element* of ``element_bytes`` bytes covers ``horizontal`` × ``vertical`` image pixels:
-    NV12's chroma plane has one 2-byte element (U, V) for 2×2 pixels, YUYV's only plane one 4-byte
-    element for 2×1. ``components`` are the element's channels in memory order, from the least
-    significant bit of the little-endian element: Y, U, V, R, G, B, A; X is padding.
+    A plane consists of elements of ``element_bytes`` bytes. Each covers ``horizontal`` ×
+    ``vertical`` image pixels: NV12's chroma plane has one 2-byte element (U, V) for 2×2 pixels,
+    YUYV's only plane has one 4-byte element for 2×1 pixels. ``components`` are an element's
+    channels in memory order, from the least significant bit: Y, U, V, R, G, B, A; X is padding.
     """
 
     element_bytes: int
@@ -64,22 +65,21 @@ class PlaneFormat:
     components: tuple[str, ...] = ()
 
     def row_bytes(self, width: int) -> int:
-        """Return the bytes of one row's significant samples for an image *width* pixels wide."""
+        """Return the bytes of a row, without padding, for an image *width* pixels wide."""
         return -(-width // self.horizontal) * self.element_bytes
 
     def rows(self, height: int) -> int:
-        """Return the number of rows of the plane for an image *height* pixels high."""
+        """Return the plane's number of rows for an image *height* pixels high."""
         return -(-height // self.vertical)
 
 
 @dataclass(frozen=True)
 class PixelFormat:
     """
-    A DRM format, and its LINEAR names in other systems (``None`` if it has no name there).
+    A DRM format, and the names of its LINEAR layout in other systems (``None``: no name).
 
-    ``bits`` is the size of one component (5 for RG16, whose green has 6). ``v4l2`` is V4L2's
-    fourcc with all planes in one buffer; ``v4l2_multiplanar`` is the fourcc with a buffer for each
-    plane.
+    ``bits`` is the size of one component (for RG16 it is 5, though green has 6). ``v4l2`` is
+    V4L2's fourcc for all planes in one buffer, ``v4l2_multiplanar`` for one buffer per plane.
     """
 
     name: str
@@ -111,12 +111,12 @@ class PixelFormat:
 
     @property
     def is_yuv(self) -> bool:
-        """Whether the format has chroma channels, so that a Y'CbCr matrix applies to it."""
+        """Whether samples are Y'CbCr, so that a colorimetry's matrix applies to them."""
         return any('U' in p.components for p in self.planes)
 
     @property
     def is_grey(self) -> bool:
-        """Whether a pixel has only one sample, which is its brightness."""
+        """Whether each pixel has a single sample, its brightness."""
         return self.components == (('R',),)
 
 
@@ -206,9 +206,9 @@ def pixel_format(code: int) -> PixelFormat:
 
 def format_by_name(name: str) -> PixelFormat:
     """
-    Return the entry for a fourcc's name in upper case, such as ``NV12``.
+    Return the table's entry for a DRM name in upper case, such as ``NV12``.
 
-    :raises FormatError: no format has this name. The message suggests the nearest name.
+    :raises FormatError: no format has this name. The message suggests the nearest one.
     """
     for entry in _TABLE:
         if entry.name.strip() == name.rstrip(' '):

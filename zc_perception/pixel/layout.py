@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Where each plane lies: buffer index, offset, stride, size.
+The layout of an image: each plane's buffer index, offset, stride and size.
 
-Source: the kernel's *Exchanging pixel buffers*. ``width`` and ``height`` are always the image's
-own (1920×1080); only strides, offsets and sizes include padding.
+``width`` and ``height`` are always those of the image (1920×1080); only strides, offsets and sizes
+include padding. Source: the kernel's *Exchanging pixel buffers*.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ from zc_perception.pixel.fourcc import fourcc_name, pixel_format, PixelFormat
 from zc_perception.pixel.modifier import check_modifier, LINEAR, modifier_name, plane_count
 
 MAX_DIMENSION = 1 << 16
-# DRM_FORMAT_MAX_PLANES, and the length of the plane arrays in every structure that describes an
-# image to the kernel.
+# The length of the plane arrays in the kernel's structures (DRM_FORMAT_MAX_PLANES).
 MAX_PLANES = 4
 # Strides are 32 bits wide in drm_mode_fb_cmd2, v4l2_pix_format and axl_plane; offsets and sizes
 # must fit into off_t.
 MAX_STRIDE = (1 << 32) - 1
 MAX_BYTES = (1 << 63) - 1
-# Larger than the alignment of any page or device, and small enough that no layout of the largest
-# image exceeds MAX_STRIDE or MAX_BYTES.
+# No page or device needs a larger alignment, and with this one no layout of the largest image
+# exceeds MAX_STRIDE or MAX_BYTES.
 MAX_ALIGNMENT = 1 << 30
 
 
@@ -61,10 +60,9 @@ class PlaneLayout:
 
 class PlaneArray(NamedTuple):
     """
-    A LINEAR plane as an array.
+    The arguments for a NumPy array of a LINEAR plane; *sample* is NumPy's name of the type.
 
-    It has the shape, NumPy's name of the sample type, the offset in its buffer, and the strides in
-    bytes.
+    The offset in the buffer and the strides are in bytes.
     """
 
     buffer: int
@@ -79,11 +77,9 @@ class ImageLayout:
     """
     The layout of a whole image.
 
-    ``modifier`` has no default: whoever makes a layout must say whether it is LINEAR.
-
-    The planes may share one buffer, have a buffer each, or some of them may share one (Y alone, U
-    and V together). Buffers are numbered in the order in which the planes first use them, so that
-    one image has one description.
+    All planes may share one buffer, or each may have its own, or only some may share one (U and V,
+    but not Y). Buffers are numbered in the order in which the planes first use them, so that an
+    image has only one description.
     """
 
     width: int
@@ -99,24 +95,20 @@ class ImageLayout:
 
     @property
     def num_buffers(self) -> int:
-        """How many memory buffers the planes use."""
+        """The number of buffers that the planes use."""
         return max(p.buffer for p in self.planes) + 1
 
     @cached_property
     def arrays(self) -> tuple[PlaneArray, ...]:
-        """
-        The planes as arrays; only valid for a LINEAR layout.
-
-        They are computed once, because every mapping of a frame needs them.
-        """
+        """The planes as arrays (only if LINEAR); cached, because each mapping needs them."""
         return tuple(_plane_array(self, index) for index in range(len(self.planes)))
 
     def buffer_size(self, index: int) -> int:
-        """Return the fewest bytes that buffer *index* must have; 0 if no plane uses it."""
+        """Return how many bytes buffer *index* needs at least; 0 if no plane uses it."""
         return max((p.offset + p.size for p in self.planes if p.buffer == index), default=0)
 
     def describe(self) -> str:
-        """Return one line for logs."""
+        """Return format, size, offsets and strides as one line for logs and messages."""
         planes = ', '.join(f'[{p.buffer}] +{p.offset} stride {p.stride}' for p in self.planes)
         return (
             f'{fourcc_name(self.fourcc)} {modifier_name(self.modifier)} '
@@ -139,10 +131,9 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
 
 def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
     """
-    Refuse sizes that the format's subsampling can't have.
+    Refuse sizes that aren't a multiple of the format's subsampling.
 
-    Such sizes are refused because kernel interfaces differ in whether they round half a chroma
-    sample up or down.
+    For such sizes kernel interfaces differ: some round half a chroma sample up, others down.
 
     :raises LayoutError: width or height is not an integer, not positive, above 65535, or not a
         multiple of the subsampling.
@@ -173,14 +164,14 @@ def compute_layout(
     buffer_per_plane: bool = False,
 ) -> ImageLayout:
     """
-    Compute a LINEAR layout with padded strides and offsets.
+    Compute a LINEAR layout with aligned strides and offsets.
 
-    :param stride_align: every stride is a multiple of this many bytes; 64 is a cache line and
-        suits V4L2 and NVMM users.
-    :param offset_align: every plane starts at a multiple of this many bytes.
-    :param height_align: the planes are allocated as if the image's height were rounded up to this
-        (1080 → 1088 with 16).
-    :param buffer_per_plane: one buffer for each plane instead of one for all.
+    :param stride_align: each stride is a multiple of this many bytes; 64, a cache line, suits V4L2
+        and NVMM.
+    :param offset_align: each plane starts at a multiple of this many bytes.
+    :param height_align: planes are as large as if the image's height were rounded up to a multiple
+        of this (with 16, 1080 → 1088).
+    :param buffer_per_plane: whether each plane has its own buffer, instead of one for all planes.
     :raises LayoutError: the size or an alignment is impossible.
     """
     fmt = pixel_format(fourcc)
@@ -210,14 +201,14 @@ def chained_layout(
     fourcc: int, width: int, height: int, stride: int, rows: int = 0
 ) -> ImageLayout:
     """
-    Compute a LINEAR layout as messages and raw files have it.
+    Compute a LINEAR layout without gaps between planes, as in messages and raw files.
 
-    All planes are in one buffer and follow each other without a gap. The strides of later planes
-    are in proportion to the first one's. The last row's padding may be missing.
+    All planes are in one buffer. Only the first plane's stride is given; the others follow from
+    the subsampling. The padding of the last row may be missing.
 
     :param stride: the first plane's stride in bytes.
     :param rows: the first plane's number of rows, with padding rows; 0: the image's height.
-    :raises LayoutError: the format can't have the size, the stride is too small, or a later
+    :raises LayoutError: the format can't have the size, the stride is too small, or another
         plane's stride wouldn't be a whole number of bytes.
     """
     fmt = pixel_format(fourcc)
@@ -229,8 +220,8 @@ def chained_layout(
         )
         if rest or own < plane.row_bytes(width) or own % sample_bytes(fmt, index):
             raise LayoutError(
-                f'plane {index}: a row of {stride} bytes of {fmt.name.strip()} leaves it no '
-                f'stride for {width} pixels'
+                f'plane {index}: a first plane of {stride} bytes per row of {fmt.name.strip()} '
+                f'gives it no valid stride for {width} pixels'
             )
         count = plane.rows(height)
         last = index == len(fmt.planes) - 1
@@ -244,7 +235,7 @@ def chained_layout(
 
 
 def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
-    """Return the planes of a LINEAR layout in *memory*, its only buffer."""
+    """Return arrays of a LINEAR layout's planes, without copying; *memory* is its only buffer."""
     return [
         np.ndarray(array.shape, array.sample, memory, array.offset, array.strides)
         for array in layout.arrays
@@ -253,11 +244,11 @@ def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
 
 def sample_bytes(fmt: PixelFormat, plane: int) -> int:
     """
-    Return the bytes of the unsigned integers that *plane* is made of.
+    Return the size in bytes of the integers in which the CPU reads *plane*.
 
-    A LINEAR plane's offset and stride are multiples of this size. One integer is one component (1
-    for NV12, 2 for P010), or the whole element where components share a word (2 for RGB565). If
-    samples cross the boundaries of bytes (NV15 has four samples in 5 bytes), the size is 1.
+    It is the size of a component (1 for NV12, 2 for P010), or of the whole element if components
+    share a word (2 for RGB565). If samples cross byte boundaries (NV15 has four samples in 5
+    bytes), it is 1. A LINEAR plane's offset and stride must be multiples of this size.
     """
     element, count = fmt.planes[plane], len(fmt.planes[plane].components)
     size, rest = divmod(element.element_bytes, count)
@@ -282,26 +273,25 @@ def validate_layout(
     layout: ImageLayout, buffer_sizes: Sequence[int], identities: Sequence[Hashable] | None = None
 ) -> None:
     """
-    Check a layout that somebody else made.
+    Check a layout that another process has sent.
 
-    Every sample of every plane must lie in its buffer, and no two planes may share a byte.
+    Every sample of every plane must lie in its buffer, and no two planes may share a byte. The
+    fields may have any type and value; the cost of the check doesn't depend on them.
 
-    The fields may hold anything that a peer sent, of any type; the cost doesn't depend on their
-    values. Planes are compared by their whole extents, so planes whose rows alternate are refused
-    although no byte is shared: none of the known formats is stored that way. The words of a LINEAR
-    plane must be aligned: with samples of 2 bytes (P010, RG16), odd offsets and strides are
-    refused. No hardware makes unaligned words, C consumers must not load them, and NumPy could
-    only read them slowly. Non-linear planes have no rows to check: only their extents, and the
-    number of planes, which the modifier settles.
+    Overlap is checked between whole planes. So planes whose rows alternate are refused although
+    they share no byte; no known format is stored that way. In a LINEAR plane, offset and stride
+    must be multiples of :func:`sample_bytes`: no hardware makes unaligned samples, C code must not
+    load them, and NumPy reads them slowly. The rows of other planes can't be checked, only their
+    extents and their number.
 
-    :param buffer_sizes: bytes of each buffer, as the kernel says (``lseek(fd, 0, SEEK_END)``),
-        never as a peer claims; a plane must use each buffer, in the order of the planes.
-    :param identities: the identity of each buffer's memory, such as its (device, inode), so that
-        planes in two descriptors of the same memory are compared, too. Without *identities* all
-        buffers are taken to be different memory.
+    :param buffer_sizes: the bytes of each buffer as the kernel reports them
+        (``lseek(fd, 0, SEEK_END)``), never as the other process does. Each buffer must be used by
+        a plane.
+    :param identities: the identity of each buffer's memory, such as its (device, inode). Two
+        buffers with the same identity are the same memory, and planes in them must not overlap
+        either. ``None``: all buffers are different memory.
     :raises LayoutError: the layout is wrong. The message names the plane and the numbers.
-    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or the pair
-        doesn't exist.
+    :raises FormatError: the fourcc isn't known, or the modifier isn't a 64-bit number.
     """
     fmt = _check_image(layout)
     count, buffers = len(layout.planes), len(buffer_sizes)
@@ -330,11 +320,7 @@ def validate_layout(
 
 
 def _check_image(layout: ImageLayout) -> PixelFormat:
-    """
-    Check everything but the planes' numbers.
-
-    After this check the image has at most MAX_PLANES planes, and each is a PlaneLayout.
-    """
+    """Check all but the fields of the planes; return the format's table entry."""
     _check_integer('fourcc', layout.fourcc, 0, (1 << 32) - 1)
     fmt = layout.format
     check_dimensions(fmt, layout.width, layout.height)
@@ -365,11 +351,7 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
 
 
 def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
-    """
-    Check each plane by itself, before its buffer's size is known.
-
-    Returns how many buffers the planes use.
-    """
+    """Check each plane's fields; return how many of the *buffers* the planes use."""
     used = 0
     for index, plane in enumerate(layout.planes):
         _check_integer(f'plane {index}: buffer', plane.buffer, 0, buffers - 1)
@@ -411,11 +393,7 @@ def _check_rows(layout: ImageLayout, fmt: PixelFormat, index: int) -> None:
 
 
 def _check_overlap(layout: ImageLayout, identities: Sequence[Hashable]) -> None:
-    """
-    Check that planes in the same memory have no byte in common.
-
-    *identities* says which buffers are the same.
-    """
+    """Check that no two planes in the same memory overlap, see :func:`validate_layout`."""
     extents = [
         (identities.index(identities[p.buffer]), p.offset, p.offset + p.size, i)
         for i, p in enumerate(layout.planes)

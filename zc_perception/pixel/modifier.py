@@ -14,15 +14,15 @@
 # limitations under the License.
 
 """
-64-bit format modifiers: how a plane's samples lie in memory.
+64-bit format modifiers, which describe how a plane's samples are arranged in memory.
 
-Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's
-*Exchanging pixel buffers*. Zero is LINEAR: a plane is its rows, one after the other. INVALID is no
-layout: it says that nobody named a layout.
+LINEAR (0) means rows one after the other. INVALID means that the layout is not known (implicit).
+Sources: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's
+*Exchanging pixel buffers*.
 
-This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a
-device that takes them. So it knows their names, for messages, how many planes a buffer has, and
-which two numbers mean one layout, but not what else the bits of a vendor's parameters mean.
+This package reads and writes only LINEAR pixels. Frames of other layouts are passed on from a
+camera to a device that accepts them. For this the module has the modifiers' names (for messages),
+the number of planes, and the modifiers that mean the same layout. It doesn't interpret other bits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VALUE_MASK = (1 << _VALUE_BITS) - 1
 _NVIDIA_BLOCK_LINEAR, _NVIDIA_KIND, _NVIDIA_GENERIC_KIND = 0x10, 0xFF << 12, 0xFE << 12
 
 
-# The top eight bits. MTK and APPLE are younger than many installed headers (Linux 6.14 and 6.15).
+# Values of the top eight bits. Many installed headers lack MTK and APPLE (Linux 6.14 and 6.15).
 Vendor = IntEnum(
     'Vendor',
     'NONE INTEL AMD NVIDIA SAMSUNG QCOM VIVANTE BROADCOM ARM ALLWINNER AMLOGIC MTK APPLE',
@@ -50,9 +50,10 @@ Vendor = IntEnum(
 
 class KnownModifier(IntEnum):
     """
-    The tilings that buffers of cameras and decoders have.
+    Tiled layouts that cameras and decoders use.
 
-    The names are the header's without ``DRM_FORMAT_MOD_``, or for Intel's ``I915_FORMAT_MOD_``.
+    The names are those of ``drm_fourcc.h`` without ``DRM_FORMAT_MOD_`` (or Intel's
+    ``I915_FORMAT_MOD_``).
     """
 
     INTEL_X_TILED = 0x01 << 56 | 1
@@ -66,15 +67,15 @@ class KnownModifier(IntEnum):
 
 _VENDORS = {int(vendor): vendor for vendor in Vendor}
 _KNOWN = {int(modifier): modifier for modifier in KnownModifier}
-# Other modifiers of these vendors can add planes that hold the state of a compression.
+# Modifiers of these vendors, except KnownModifier's, may add planes for the state of compression.
 _VENDORS_WITH_MORE_PLANES = (Vendor.NONE, Vendor.INTEL, Vendor.AMD, Vendor.VIVANTE)
 
 
 def check_modifier(modifier: int) -> int:
     """
-    Return *modifier* itself, if it is a 64-bit unsigned number.
+    Return *modifier* unchanged.
 
-    :raises FormatError: *modifier* isn't such a number.
+    :raises FormatError: *modifier* isn't a 64-bit unsigned number.
     """
     if not 0 <= modifier < 1 << 64:
         raise FormatError(f'modifier {modifier:#x} is outside 0 .. 2^64-1')
@@ -85,9 +86,8 @@ def same_layout(modifier: int) -> tuple[int, ...]:
     """
     Return all modifiers that mean the same layout, *modifier* itself first.
 
-    NVIDIA's old block-linear modifiers have page kind 0, which no block-linear memory has. The
-    header says that kind 0 means the generic kind 0xfe. Kernel drivers always return 0xfe, even
-    when they were asked for 0.
+    Only NVIDIA has such pairs. Its old block-linear modifiers have page kind 0, which means the
+    generic kind 0xfe, as the header states. Drivers report 0xfe even if a program asked for 0.
     """
     block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
     kind = modifier & _NVIDIA_KIND
@@ -98,12 +98,12 @@ def same_layout(modifier: int) -> tuple[int, ...]:
 
 def modifier_name(modifier: int) -> str:
     """
-    Return a short name for lists of modifiers.
+    Return a modifier's name for messages.
 
-    The name is ``LINEAR``, ``INVALID``, a known name such as ``INTEL:X_TILED``, or else vendor and
+    It is ``LINEAR``, ``INVALID``, a known name such as ``INTEL:X_TILED``, or else vendor and
     digits, as in ``NVIDIA:0x00000000000010``.
 
-    :raises FormatError: not a 64-bit number.
+    :raises FormatError: *modifier* isn't a 64-bit unsigned number.
     """
     if check_modifier(modifier) in (LINEAR, INVALID):
         return 'LINEAR' if modifier == LINEAR else 'INVALID'
@@ -117,9 +117,9 @@ def plane_count(fourcc: int, modifier: int) -> int | None:
     """
     Return the number of planes that a buffer of this format and modifier has.
 
-    :returns: ``None`` where the number isn't known: INVALID, an unknown vendor, or a vendor whose
-        modifiers can add planes.
-    :raises FormatError: an unknown fourcc.
+    :returns: ``None`` if the number isn't known: for INVALID, an unknown vendor, or a vendor whose
+        modifiers may add planes.
+    :raises FormatError: the fourcc isn't known.
     """
     planes = len(pixel_format(fourcc).planes)
     if check_modifier(modifier) == LINEAR or modifier in _KNOWN:

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Pictures as messages and recordings hold them: their encodings, planes and pixels.
+Read uncompressed pictures of messages and recordings: their encodings, planes and pixels.
 
-:data:`ENCODINGS` is the one table for topics and recordings; names are those of
+:data:`ENCODINGS` is the table for both; its names are those of ROS's
 ``sensor_msgs/image_encodings.hpp``.
 """
 
@@ -44,35 +44,36 @@ from zc_perception.pixel.layout import (
 
 class Encoding(NamedTuple):
     """
-    What the samples of an encoding are.
+    The format of an encoding.
 
     :param fourcc: the samples' format; for Bayer a grey format, because each pixel has one sample.
-    :param demosaic: OpenCV's conversion of Bayer to B, G, R; ``None`` for all others.
+    :param demosaic: OpenCV's conversion code from this Bayer pattern to B, G, R; ``None``: the
+        encoding isn't Bayer.
     """
 
     fourcc: int
     demosaic: int | None = None
 
 
-# ROS and GStreamer name a Bayer pattern by the first two pixels of the first two rows, OpenCV by
-# the second and third pixel of the second and third row.
+# ROS names a Bayer pattern by the first two pixels of the first two rows. OpenCV's names differ:
+# they take the second and third pixels of the second and third rows.
 _BAYER = {
     'rggb': cv2.COLOR_BayerBG2BGR,
     'bggr': cv2.COLOR_BayerRG2BGR,
     'gbrg': cv2.COLOR_BayerGR2BGR,
     'grbg': cv2.COLOR_BayerGB2BGR,
 }
-# For OpenCV's type names, which users of cv_bridge write: the encodings that they mean.
+# Users of cv_bridge also write OpenCV's type names as encodings; these are their meanings.
 _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
 """
-The encodings that plain subscribers can get.
+The choices of the parameter for the encoding of Image messages.
 
-``native``: the frame's own bytes, if an encoding means the same.
+``native``: the frame's bytes without a conversion, if its format has a ROS encoding.
 """
 DEPTHS = ('16UC1', '32FC1')
-"""Encodings of depth images, which have distances and no brightness."""
+"""Encodings of depth pictures, whose samples are distances; they can't be read as colours."""
 
 ENCODINGS: dict[str, Encoding] = (
     {name: Encoding(fourcc) for name, fourcc in ROS_FORMATS.items()}
@@ -83,14 +84,14 @@ ENCODINGS: dict[str, Encoding] = (
         for pattern, code in _BAYER.items()
     }
 )
-"""The encodings that can be read, by name."""
+"""The encodings that can be read as colour or grey pictures, by name."""
 
 
 def encoding_named(name: str) -> Encoding:
     """
-    Return the entry of *name*.
+    Return the entry of *name* in :data:`ENCODINGS`.
 
-    :raises FormatError: the table has no such name. The message lists the names that exist.
+    :raises FormatError: the table doesn't have the name. The message lists all names.
     """
     found = ENCODINGS.get(name)
     if found is None:
@@ -103,18 +104,18 @@ def encoding_named(name: str) -> Encoding:
 
 
 _BGR = fourcc_code('RG24')
-# Codecs and image processors round heights up to one of these.
+# Codecs and image processors round heights up to a multiple of one of these.
 _HEIGHT_ALIGNMENTS = (1, 2, 4, 8, 16, 32, 64, 128)
-# Drivers round a buffer up to whole pages.
+# Drivers round a buffer's size up to whole pages.
 _PAGE = 4096
 
 
 class RawPicture(NamedTuple):
     """
-    An uncompressed picture.
+    An uncompressed picture, with the fields of a ``sensor_msgs/Image``.
 
-    :param step: bytes of a row of the first plane, padding included.
-    :param data: the picture's bytes: a ``uint8`` array, or an object with a buffer of bytes.
+    :param step: the bytes of a row of the first plane, with padding.
+    :param data: a ``uint8`` array, or another object that has Python's buffer interface.
     """
 
     width: int
@@ -127,21 +128,20 @@ class RawPicture(NamedTuple):
 
 def layout_of(picture: RawPicture) -> ImageLayout:
     """
-    Find where the planes lie in the picture's data; no byte of it is read.
+    Compute the layout of the planes in the picture's data, without reading the data.
 
-    Planes follow each other without a gap. If the data are larger than the picture, the other
-    bytes are taken to be rows that pad the height, or the rest of a page: see :func:`_padded`.
+    Planes follow each other without gaps. If there are more data than the picture needs, the
+    sender has padded the height or the last page, see :func:`_padded`.
 
-    :raises FormatError: the encoding, the byte order or the size is wrong, or the data don't hold
-        the picture or leave open where its planes are. The message has the values and what is
-        needed.
-    :raises LayoutError: the encoding can't have the size.
+    :raises FormatError: the encoding, the byte order, the size or the step is wrong, or the number
+        of bytes doesn't fit exactly one layout. The message has the values and what is needed.
+    :raises LayoutError: the encoding's subsampling can't have the size.
     """
     width, height, name, big_endian, step, data = picture
     encoding = encoding_named(name)
     fmt = pixel_format(encoding.fourcc)
-    # The least width and height: NV12 needs 2, and OpenCV's demosaicing makes a Bayer picture
-    # below 3 black.
+    # NV12 needs 2 rows and columns. A Bayer picture needs 3, because OpenCV's demosaicing makes
+    # smaller ones black.
     least = 2 if encoding.demosaic is None else 3
     if not (least <= width < MAX_DIMENSION and least <= height < MAX_DIMENSION):
         raise FormatError(
@@ -150,7 +150,7 @@ def layout_of(picture: RawPicture) -> ImageLayout:
         )
     check_dimensions(fmt, width, height)
     sample = sample_bytes(fmt, 0)
-    if big_endian and sample > 1:  # bytes have no order
+    if big_endian and sample > 1:  # samples of one byte are the same in both byte orders
         raise FormatError(f'{name} is big-endian; only little-endian can be read')
     row, text = fmt.planes[0].row_bytes(width), f'{width}x{height} {name}'
     if step < row or step % sample:
@@ -166,26 +166,22 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     more = ', and which of them are padding is not clear' if there > whole else ''
     raise FormatError(
         f'{text} with a step of {step} needs {whole} bytes of data; there are {there}{more}: '
-        'have its publisher send as many as are needed'
+        'have its publisher send exactly the needed bytes'
     )
 
 
 def _whole(fmt: PixelFormat, layout: ImageLayout, rows: int) -> int:
-    """
-    Return the size in bytes of all planes of a picture with *rows* rows.
-
-    The last row counts with its padding.
-    """
+    """Return the bytes of all planes with *rows* rows, with the padding of the last row."""
     last = layout.planes[-1]
     return last.offset + last.stride * fmt.planes[-1].rows(rows)
 
 
 def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | None:
     """
-    Return the layout of a picture whose data have *there* bytes.
+    Return the layout of a picture whose sender has rounded up the height or the data's size.
 
-    The sender has rounded up the height or the buffer's size. ``None``: no layout has this size,
-    or several layouts have it and differ in where chroma is.
+    Return ``None`` if no rounding gives *there* bytes, or if several do and differ in the offset
+    of chroma.
     """
     found = []
     for rows in sorted({-(-tight.height // n) * n for n in _HEIGHT_ALIGNMENTS}):
@@ -197,7 +193,7 @@ def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | N
 
 
 class PictureReader:
-    """Gives the pixels of raw pictures as planes of a readable format; keeps memory for Bayer."""
+    """Return raw pictures' planes in a readable format; memory for Bayer pictures is reused."""
 
     def __init__(self) -> None:
         self._grey: Pixels | None = None
@@ -205,10 +201,10 @@ class PictureReader:
 
     def read(self, picture: RawPicture, layout: ImageLayout) -> tuple[int, list[NDArray[Any]]]:
         """
-        Return the picture's readable format, and its planes at full size.
+        Return a fourcc and the picture's planes in this format.
 
-        The planes are views of the picture's data. For Bayer they are B, G, R, which the next call
-        overwrites.
+        The planes are views of the picture's data. A Bayer picture is converted to B, G, R in own
+        memory, which the next call overwrites.
 
         :param layout: the result of :func:`layout_of` for the picture.
         """

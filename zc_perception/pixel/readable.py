@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which LINEAR formats programs can read, what reading costs, and how samples become R, G, B."""
+"""The formats that this package can read, their costs, and the conversion to R, G, B."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format, PixelFormat
 
-# What reading a format costs more than reading NV12. It is the milliseconds that a frame of
-# 1920x1080 takes to become a network's input of 640x640 and an rgb8 message, and 1 for each
-# further byte of a pixel, which the camera writes and everybody reads. Grey comes last: detectors
-# look at colours.
+# How much more a format costs than NV12: the milliseconds to convert a 1920x1080 frame to a
+# network's input of 640x640 and to an rgb8 message, plus 1 for each further byte per pixel, which
+# the camera writes and all readers read. Grey comes last, because detectors need colours.
 _COSTS = {
     'NV12': 0.0, 'NV21': 0.0, 'YU12': 0.1, 'YV12': 0.1,
     'YUYV': 0.8, 'UYVY': 0.8, 'YVYU': 0.8, 'NV16': 1.1, 'NV61': 1.1, 'YU16': 1.3, 'YV16': 1.3,
@@ -37,7 +36,7 @@ _COSTS = {
     'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
 }  # fmt: skip
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
-"""The formats that can be read, the cheapest first, with their cost above NV12's."""
+"""The formats that can be read, the cheapest first, and how much more each costs than NV12."""
 
 # Kr and Kb of each recommendation; Kg is 1 - Kr - Kb.
 _LUMA_WEIGHTS = {
@@ -49,10 +48,10 @@ _LUMA_WEIGHTS = {
 
 def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
     """
-    Return the format's table entry.
+    Return the format's table entry, if frames of it can be converted to R, G, B.
 
-    :raises FormatError: it isn't one of :data:`READABLE`, or its samples have no conversion to R,
-        G, B. The message names what has one.
+    :raises FormatError: the format isn't in :data:`READABLE`, or the matrix or transfer has no
+        conversion to R, G, B. The message lists those that can be read.
     """
     fmt = pixel_format(fourcc)
     if fourcc not in READABLE:
@@ -75,9 +74,9 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
 
 def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
     """
-    Return the (3, 4) matrix of R, G, B = matrix · (Y, Cb, Cr, 1), all 0..255.
+    Return the (3, 4) matrix of R, G, B = matrix · (Y, Cb, Cr, 1), with samples of 0..255.
 
-    It follows ITU-R BT.601, BT.709 and BT.2020. Primaries aren't converted, because networks are
+    Sources: ITU-R BT.601, BT.709 and BT.2020. Primaries aren't converted, because networks are
     trained on pictures with all kinds of primaries.
     """
     red, blue = _LUMA_WEIGHTS[colorimetry.matrix]
@@ -96,10 +95,10 @@ def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
 
 def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
     """
-    Return the range of the samples of grey and of R, G, B.
+    Return the range of samples in a grey or R, G, B format.
 
-    If the colorimetry has a Y'CbCr matrix, its range doesn't apply to R, G, B, and the result is
-    FULL.
+    For R, G, B it is FULL if the colorimetry has a Y'CbCr matrix, because its range then describes
+    Y'CbCr samples.
     """
     own = len(fmt.components[0]) == 1 or colorimetry.matrix is Matrix.RGB
     return colorimetry.range if own else Range.FULL
@@ -107,9 +106,9 @@ def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
 
 def full_range_table() -> NDArray[np.uint8]:
     """
-    Return a table of 256 values that maps samples of limited range to 0..255.
+    Return a table of 256 values that expands limited range to 0..255 (16 to 0, 235 to 255).
 
-    16 becomes 0 and 235 becomes 255. The table is for luma, and for R, G, B of limited range.
+    It is for luma, grey and R, G, B, but not for chroma, whose limited range is different.
     """
     table: NDArray[np.uint8] = np.clip(
         np.rint((np.arange(256) - 16) * (255 / 219)), 0, 255
@@ -118,6 +117,6 @@ def full_range_table() -> NDArray[np.uint8]:
 
 
 def limited_range_table() -> NDArray[np.uint8]:
-    """Return a table of 256 values that maps 0..255 to samples of limited range."""
+    """Return a table of 256 values that compresses 0..255 to limited range (16..235)."""
     table: NDArray[np.uint8] = np.rint(16 + np.arange(256) * (219 / 255)).astype(np.uint8)
     return table
