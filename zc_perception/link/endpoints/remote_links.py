@@ -16,10 +16,10 @@
 """
 The links of one subscription of frames to publishers in other processes of this host.
 
-:class:`SharedMemoryLinks` has one client for each announced publisher. :class:`WindowWarnings`
-warns if a publisher lets the subscription hold fewer frames than it asked for, or if the
-subscription holds all frames that it may. The number of frames that it may hold at the same time
-is called its window.
+:class:`SharedMemoryLinks` has one client for each announced publisher. The number of frames of one
+publisher that the subscription may hold at the same time is called a window.
+:class:`WindowWarnings` warns if a publisher grants a smaller window than the subscription asked
+for, or if a window is full.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
 
 STALLED_S = 1.0
-"""A subscription that has held all frames that it may for this time is warned."""
+"""Seconds for which a window must be full before a warning is logged."""
 
 
 def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
     """
-    Return for how many seconds *window* frames have been held; 0 if fewer are held.
+    Return for how many seconds a window has been full; 0 if it isn't full.
 
     :param window: number of frames that may be held at the same time.
-    :param in_hand: the sequence of each frame that is held, and for how many seconds.
+    :param in_hand: for each held frame, its sequence number and for how many seconds it was held.
     """
     return min(seconds for _, seconds in in_hand) if in_hand and len(in_hand) >= window else 0.0
 
 
 def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
-    """Say which frames are held, and for how long."""
+    """Return a text for logs: which frames are held, and for how long."""
     return ', '.join(f'frame {sequence} for {seconds:.1f} s' for sequence, seconds in in_hand)
 
 
 def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSlow | None) -> str:
-    """Say why no frame comes: all *window* frames are held."""
+    """Return a text for logs: which frames fill the window, and whether *slow* is the reason."""
     which = describe_in_hand(in_hand)
     if slow is None:
         return f'this consumer holds all {window} that it may: {which}'
@@ -83,10 +83,10 @@ class Window:
     How many frames of one publisher a subscription may hold at the same time.
 
     :param publisher_id: the publisher's id.
-    :param connection: two numbers that are new for each connection.
-    :param granted: frames that may be held at the same time.
-    :param asked: frames that the subscription asked to hold.
-    :param in_hand: the sequence of each frame that is held, and for how many seconds.
+    :param connection: two numbers that identify the connection; a new connection has new ones.
+    :param granted: number of frames that may be held at the same time.
+    :param asked: number of frames that the subscription asked to hold.
+    :param in_hand: for each held frame, its sequence number and for how many seconds it was held.
     """
 
     publisher_id: str
@@ -97,12 +97,12 @@ class Window:
 
     @property
     def full_s(self) -> float:
-        """For how many seconds all granted frames have been held; 0: fewer are held."""
+        """For how many seconds the window has been full; 0 if it isn't full."""
         return full_s(self.granted, self.in_hand)
 
 
 class TooSlow(NamedTuple):
-    """Which work takes too long, so that all frames are held, and what to do about it."""
+    """Work that takes so long that the window is full, and advice for the user."""
 
     what: str
     advice: str
@@ -115,9 +115,9 @@ SLOW_CALLBACK = TooSlow(
 
 class WindowWarnings:
     """
-    Warns about the windows of one subscription.
+    Logs warnings about the windows of one subscription.
 
-    :param warn: logs a sentence as a warning.
+    :param warn: logs a text as a warning.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
@@ -128,11 +128,11 @@ class WindowWarnings:
         """
         Warn about windows that are too small or full.
 
-        A connection that grants fewer frames than were asked for is reported once. A full window
-        is reported after :data:`STALLED_S`, and then at most every 10 s.
+        A window that is smaller than the subscription asked for is reported once per connection. A
+        full window is reported after :data:`STALLED_S`, and then at most every 10 s.
 
-        :param slow: the work that is too slow and so fills windows; ``None``: frames are kept on
-            purpose.
+        :param slow: the slow work because of which windows are full; ``None``: the user's code
+            keeps the frames on purpose.
         """
         for window in windows:
             publisher = f'publisher {window.publisher_id[:8]}'
@@ -157,12 +157,12 @@ class WindowWarnings:
 
 
 _MAX_DEPTH = 64
-# If a publisher doesn't accept our connection within this time, it is read by messages until it
-# does; we go on trying.
+# If a publisher doesn't accept our connection within this time, the subscription reads messages
+# until it does.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
-# At most this many unwanted frames are taken in one call, because a producer that never stops
-# sending must not block the queue's owner.
+# The largest number of unwanted frames that one call skips, because a publisher that sends without
+# a pause must not block the calling thread.
 _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
@@ -174,13 +174,14 @@ class _Link:
     """
     One publisher's client, as a source of the subscription's queue.
 
-    :param again: whether the publisher sends its history again after a new connection.
-    :param accept: called with the header of each frame that comes for the first time; says whether
-        to take the frame.
+    :param again: whether the publisher sends its history again after a new connection, so that
+        frames may come twice.
+    :param accept: called with the header of each frame that comes for the first time; returns
+        whether to take the frame.
     :param parted: called when the connection has ended.
     """
 
-    # Those that native/links.c reads.
+    # The attributes that native/links.c reads have a fixed place in the object.
     __slots__ = ('__dict__', '__weakref__', '_accept', '_seen', 'client')
 
     def __init__(
@@ -196,8 +197,8 @@ class _Link:
         self.number = next(_numbers)
         self.since = time.monotonic()
         self.was_connected = False
-        # Whether the socket has existed. A publisher of this process may have ended already when
-        # the graph tells of it, so its socket counts as seen.
+        # Whether the socket has existed. The graph may show a publisher of this process after its
+        # end, so the socket of such a publisher counts as seen.
         self.was_there = made_here(announcement.publisher_id) or os.path.exists(
             announcement.socket
         )
@@ -209,11 +210,7 @@ class _Link:
         self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
 
     def receive(self) -> Frame | None:
-        """
-        Receive the next wanted frame, see :class:`~zc_perception.frame_queue.Source`.
-
-        This is called for every frame.
-        """
+        """Receive the next wanted frame, see :class:`~zc_perception.frame_queue.Source`."""
         for _ in _UNWANTED_AT_ONCE:
             frame = self._receive()
             if frame is None:
@@ -230,7 +227,7 @@ class _Link:
         return None
 
     def needs_a_thread(self) -> bool:
-        """Whether the thread must connect this link, or report that it connected or parted."""
+        """Say whether the links' thread must connect this link, or report a new or ended one."""
         return self.client.approachable or self.client.connected is not self.was_connected
 
     @property
@@ -255,7 +252,7 @@ class _Link:
         """
         Return the state of the link.
 
-        :param shared: whether we have connected to a publisher in the same folder of sockets.
+        :param shared: whether we have ever connected to a socket in the same folder.
         """
         publisher_id = self.announcement.publisher_id
         now = time.monotonic()
@@ -279,8 +276,8 @@ class _Link:
         Say whether the publisher has ended.
 
         If the socket exists and no process listens, the publisher was killed. If there is no
-        socket, the publisher has ended only if we saw the socket before or know its folder; else
-        its folder may not be shared with this container.
+        socket, the publisher has ended only if we saw the socket before, or another one in its
+        folder. Else the folder may not be shared with our container.
         """
         there = os.path.exists(self.announcement.socket)
         self.was_there |= there
@@ -295,12 +292,10 @@ if compiled is not None:
 
 class SharedMemoryLinks:
     """
-    The ``shared_memory`` rung of one subscription: a client for each announced publisher.
+    One subscription's connections to publishers in other processes of this host.
 
-    These publishers are in other processes of this host.
-
-    **Who owns what.** The subscription owns this object. This object owns the clients, and with
-    them all frames that have not been handed to the subscription yet.
+    **Owner.** The subscription owns this object. This object owns the clients, and with them all
+    frames that the subscription has not taken yet.
 
     **Threads.** The thread that takes frames from the queue receives them from the sockets. A
     thread of this object connects, and ends when all publishers are connected. But if an executor
@@ -309,13 +304,12 @@ class SharedMemoryLinks:
     the table of links and the reference to the thread. No callback of the owner is called while
     the lock is held.
 
-    :param name: this consumer's name in the diagnostics of both ends.
-    :param held: number of frames that the subscription holds at the same time, kept ones included.
-        When it holds that many, no more come until one is released. A publisher with fewer slots
-        left grants fewer, see :meth:`windows`.
+    :param name: this consumer's name in the diagnostics of consumer and publisher.
+    :param held: number of frames that the subscription may hold at the same time, kept frames
+        included. A publisher with fewer slots left grants fewer, see :meth:`windows`.
     :param allowed_uids: ids of users whose publishers are trusted, besides this user and root.
-    :param off: why there are no connections, for people; empty: there is one connection to each
-        publisher that :meth:`update` names.
+    :param off: why this object makes no connections, a text for logs; empty: it connects to each
+        publisher that is passed to :meth:`update`.
     """
 
     def __init__(
@@ -334,8 +328,8 @@ class SharedMemoryLinks:
         self._dropped = 0
         self._closed = False
         self._thread: threading.Thread | None = None
-        # The thread waits by _epoll for the bell, and for all clients if it has to wake an
-        # executor.
+        # The thread waits on _epoll for the bell, which _ring() rings, and also for frames if it
+        # has to wake an executor.
         self._epoll: select.epoll | None = None
         self._bell: OwnedFd | None = None
 
@@ -348,14 +342,14 @@ class SharedMemoryLinks:
         changed: Callable[[], None],
     ) -> None:
         """
-        Set what the subscription gives; called once, before any other method.
+        Set the subscription's queue and functions; call this once, before any other method.
 
         :param queue: the queue to which each publisher is attached as a source.
-        :param accept: called with the header of each frame; says whether to take the frame. A
+        :param accept: called with the header of each frame; returns whether to take the frame. A
             frame that isn't taken is released.
-        :param wake: wakes the executor, which takes frames from the queue; ``None``: the owner
-            waits for the queue itself.
-        :param changed: called when a connection came or went.
+        :param wake: wakes the executor, which takes frames from the queue; ``None``: a thread of
+            the owner waits for the queue.
+        :param changed: called when a connection began or ended.
         """
         self._queue = queue
         self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
@@ -368,7 +362,7 @@ class SharedMemoryLinks:
         self, reachable: Sequence[Announcement], announced: Sequence[Announcement]
     ) -> Sequence[RemotePublisher]:
         """
-        Connect to the publishers *reachable*, and end the links to all others.
+        Connect to the publishers in *reachable*, and end the links to all other publishers.
 
         :return: the state of each publisher in *announced*.
         """
@@ -406,7 +400,7 @@ class SharedMemoryLinks:
         ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
-        """Make or change the link to what *announcement* names; called with the lock held."""
+        """Make the link to a publisher, or change its socket; called with the lock held."""
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)
@@ -441,7 +435,7 @@ class SharedMemoryLinks:
             epoll.register(link.fileno(), select.EPOLLIN | select.EPOLLET)
 
     def _connect(self) -> None:
-        """Wake or start the thread if a link has to connect or has parted."""
+        """Wake or start the thread if a link has to connect or its connection has ended."""
         with self._lock:
             if self._closed or not any(map(_Link.needs_a_thread, self._links.values())):
                 return
@@ -471,8 +465,8 @@ class SharedMemoryLinks:
         """
         Connect to publishers, and wake the executor when frames come; the thread's function.
 
-        Connecting may have to wait for a publisher that is busy or stopped. It has its own thread,
-        so that this delays neither the executor nor the links to other publishers.
+        Connecting has its own thread, because it may have to wait for a busy or stopped publisher,
+        which must not delay the executor.
         """
         while (links := self._to_serve()) is not None:
             waits = [wait for link in links if (wait := link.client.approach()) is not None]
@@ -495,10 +489,10 @@ class SharedMemoryLinks:
 
     def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
         """
-        Wait for a publisher's answer, the bell, or a frame; return whether frames may be there.
+        Wait for a publisher's answer, the bell, or a frame; return whether frames may wait.
 
         The epoll reports each frame once. After *patience_s* without an event, look for frames
-        that were reported but not taken, as before the node had an executor.
+        that were reported but not taken, for example because the node had no executor yet.
         """
         epoll, bell = self._epoll, self._bell
         if epoll is None or bell is None:
@@ -531,7 +525,7 @@ class SharedMemoryLinks:
         link.client.close()
 
     def take_part(self, consumer: Consumer) -> None:
-        """Note what the owner needs of buffers, for all later connections."""
+        """Set what the owner needs of buffers; this applies to all later connections."""
         with self._lock:
             self._requirements, self._trial_import = (
                 Requirements.of(consumer.constraints),
@@ -540,10 +534,10 @@ class SharedMemoryLinks:
 
     def hold(self, held: int) -> None:
         """
-        Note that the owner holds this many frames at the same time from now on.
+        Let the owner hold up to *held* frames of each publisher at the same time from now on.
 
-        If that is more than before, all links are ended, and the next :meth:`update` makes new
-        ones that ask for more frames.
+        If that is more than before, end all links; the next :meth:`update` makes new ones that
+        ask for more frames.
         """
         with self._lock:
             if held <= self.held:
@@ -562,14 +556,14 @@ class SharedMemoryLinks:
             }
 
     def dropped(self) -> int:
-        """Return how many frames publishers dropped because this end was too slow, if known."""
+        """Return how many frames publishers reported as dropped, because we were too slow."""
         with self._lock:
             return self._dropped + sum(
                 link.client.statistics().dropped for link in self._links.values()
             )
 
     def windows(self) -> Sequence[Window]:
-        """Return the window that each connected publisher has granted."""
+        """Return the window of each connected publisher."""
         with self._lock:
             return [
                 window for link in self._links.values() if (window := link.window()) is not None

@@ -14,32 +14,33 @@
 # limitations under the License.
 
 """
-The adapted subscription: one queue of objects, which come either directly or by messages.
+The subscription of adapted types: one queue of objects, which come directly or from messages.
 
-**Who owns what.** The node owns the subscription. The subscription owns its queue, its links to
-other processes, its reader of messages while it has one, and its reader of announcements. The
-queue owns the objects that wait in it; the callback owns the object that it was called with.
+**Owner.** The node owns the subscription. The subscription owns its queue, its links to other
+processes, its reader of messages while it has one, and its reader of announcements. The queue owns
+the objects that wait in it; the callback owns the object that it was called with.
 
-**Two ways.** While every publisher has a direct link, all objects come directly, else all come by
-messages (:func:`~zc_perception.link.rungs.choose`). If some publishers have a direct link and
-others don't, the subscription also reads messages, but only judges where they come from. When a
-readable message comes from a publisher without a direct link, the subscription changes to messages
-(``_judge``). Direct objects still come then, and are ignored.
+**Two ways.** While every publisher has a direct link, the subscription takes all objects directly,
+else all from messages (:func:`~zc_perception.link.rungs.choose`). If only some publishers have a
+direct link, the subscription also reads messages, but only to find out which publisher sends them.
+When a readable message comes from a publisher without a direct link, the subscription changes to
+messages (``_judge``). After that it ignores direct objects.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
-the bus. The thread that takes objects from the queue also fetches the objects of other processes
-from their sockets: that is a thread of the user's or, if there is a callback, the executor
-(``_drain``). Messages come on the executor (``_on_message``). The bus wakes the executor, and so
-does a thread of the links, which waits for the sockets. Twice a second the lookout's thread asks
-which nodes publish now (``_look``). It changes nothing itself: the executor makes and destroys
-readers of messages (``update_rung``). Any thread may call ``statistics``, ``pause``, ``resume``,
-``hold`` and ``destroy``.
+the bus. Objects of other processes are fetched from their sockets by the thread that takes objects
+from the queue: the user's thread or, if there is a callback, the executor (``_drain``). Messages
+come on the executor (``_on_message``). The bus wakes the executor, and so does a thread of the
+links, which waits for the sockets. Twice a second the lookout's thread checks which nodes publish
+(``_look``). The lookout changes nothing: only the executor makes and destroys readers of messages
+(``update_rung``). Any thread may call ``statistics``, ``pause``, ``resume``, ``hold`` and
+``destroy``.
 
 **Locks**, in the order in which they are taken: ``_drain_lock`` is held while the callback runs,
 so the callback may destroy its own subscription; ``_rung_lock`` is held while the way is chosen;
 ``_message_lock`` is held while messages are taken and while the way changes; then comes the
-queue's own lock. A direct object takes only the queue's lock. While messages are read, direct
-objects are ignored, but noted under ``_message_lock``: so the change back misses none.
+queue's own lock. A direct object takes only the queue's lock. While objects are taken from
+messages, the headers of direct objects are stored under ``_message_lock``, so that none is lost
+when the way changes back.
 """
 
 from __future__ import annotations
@@ -106,18 +107,18 @@ from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 _RUNG_PERIOD_S = 0.5
-# Wait this long for the announcement of a publisher that the graph knows; on a loaded machine it
-# comes seconds later. Reading messages meanwhile would make the publisher convert its objects.
+# Wait this long for the announcement of a publisher that the graph shows; on a loaded machine the
+# announcement comes seconds later. A reader of messages would make the publisher convert objects.
 _GRACE_S = 10.0
 # If no object with a message's key comes directly within this time after the message, the message
 # comes from a publisher without a direct link.
 _JUDGED_AFTER_S = 0.5
-# A message is judged in this way only if no connection began and no frame was left out for this
-# time before it came.
+# A message without a direct object proves nothing if, within this time before the message, a
+# connection began or a frame was dropped.
 _CALM_S = 2.0
-# At most this many messages are kept until they are judged, because they are large.
+# The largest number of messages that wait until their publisher is known; messages are large.
 _JUDGED_AT_ONCE = 16
-# After a change from messages to direct links, wait this long: messages sent earlier may still
+# Wait this long before a change from messages to direct links: messages sent earlier may still
 # arrive, and must not be delivered after newer objects.
 _RISES_S = 1.0
 # Keep a reader this long after it was last needed, because messages may still wait in it.
@@ -128,32 +129,32 @@ _NO_WINDOW = Window('', (0, 0), 0, 0)
 @dataclass(frozen=True)
 class SubscriptionStatistics:
     """
-    What a subscription has counted since its start, and its link.
+    A subscription's counters since its start, and its link.
 
     :param rung: the link in use: ``in_process`` (the same object), ``shared_memory`` (the same
         memory; some of the publishers may be in this process), ``ros_message`` (a copy),
         ``refused`` (only copies are possible, and they are not allowed) or ``unmatched`` (no
         publisher is connected).
-    :param reason: why this link is in use, in words.
+    :param reason: why this link is in use; a text for people.
     :param received: number of objects that came.
     :param dropped: number of objects that you did not get, because newer ones replaced them or
         because you held as many as you may.
-    :param conversions: number of messages that were converted to objects; each frame among them
-        is a copy.
+    :param conversions: number of messages that were converted to objects; for frames each is a
+        copy.
     :param conversion_errors: number of messages that could not be converted.
-    :param duplicates: number of objects that came both ways, directly and by message, and were
-        dropped the second time.
-    :param routes: the rung and the reason for each publisher; the rung is ``unmatched`` or
-        ``refused`` for publishers that are not read.
-    :param window: how many frames you may hold at the same time, as granted by the publisher; the
-        smallest number if there are several publishers; 0 if no publisher has granted any.
+    :param duplicates: number of objects that came both directly and by message, and were dropped
+        the second time.
+    :param routes: the rung of each publisher, and the reason for it; the rung is ``unmatched`` or
+        ``refused`` if nothing is taken from the publisher.
+    :param window: how many frames of a publisher you may hold at the same time; the smallest
+        number if there are several publishers; 0 if no publisher has granted any.
     :param asked: how many frames you asked for; 0 when *window* is 0.
-    :param in_hand: sequence and age in seconds of each frame that you hold; with several
-        publishers, the frames of the one whose window has been full for longest.
+    :param in_hand: for each frame that you hold, its sequence number and for how many seconds you
+        have held it; with several publishers, for the one whose window has been full for longest.
     :param full_s: for how many seconds you have held as many frames as you may; 0 while you hold
         fewer.
-    :param slow: which work is too slow, and what to do about it, if that is why you hold as many
-        frames as you may; else ``None``.
+    :param slow: the work that is too slow, with advice, if you hold as many frames as you may
+        because of it; else ``None``.
     """
 
     rung: str
@@ -175,7 +176,7 @@ class AdaptedSubscription(Generic[T]):
     """
     Subscribes to objects of your own type.
 
-    Publishers in this process pass the objects as they are, other publishers pass ROS messages.
+    Publishers in this process pass the objects themselves, others send ROS messages.
 
     ::
 
@@ -193,7 +194,7 @@ class AdaptedSubscription(Generic[T]):
         rclpy.spin(node)
 
     For camera frames use the subclass :class:`FrameSubscription`. While every publisher has a
-    direct link, the subscription reads no messages, so that the publishers need not convert.
+    direct link, the subscription reads no messages, so that publishers convert no objects for it.
 
     **Owner.** The subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. All
     subscribers in a process get the same object: do not change it. An object with a lease, such as
@@ -218,19 +219,19 @@ class AdaptedSubscription(Generic[T]):
     :param copy_free_required: ``True``: never take messages. While there is no direct link,
         ``rung`` of :meth:`statistics` is then ``refused``, with the reason.
     :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
-    :param held: how many objects of each publisher you hold at most at the same time, shared ones
-        included (only for types with leases). Default: that of *remote*, or 1. While you hold that
-        many, the newest objects wait, at most as many as the depth of *qos*.
+    :param held: for types with leases, how many objects of each publisher you hold at most at the
+        same time, kept ones included. Default: that of *remote*, or 1. While you hold that many,
+        the newest objects wait, at most as many as the depth of *qos*.
     :param match_reliability: ``True``: if a publisher offers only best effort, read its messages
-        best effort, although *qos* wants them reliable.
+        best effort, although *qos* is reliable.
     :param slow: the work that warnings name as too slow when you hold the maximum number of
-        objects. Set it if your code processes frames and keeps none: without it, warnings say
-        that you keep frames. A slow callback is named without it.
+        objects. Set it if your code processes frames and keeps none: by default, such warnings
+        say that you keep frames. Warnings about a slow callback don't need it.
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its
         announcements.
     """
 
-    # For subclasses: says whether an object may leave the queue now, see KeepLastQueue.
+    # Subclasses may set this: returns whether an object may leave the queue, see KeepLastQueue.
     _gate: Callable[[T], bool] | None = None
 
     def __init__(
@@ -252,7 +253,7 @@ class AdaptedSubscription(Generic[T]):
     ) -> None:
         self._node = node
         self._slow = slow
-        # Since when the callback has been running; 0: it is not running.
+        # Time at which the running callback began; 0: no callback is running.
         self._called_at = 0.0
         self._adapter = adapter
         self._callback = callback
@@ -299,12 +300,13 @@ class AdaptedSubscription(Generic[T]):
         self._changeover = Changeover(
             max(REMEMBERED, 2 * (self._wanted.depth or 0)), self._wanted.transient_local
         )
-        # Whether messages and objects have headers, by which a message's object is recognised.
+        # Whether messages and objects have headers, which show that they belong together.
         self._stamped = hasattr(adapter.custom_type, 'header') and hasattr(
             adapter.ros_type, 'header'
         )
         self._by_message = False
-        # Since when, while messages are read, all objects could come directly; 0: they can't.
+        # Time since which every publisher has a direct link, while objects are still taken from
+        # messages; 0: not every publisher has one.
         self._rising_since = 0.0
         # Messages that may come from a publisher without a direct link: (time of arrival, key,
         # message).
@@ -364,7 +366,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _look(self) -> None:
-        """Look at the topic on the lookout's thread; wake the executor only if it must act."""
+        """Check the topic on the lookout's thread; wake the executor only if it must act."""
         executor = self._node.executor
         with self._rung_lock:
             asleep = self._closed or self._paused or not self._restless()
@@ -381,23 +383,23 @@ class AdaptedSubscription(Generic[T]):
             self._raised = False
             self._wake()
         self._go_on()
-        # It resumes a coroutine only when it wakes up, even if the awaited result is there.
+        # An executor resumes a coroutine only when it wakes up, even if the result is there.
         if self._draining and executor is not None:
             wake_up(executor)
 
     def _too_slow(self) -> TooSlow | None:
-        """Return what is too slow if all frames are held; ``None``: frames are kept on purpose."""
+        """Return the work that is too slow if the window is full; ``None``: frames are kept."""
         called_at = self._called_at
-        # Only half the time, because the callback began a little after the frame was handed out.
+        # Compare with half the time: the callback began a little after its frame was handed out.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 
     def _restless(self) -> bool:
         """
-        Say whether another link may be better now, so that it is worth choosing again.
+        Say whether to choose the rung again.
 
-        Return ``False`` only if all objects come directly or there is no publisher, and no sign of
-        a change was seen.
+        Return ``False`` only if all objects come directly or there is no publisher, and nothing
+        indicates a change. This check is quicker than a new choice.
         """
         local, choice, folder_ns = BUS.publishers(self._key), self._choice, 0
         if not self._remote.off:
@@ -434,9 +436,9 @@ class AdaptedSubscription(Generic[T]):
 
     def update_rung(self) -> None:
         """
-        Look at the publishers now, and choose the best link to each.
+        Check the publishers now, and choose the best link to each.
 
-        Only links call this. The subscription itself looks twice a second.
+        Only links call this. The subscription itself checks twice a second.
         """
         with self._rung_lock:
             if self._closed or self._paused:
@@ -450,9 +452,9 @@ class AdaptedSubscription(Generic[T]):
 
     def pause(self) -> None:
         """
-        Receive nothing until :meth:`resume`.
+        Receive nothing until :meth:`resume`, and release the objects that wait.
 
-        Objects that wait are released. Publishers give this subscription nothing meanwhile.
+        Publishers send this subscription nothing meanwhile.
         """
         with self._rung_lock:
             if self._closed or self._paused:
@@ -483,8 +485,8 @@ class AdaptedSubscription(Generic[T]):
         """
         Take part in the agreement on each publisher's buffers from now on; call this once.
 
-        If a publisher's buffers don't suit *consumer*, the publisher is read by messages, which
-        are copies, or refused if copies are not allowed. :meth:`statistics` tells the reason.
+        If a publisher's buffers don't suit *consumer*, its messages are read, which are copies. If
+        copies are not allowed, the publisher is refused. :meth:`statistics` returns the reason.
         """
         if self._frame_maker is not None:
             self._frame_maker.suit(consumer.constraints)
@@ -493,7 +495,7 @@ class AdaptedSubscription(Generic[T]):
         MEETING.add_consumer(self._key, consumer)
 
     def hold(self, held: int) -> None:
-        """Hold up to *held* frames of each publisher at the same time from now on."""
+        """Set how many frames of each publisher you may hold at the same time from now on."""
         with self._rung_lock:
             if not self._closed:
                 self._remote.hold(held)
@@ -504,7 +506,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _limit_messages(self) -> None:
-        """Limit how many objects made of messages may be held, as for direct objects."""
+        """Limit the frames that are made of messages to the same number as direct frames."""
         held = self._bus_subscription.held
         if self._frame_maker is not None and held is not None:
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
@@ -530,11 +532,12 @@ class AdaptedSubscription(Generic[T]):
 
     def _remote_changed(self) -> None:
         """
-        Have the executor choose again after a connection came or went.
+        Make the executor choose again after a connection began or ended.
 
         The links' thread calls this. Readers of messages are made only on the executor's thread.
         """
-        if not self._wanted.transient_local:  # with it, earlier objects come both ways
+        # With transient_local, objects that were sent before the connection come directly, too.
+        if not self._wanted.transient_local:
             self._disturbed_at = time.monotonic()
         executor = self._node.executor
         if executor is not None and not self._closed:
@@ -543,7 +546,7 @@ class AdaptedSubscription(Generic[T]):
     def _view(self) -> TopicView:
         local = BUS.publishers(self._key)
         if any(publisher.without_slots(self._bus_subscription) for publisher in local):
-            BUS.settle(self._key)  # another subscription may have gone and left slots
+            BUS.settle(self._key)  # another subscription may have ended, which frees slots
         count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
         if not self._remote.off and self._announcements.incomplete(count.adapted):
@@ -551,8 +554,8 @@ class AdaptedSubscription(Generic[T]):
                 self._folder, self.topic, self._domain, own_ids, self._remote.connected()
             )
         announced = self._announcements.known(own_ids)
-        # If some adapted publishers don't match, we can't know which ones. So connect to none then
-        # and let the middleware decide by messages.
+        # If some adapted publishers' QoS doesn't match, we can't know which announcements are
+        # theirs. So connect to none: by messages, the middleware serves only matching publishers.
         all_match = count.matching == count.adapted
         reachable = (
             [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
@@ -604,14 +607,14 @@ class AdaptedSubscription(Generic[T]):
         """
         Say whether a publisher without a direct link has sent a readable message by now.
 
-        Return ``False`` while a publisher is being connected, because its messages look the same:
-        their objects don't come directly. Skip two more kinds of message for the same reason, if
-        frames with their frame_id come directly: messages of frames that were left out, and
-        messages sent before a connection.
+        Such a message is recognised because its object doesn't come directly. This has exceptions.
+        While a publisher is being connected, its objects don't come directly: return ``False``. If
+        frames with a message's frame_id come directly, the frame may have been dropped, or the
+        message may have been sent before the connection: skip the message.
         """
         left_out, now = self._remote.dropped(), time.monotonic()
-        # A left-out frame is reported with the next frame. While the window is full, no next frame
-        # comes, so a full window counts as left out.
+        # A publisher reports a dropped frame with the next frame. While the window is full, no
+        # frame comes, so assume then that frames were dropped.
         if left_out != self._left_out or any(
             window.full_s >= _JUDGED_AFTER_S for window in self._remote.windows()
         ):
@@ -621,7 +624,7 @@ class AdaptedSubscription(Generic[T]):
                 self._unjudged.clear()
             if choice.waiting:
                 return False
-            # Ask again about waiting messages, because an object may come after its message.
+            # Check waiting messages again, because an object may come after its message.
             self._unjudged = deque(
                 each for each in self._unjudged if not self._changeover.came_directly(each[1])
             )
@@ -659,8 +662,8 @@ class AdaptedSubscription(Generic[T]):
         now = time.monotonic()
         self._indirect = choice.indirect
         if self._by_message and not choice.by_message and self._reader is not None:
-            # Wait before the change to direct links: messages that are still on their way must not
-            # be delivered after newer direct objects.
+            # Wait before the change to direct links: messages that arrive late must not be
+            # delivered after newer direct objects.
             self._rising_since = self._rising_since or now
             if self._stamped and now - self._rising_since < _RISES_S:
                 return
@@ -681,8 +684,8 @@ class AdaptedSubscription(Generic[T]):
             self._node.destroy_subscription(self._reader)
             self._reader = None
         self._choice = choice
-        # Log nothing before an executor spins the node. If a wrong parameter ends the program
-        # first, the log then shows only that error.
+        # Log nothing before an executor spins the node, so that if a wrong parameter ends the
+        # program first, the log shows only that error.
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
             self._said = choice.rung, choice.reason
             text = f"'{self.topic}': link is {choice.rung}: {choice.reason}"
@@ -696,7 +699,6 @@ class AdaptedSubscription(Generic[T]):
                 self._node.get_logger().info(text)
 
     def _read(self) -> Any:
-        """Make a reader of messages and return it."""
         self._reader_reliable = self._reads_reliably()
         qos = copy.copy(self._qos)
         if not self._reader_reliable:
@@ -714,8 +716,8 @@ class AdaptedSubscription(Generic[T]):
         """
         Say whether to read messages with reliable QoS.
 
-        Return ``False`` if *qos* is best effort, or if a publisher offers only best effort and
-        *match_reliability* accepts that.
+        Return ``False`` if *qos* is best effort, or if *match_reliability* is set and a publisher
+        offers only best effort.
         """
         if self._qos.reliability == ReliabilityPolicy.BEST_EFFORT:
             return False
@@ -728,11 +730,11 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _accept_direct(self, header: Any) -> bool:
-        """Say whether to take an object of another process: it is new and no messages are read."""
+        """Say whether to take an object of another process; links call this for every frame."""
         if self._by_message:
-            # A change back to direct holds this lock while it looks at the ignored objects and
-            # until it is done. Without the lock, an object that comes in between would be lost, or
-            # would come by message after newer objects.
+            # A change back to direct links holds this lock from its check of the ignored objects
+            # to its end. Without the lock, an object that comes in between would be lost, or would
+            # come by message after newer objects.
             with self._message_lock:
                 if self._by_message:
                     self._changeover.ignored.append(header)
@@ -768,7 +770,7 @@ class AdaptedSubscription(Generic[T]):
             elif not self._changeover.came_directly(key):
                 self._unjudged.append((time.monotonic(), key, message))
                 if len(self._unjudged) > _JUDGED_AT_ONCE:
-                    # Drop the second oldest: the oldest is judged next.
+                    # Keep the oldest, which _judge() checks next, and drop the second oldest.
                     del self._unjudged[1]
                     self.queue.dropped += 1
         if self._is_coroutine and self._wake is not None:
@@ -780,12 +782,12 @@ class AdaptedSubscription(Generic[T]):
         """Convert a message and queue its object; return ``False`` if it can't be converted."""
         self.queue.make_room()
         if self._frame_maker is not None and self._frame_maker.all_in_use():
-            # There is a frame maker only if T is Frame, which type checkers can't know.
+            # Type checkers can't know that T is Frame if there is a frame maker.
             self.queue.drop_oldest(self._frame_maker.made)  # type: ignore[arg-type]
         try:
             item = self._adapter.to_custom(message)
         except Exception as error:
-            # Catch everything: neither the adapter nor the message is our code.
+            # Catch everything: users write adapters, and other programs send messages.
             self._conversion_errors += 1
             self._complain(
                 f"'{self.topic}': a message could not be converted: {error}", 'not taken'
@@ -798,11 +800,7 @@ class AdaptedSubscription(Generic[T]):
         return True
 
     def _go_on(self) -> None:
-        """
-        Wake the executor if objects wait for the callback.
-
-        Do nothing if these objects wait until you may hold more frames.
-        """
+        """Wake the executor if objects wait for the callback, and the window isn't full."""
         if self._wake is not None and len(self.queue) and not self.queue.shut:
             self._wake()
 
@@ -810,8 +808,8 @@ class AdaptedSubscription(Generic[T]):
         """
         Run the callback for each queued object, one after the other on any kind of executor.
 
-        Objects that come meanwhile wait for the next call of this. So a callback that is slower
-        than the camera doesn't block the executor.
+        Objects that come meanwhile wait for the next call of this method. So a callback that is
+        slower than the camera doesn't block the executor.
         """
         with self._drain_lock:
             try:
@@ -829,11 +827,7 @@ class AdaptedSubscription(Generic[T]):
                 self._go_on()
 
     async def _drain_coroutine(self) -> None:
-        """
-        Await a coroutine callback for each queued object, as :meth:`_drain` calls a function.
-
-        Only one call runs at a time; objects that come meanwhile wait for the next.
-        """
+        """Do the same as _drain() for a coroutine function, unless another call still runs."""
         self.queue.fetch()
         if self._draining:
             return
@@ -890,15 +884,11 @@ class AdaptedSubscription(Generic[T]):
 
     @property
     def choice(self) -> Choice:
-        """The links in use, and why."""
+        """The rung in use, and why."""
         return self._choice
 
     def statistics(self) -> SubscriptionStatistics:
-        """
-        Return the counters, the link in use, and why this link is used.
-
-        Any thread may call this; see :class:`SubscriptionStatistics`.
-        """
+        """Return the counters and the link in use, from any thread."""
         windows = self._windows()
         least = min(windows, key=lambda each: (each.granted, each.asked), default=_NO_WINDOW)
         fullest = max(windows, key=lambda each: each.full_s, default=_NO_WINDOW)
@@ -922,11 +912,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def destroy(self) -> None:
-        """
-        Unsubscribe, and release the objects that wait.
-
-        A second call does nothing. The callback may call this, too.
-        """
+        """Unsubscribe, and release the objects that wait. Idempotent; the callback may call it."""
         with self._rung_lock:
             if self._closed:
                 return
@@ -944,12 +930,11 @@ class AdaptedSubscription(Generic[T]):
             self._wake.close()
         with self._message_lock:
             self._unjudged.clear()
-        self.queue.end()  # the queue itself may stay: an idle executor keeps its last callback
+        self.queue.end()  # release now, because an executor's last task may keep the queue alive
         if self._frame_maker is not None:
             self._frame_maker.close()
         with self._drain_lock:
-            # do nothing: taking the lock was enough, because it waited for a callback that ran on
-            # another thread
+            # nothing to do: taking the lock has waited for a callback that ran on another thread
             pass
 
 
