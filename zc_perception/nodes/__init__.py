@@ -18,18 +18,16 @@ The ROS nodes, their parameters, and the programs that run them.
 
 Read in this order:
 
-1. :mod:`~zc_perception.nodes.perception_node`: what all nodes have in common, and the states that
-   a node lives through.
-2. :mod:`~zc_perception.nodes.capture` and :mod:`~zc_perception.nodes.inference`: a camera's node
-   and an accelerator's. Each has its parameters at the top.
+1. :mod:`~zc_perception.nodes.perception_node`: the base class of all nodes, and a node's states.
+2. :mod:`~zc_perception.nodes.capture` and :mod:`~zc_perception.nodes.inference`: the nodes of a
+   camera and of an accelerator. Their parameters are in :mod:`~zc_perception.nodes.declarations`.
 3. :mod:`~zc_perception.nodes.perception`: both nodes with an overlay in one process, for one
-   camera, several, or a pair.
+   camera, several, or a stereo pair.
 4. :mod:`~zc_perception.nodes.main`: the console scripts. Their options are in
    :mod:`~zc_perception.nodes.command_lines`; :mod:`~zc_perception.nodes.process` runs nodes.
 
-``params/`` has everything about parameters, ``launching`` the code that launch files share.
-:data:`STARTUP` says when a program has reached each stage of its start. This file imports almost
-nothing.
+``params/`` handles parameters; ``launching`` has the functions that launch files share. This
+module imports almost nothing, so that :data:`STARTUP` can record the start from its beginning.
 """
 
 from __future__ import annotations
@@ -38,19 +36,19 @@ import time
 
 
 class Startup:
-    """The time at which each stage of the start was first reached, in ns of CLOCK_MONOTONIC."""
+    """Records when each stage of the program's start was first reached."""
 
     def __init__(self) -> None:
         self._reached: dict[str, int] = {}
 
     def reached(self, stage: str) -> None:
-        """Note that a stage was reached now."""
+        """Record the present time for a stage, unless it was reached before."""
         self._reached.setdefault(stage, time.monotonic_ns())
 
     def facts(self) -> dict[str, int]:
-        """Return the stages in the order in which they were reached; empty in other programs."""
+        """Return each stage's time, in ns of CLOCK_MONOTONIC, in the order of the stages."""
         return dict(self._reached)
 
 
 STARTUP = Startup()
-"""The process's."""
+"""The stages of this process; empty in programs that don't run nodes."""

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A camera's own controls (brightness, exposure, ...) as parameters ``controls.NAME``.
-
-The driver says which values each control takes.
-"""
+"""Offers a camera's own controls (brightness, exposure …) as parameters ``controls.NAME``."""
 
 from __future__ import annotations
 
@@ -50,19 +46,18 @@ _AS_PARAMETERS = ('integer', 'integer64', 'boolean', 'menu', 'integer_menu', 'bi
 
 
 class _Telling(threading.local):
-    """Whether this thread is telling ROS a value that the camera already has."""
+    """``on``: this thread sets a parameter to a value that the camera already has."""
 
     on = False
 
 
 class CameraControls:
-    """Declares and sets a parameter for each control, also when the camera comes back."""
+    """Declares a parameter for each control, and sets its value in each camera that is opened."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._camera: Camera | None = None
-        # Held while a control is set. detach() waits for the lock, so that the camera isn't closed
-        # while a control is being set.
+        # Held while a control is set, so that detach() waits before the camera is closed.
         self._using = threading.Lock()
         self._telling = _Telling()
         self._attached_before = False
@@ -79,13 +74,12 @@ class CameraControls:
 
     def attach(self, camera: Camera) -> None:
         """
-        Set the wanted values, then declare a parameter for each control, or update it.
+        Set the wanted values, then declare or update a parameter for each control.
 
-        If the camera lacks a control, or the driver refuses a value, a warning is logged.
+        A warning is logged for a control that the camera lacks, and for a value that it refuses.
 
-        :raises ConfigError: a control doesn't take a wanted value. For a camera that came back
-            this is only a warning.
-        :raises CameraLostError: the camera went away meanwhile.
+        :raises ConfigError: a wanted value isn't allowed; only a warning for a reopened camera.
+        :raises CameraLostError: the camera was lost.
         """
         refused = _set_all(camera, self._wanted)
         there = camera.controls()
@@ -116,7 +110,7 @@ class CameraControls:
             )
 
     def detach(self) -> None:
-        """Note that the camera is being closed: setting a control is refused until it is back."""
+        """Refuse changes of controls from now on: the camera is being closed."""
         with self._using:
             self._camera = None
 
@@ -138,8 +132,7 @@ class CameraControls:
         """
         Set all values or none.
 
-        Each value goes to the driver even if it seems to be in force, because other programs may
-        have changed the control.
+        Values that seem to be in force are set, too: another program may have changed them.
         """
         camera = self._camera
         if camera is None:
@@ -168,12 +161,11 @@ class CameraControls:
             found = now[name].value
             self._in_force[name] = value if found is None else _as_value(now[name], found)
             if self._in_force[name] != value and self._node.executor is not None:
-                # The driver may have rounded the value, and the parameter has to show the value in
-                # force.
+                # The driver may have rounded the value; the parameter must show the real value.
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Set the parameter to the value in force; ROS refuses this for read-only parameters."""
+        """Set the parameter to the value in force; ROS refuses this if it is read-only."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():
@@ -192,7 +184,7 @@ class CameraControls:
         return dict(self._in_force)
 
     def status(self) -> Status:
-        """Return the values in force, and values that the driver refused at the opening."""
+        """Return the values in force, and wanted values that the camera refused when opened."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         return CONTROLS.status(
@@ -205,11 +197,10 @@ class CameraControls:
 
 def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
     """
-    Set values in an order that the driver accepts; return why it refused the remaining ones.
+    Set values in an order that the driver accepts; return the errors of refused ones.
 
-    Whether a value may be set can depend on other values: for example, no exposure time can be set
-    while exposure is automatic. So refused values are tried again as long as at least one more is
-    accepted.
+    A value may depend on others: an exposure time can't be set while exposure is automatic. So
+    refused values are tried again while at least one more is accepted.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}
@@ -244,7 +235,6 @@ def _descriptor(info: ControlInfo) -> ParameterDescriptor:
         additional_constraints=info.allowed(),
     )
     if info.kind in ('integer', 'integer64') and not info.menu:
-        # No step is declared: ROS would refuse a value between two steps, but the driver rounds
-        # such a value.
+        # Declare no step: ROS would refuse values between two steps, which the driver rounds.
         text.integer_range = [IntegerRange(from_value=info.minimum, to_value=info.maximum, step=0)]
     return text

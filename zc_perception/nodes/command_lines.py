@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The options of the programs that run nodes, and what ``--help`` says about them.
-
-This file imports neither ROS nor NumPy, because ``--help`` must not need them.
-"""
+"""Options and ``--help`` of the programs that run nodes; needs neither ROS nor NumPy."""
 
 from __future__ import annotations
 
@@ -140,11 +136,11 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         {'thread_num': 'number of threads'},
     ),
 }
-"""For each program: what it does, examples, and the parameters that ``--help`` names."""
+"""For each program: its purpose, examples, and the parameters that ``--help`` lists."""
 
 
 def options_of(program: str) -> NodeOptionParser:
-    """Return the options of a program."""
+    """Return the parser of a program's options."""
     parser = NodeOptionParser(program, *PROGRAMS[program], _KINDS.get(program, {}))
     if program == 'perception':
         which = parser.main.add_mutually_exclusive_group()
@@ -168,8 +164,7 @@ def options_of(program: str) -> NodeOptionParser:
         )
     if not program.startswith(
         'component_container'
-    # A container has no such option: its components get their parameters in the requests to load
-    # them.
+    # A container has no such option: the requests to load components have their parameters.
     ):
         parser.add_unknown_parameters()
     return parser
@@ -180,7 +175,7 @@ _NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
 
 
 def check_namespace(name: str, where: str) -> None:
-    """Refuse a relative *name* that can't be a namespace."""
+    """Raise ConfigError if a relative *name* can't be a namespace."""
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, with one '/' between two parts"
         raise ConfigError(
@@ -190,7 +185,7 @@ def check_namespace(name: str, where: str) -> None:
 
 
 def check_cameras(names: Sequence[str], where: str) -> None:
-    """Refuse camera names that can't be namespaces, and names that are given twice."""
+    """Raise ConfigError for names that can't be namespaces or are given twice."""
     for name in names:
         check_namespace(name, where)
         if names.count(name) > 1:

@@ -14,14 +14,13 @@
 # limitations under the License.
 
 """
-The nodes as components, which any container can build and spin.
+The nodes as components, which any container can make and spin.
 
-A container builds them with ``rclpy.node.Node``'s own arguments. Each component starts by itself
-as soon as an executor spins it (parameter ``autostart``). Nobody has to connect the components: a
-consumer and the camera of its topic find each other in the process
-(:mod:`~zc_perception.link.bus`), in whichever order they were loaded. If one of them is unloaded,
-the other goes on. If a parameter, file or device can't be used, the constructor raises, and the
-error's text is the answer to the load request.
+A container makes them with ``rclpy.node.Node``'s own arguments. With parameter ``autostart`` a
+component starts when an executor first spins it. Components need not be connected: a consumer and
+the camera of its topic find each other in the process (:mod:`~zc_perception.link.bus`), in any
+order of loading. If one is unloaded, the other goes on. If a parameter, file or device can't be
+used, the constructor raises, and the error's text answers the load request.
 """
 
 from __future__ import annotations
@@ -43,11 +42,10 @@ _SOON_S = 0.001
 
 class SelfStarting(PerceptionNode):
     """
-    A node that starts itself, on its own thread, as soon as an executor spins it.
+    A node that starts itself, on its own thread, when an executor first spins it.
 
-    A parameter that no node of the package has only causes a warning here. The reason: a launch
-    file's global parameters, and a file's section for all nodes (``/**``), reach every component,
-    also components for which they are not meant.
+    A parameter that no node of the package has causes only a warning, because a launch file's
+    global parameters and a file's section for all nodes (``/**``) reach every component.
     """
 
     def __init__(self, **node_options: Any) -> None:
@@ -70,7 +68,7 @@ class SelfStarting(PerceptionNode):
             )
         self._starter: Timer | None = None
         if self.parameters['autostart']:
-            # The timer uses the steady clock, because a simulated clock may stand still.
+            # A timer of the steady clock, because a simulated clock may stand still.
             clock = Clock(clock_type=ClockType.STEADY_TIME)
             self._starter = self.create_timer(
                 _SOON_S,
@@ -100,20 +98,20 @@ class SelfStarting(PerceptionNode):
 
 
 class CaptureNode(SelfStarting, capture.CaptureNode):
-    """The capture node as a component, whose plugin name is ``zc_perception::CaptureNode``."""
+    """The capture node as component ``zc_perception::CaptureNode``."""
 
 
 class InferenceNode(SelfStarting, inference.InferenceNode):
-    """The inference node as a component, whose plugin name is ``zc_perception::InferenceNode``."""
+    """The inference node as component ``zc_perception::InferenceNode``."""
 
 
 class OverlayNode(SelfStarting, overlay.OverlayNode):
-    """The overlay node as a component, whose plugin name is ``zc_perception::OverlayNode``."""
+    """The overlay node as component ``zc_perception::OverlayNode``."""
 
 
 class RecorderNode(SelfStarting, recorder.RecorderNode):
-    """The recorder node as a component, whose plugin name is ``zc_perception::RecorderNode``."""
+    """The recorder node as component ``zc_perception::RecorderNode``."""
 
 
 class GStreamerNode(SelfStarting, gstreamer.GStreamerNode):
-    """The GStreamer node as a component, whose plugin name is ``zc_perception::GStreamerNode``."""
+    """The GStreamer node as component ``zc_perception::GStreamerNode``."""

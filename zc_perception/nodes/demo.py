@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``zc_demo``: its options, and their checks before anything starts.
-
-:mod:`~zc_perception.nodes.demo_run` does the work.
-"""
+"""Options of ``zc_demo`` and their checks; :mod:`~zc_perception.nodes.demo_run` does the work."""
 
 from __future__ import annotations
 
@@ -131,7 +127,7 @@ def option_parser() -> OptionParser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse options that can't work, and fill in options that depend on others."""
+    """Raise ConfigError for options that can't work; set defaults that depend on other options."""
     import math
 
     from zc_perception.errors import ConfigError, nearest, shown

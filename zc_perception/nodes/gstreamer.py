@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``gstreamer_node``: runs a GStreamer pipeline on the camera's frames, publishes its H.264."""
+"""``gstreamer_node``: feeds frames to a GStreamer pipeline and publishes the pipeline's H.264."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ENCODERS = {
     ),
     'openh264enc': 'openh264enc gop-size={gop} bitrate={bit} rate-control=bitrate',
 }
-# A format that both encoders take and every viewer shows.
+# Both encoders accept these formats, and every viewer can show them.
 _ENCODED = 'video/x-raw, format=(string){ NV12, I420 }'
 _TAIL = f'h264parse config-interval=-1 ! appsink name={SINK}'
 _KEY = 1
@@ -74,7 +74,7 @@ GSTREAMER = Part(
     Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', ('try the pipeline with '
                                                             'gst-launch-1.0 and videotestsrc; '
                                                             'the node starts it again by itself'),
-        'what an element said'),
+        'the message of an element'),
     Row(lambda s: s.seen.stuck, WARN, ('{seen.stuck} pipeline(s) did not come to an end and '
                                        'hold frames'),
         'restart the node; see which element waits: GST_DEBUG=3'),
@@ -84,8 +84,8 @@ GSTREAMER = Part(
     Row(lambda s: s.reordered, WARN, ('{reordered} picture(s) came out of order lately: '
                                       'Foxglove shows no B-frames'),
         'set bframes=0 or b-frames=0 at the encoder'),
-    Row(lambda s: s.unknown, WARN, ("{unknown} picture(s) have a time stamp that is no frame's "
-                                    'lately, and are not published'),
+    Row(lambda s: s.unknown, WARN, ('{unknown} picture(s) were not published lately, '
+                                    'because no frame has their time stamp'),
         'leave out elements that change time stamps, such as videorate'),
     Row(lambda s: s.lost, WARN, '{lost} frame(s) could not go into the pipeline lately',
         'see the log of the camera: a device failed to write them'),
@@ -96,11 +96,11 @@ GSTREAMER = Part(
 
 class GStreamerNode(PerceptionNode):
     """
-    Subscribes to ``image_raw`` and hands each frame to a pipeline, without a copy.
+    Passes each frame of ``image_raw`` to a GStreamer pipeline, without a copy.
 
     If the pipeline ends in an appsink called ``zc_sink``, its H.264 is published on
-    ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Then the pipeline gets frames only while these
-    topics have a subscriber.
+    ``image_raw/foxglove`` and ``image_raw/ffmpeg``; the pipeline then gets frames only while one
+    of these topics has a subscriber.
     """
 
     SPECS = NODES['gstreamer']
@@ -126,7 +126,7 @@ class GStreamerNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Check that the pipeline can be made, and ask which formats it takes."""
+        """Make the pipeline, its topics, and a subscription in the formats that it accepts."""
         text = self._text()
         feed = self._feed = FrameFeed(
             text,
@@ -159,7 +159,7 @@ class GStreamerNode(PerceptionNode):
         return not self.parameters['pipeline'].strip()
 
     def _text(self) -> str:
-        """Return parameter ``pipeline``, or the pipeline that parameter ``encoder`` stands for."""
+        """Return parameter ``pipeline``; if it is empty, a pipeline with the chosen encoder."""
         if not self._encodes:
             return str(self.parameters['pipeline'])
         wanted, gst = self.parameters['encoder'], load_gstreamer()
@@ -200,13 +200,13 @@ class GStreamerNode(PerceptionNode):
             self.get_logger().info(f'not installed, so not published: {", ".join(missing)}')
 
     def _listeners(self) -> int:
-        """Count the subscribers, for the feed's thread."""
+        """Count the topics' subscribers; called on the feed's thread."""
         if not self._topics:
             return 1
         return sum(subscription_count(publisher) for publisher, _ in self._topics.values())
 
     def _publish(self, unit: AccessUnit) -> None:
-        """Publish a unit of H.264; the thread that takes it from the pipeline calls this."""
+        """Publish a unit of H.264; called on the thread that takes it from the pipeline."""
         seconds, nanoseconds = divmod(unit.header.stamp_ns, 1_000_000_000)
         stamp = Time(sec=seconds, nanosec=nanoseconds)
         header = HeaderMessage(stamp=stamp, frame_id=unit.header.frame_id)
@@ -260,7 +260,7 @@ class GStreamerNode(PerceptionNode):
             self.destroy_publisher(publisher)
 
     def collect_diagnostics(self) -> list[Status]:
-        """Report the pipeline's state, and the link by which its frames come."""
+        """Return the statuses of lifecycle, pipeline and link of frames."""
         found = [self.lifecycle_status()]
         feed, subscription = self._feed, self._subscription
         if feed is not None and subscription is not None:

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The console scripts that run nodes.
-
-``--help`` works without ROS. A program that a signal ends returns 0.
-"""
+"""Console scripts that run nodes; ``--help`` works without ROS, and a signal ends them with 0."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _start(name: str, run: Callable[[str, argparse.Namespace], int]) -> int:
-    """Read a program's options (:mod:`~zc_perception.nodes.command_lines`) and run it."""
+    """Parse the options of program *name* and pass them to *run*; return the exit code."""
     with ending_quietly():
         STARTUP.reached('interpreter')
         from zc_perception.nodes.command_lines import options_of
@@ -67,7 +63,7 @@ def _perception(program: str, options: argparse.Namespace) -> int:
 
 
 def _record(program: str, options: argparse.Namespace) -> int:
-    """Record until SIGINT, ``max_frames`` or ``max_duration``; return 1 if the disk failed."""
+    """Record until a signal or a limit; return 1 if the disk failed."""
     if options.repair is not None:
         return _repair(options.repair)
     from zc_perception.errors import EXIT_FAILURE
@@ -77,7 +73,7 @@ def _record(program: str, options: argparse.Namespace) -> int:
     nodes: list[RecorderNode] = []
 
     def build(context: object, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-        # The program runs until it gets a signal, so it sends itself SIGINT to end.
+        # run_program() ends only after a signal, so send it SIGINT.
         end = partial(os.kill, os.getpid(), signal.SIGINT)
         nodes.append(RecorderNode(context=context, on_finished=end))
         return nodes
@@ -87,7 +83,7 @@ def _record(program: str, options: argparse.Namespace) -> int:
 
 
 def _repair(folder: str) -> int:
-    """Finish a recording that was left unfinished, without ROS."""
+    """Complete the files that a killed recorder left in *folder*; needs no ROS."""
     from pathlib import Path
 
     from zc_perception.camera.mcap_file import finish_recording

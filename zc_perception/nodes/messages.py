@@ -14,12 +14,10 @@
 # limitations under the License.
 
 """
-Make ``vision_msgs`` messages from detections: as a message object, or directly as its bytes.
+Makes ``vision_msgs`` (version 4) messages of detections, as objects or as serialised bytes.
 
-Most fields of a message never change. :class:`DetectionsCdr` lays out the constant bytes once, and
-writes only six numbers per detection between them, see :mod:`~zc_perception.link.rclpy_compat`.
-
-Source: ``vision_msgs`` 4.
+Most bytes of a message never change. :class:`DetectionsCdr` prepares them once, and adds only six
+numbers per detection; see :mod:`~zc_perception.link.rclpy_compat` for the format.
 """
 
 from __future__ import annotations
@@ -48,23 +46,18 @@ Write = Callable[[Header, Detections], Detection2DArray]
 _ONE = COUNT.pack(1)
 # The orientation's w, which is 1, and the covariance, which is 6 × 6 zeros.
 _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
-# The numbers of a detection, in order: score; position and the orientation's x, y, z (all 0);
-# _UPRIGHT; the box's centre, theta and size. All are doubles, so these bytes begin and end at a
-# multiple of 8.
+# The numbers of a detection, in order: score; position and orientation x, y, z (all 0); _UPRIGHT;
+# the box's centre, theta and size. All are doubles, so they need no padding between them.
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
 # An empty ``Detection2D.id``, with the padding up to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
-# Compiled function that makes the bytes of boxes without angles and tracks. It is not for
-# big-endian machines.
+# Compiled function that makes the bytes of boxes without angles and ids; only for little-endian
+# machines.
 _COMPILED = compiled.upright if compiled is not None and sys.byteorder == 'little' else None
 
 
 class DetectionsWriter:
-    """
-    Fills one message again and again.
-
-    Building the nested Python objects anew would cost more than everything else in publishing.
-    """
+    """Fills one message again and again, because making new nested objects is too slow."""
 
     def __init__(self, num_classes: int) -> None:
         self._ids = [str(index) for index in range(num_classes)]
@@ -80,10 +73,10 @@ class DetectionsWriter:
 
     def write(self, header: Header, detections: Detections) -> Detection2DArray:
         """
-        Return the message, which is valid until the next call.
+        Return the message; it is valid until the next call.
 
-        Its header is the frame's header. A box is a centre, an angle and a size in pixels of the
-        source image; ``class_id`` is a decimal string.
+        It has the frame's header. A box is its centre, angle and size in pixels of the source
+        image; ``class_id`` is a decimal text.
         """
         message = self._message
         stamp_to_message(header, message)
@@ -112,7 +105,7 @@ class DetectionsWriter:
 
 
 def _places(detections: Detections) -> list[Sequence[float]]:
-    """Return the stamp of the frame, in ns."""
+    """Return centre x and y, angle, width and height of each box."""
     if detections.turned is None:
         return [
             ((x0 + x1) / 2, (y0 + y1) / 2, 0.0, x1 - x0, y1 - y0)
@@ -123,40 +116,31 @@ def _places(detections: Detections) -> list[Sequence[float]]:
 
 
 def _texts(detections: Detections) -> list[str]:
-    """Return the ids for ``Detection2D`` as texts; the text is empty for a box without a track."""
+    """Return the boxes' track ids as texts; a box without a track has an empty one."""
     ids = detections.ids
     return [''] * len(detections) if ids is None else [str(i) if i else '' for i in ids.tolist()]
 
 
 class DetectionsCdr:
-    """Makes serialised messages that ``Publisher.publish`` takes as bytes."""
+    """Makes serialised messages, which ``Publisher.publish`` accepts as bytes."""
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
         self._use_frame('')
 
     def _use_frame(self, frame_id: str) -> None:
-        """
-        Lay out the bytes between a header and the numbers.
-
-        They depend on the length of the header's frame id, because it changes the alignment.
-        """
+        """Prepare the constant bytes; the length of *frame_id* changes their alignment."""
         text = cdr_string(frame_id)
-        # A number of 4 bytes follows, so pad to a multiple of 4.
+        # A 4-byte number follows, so pad to a multiple of 4.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
-        # All sizes are multiples of 4, so a result begins either at a multiple of 8 or 4 bytes
-        # after one. The bytes are made for both cases.
+        # A result begins at a multiple of 8 or 4 bytes after one: prepare the bytes for both.
         self._results = tuple(
             [self._result(begin, index) for index in range(self._num_classes)] for begin in (0, 4)
         )
 
     @staticmethod
     def _result(begin: int, index: int) -> bytes:
-        """
-        Return the bytes in front of the score: the number of results (1) and the class id.
-
-        *begin* is the place of these bytes, on which the padding depends.
-        """
+        """Return the bytes before the score: number of results, class id and padding to 8."""
         text = _ONE + cdr_string(str(index))
         return text + bytes(-(begin + len(text)) % 8)
 
@@ -174,12 +158,12 @@ class DetectionsCdr:
             try:
                 parts += self._upright(head, detections)
                 return b''.join(parts)
-            except IndexError:  # a class that the model doesn't know
+            except IndexError:  # a class number that the model doesn't have
                 pass
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
-        # The first detection's header comes 4 bytes after the message's own header. Both have the
-        # same length, so the first result begins 4 bytes after a multiple of 8. An id follows
-        # doubles, so it begins at a multiple of 8.
+        # The first detection's header comes 4 bytes after the message's header of equal length,
+        # so the first result begins 4 bytes after a multiple of 8. An id follows doubles, so it
+        # begins at a multiple of 8.
         lead, begin, number, results = head, 4, _NO_ID, self._results[1]
         ids = None if detections.ids is None else _texts(detections)
         rows = zip(
@@ -204,9 +188,9 @@ class DetectionsCdr:
 
     def _upright(self, head: bytes, detections: Detections) -> list[bytes]:
         """
-        Return the bytes of boxes without angles and tracks. This is the usual case, and quicker.
+        Return the bytes of boxes without angles and ids: the usual case, made faster.
 
-        :raises IndexError: a class number is larger than those of the model.
+        :raises IndexError: the model has no class of this number.
         """
         lead = _NO_ID + bytes(-len(_NO_ID) % 4) + head
         results = self._results[len(lead) % 8 // 4]
@@ -233,14 +217,13 @@ class DetectionsCdr:
 
 def _samples() -> list[tuple[Header, Detections]]:
     """
-    Return headers and detections with which :func:`cdr_is_understood` tests the bytes.
+    Return headers and detections for :func:`cdr_is_understood`.
 
-    They cover all alignments: frame ids, class ids and ids of all lengths modulo 4. Some have no
-    detections, some have detections without ids and angles.
+    They cover all alignments: frame ids, class ids and ids of each length modulo 4. Some samples
+    have no detections, or detections without ids and angles.
     """
     samples = []
-    # No more messages than cover every alignment, because each process runs this test when it
-    # starts.
+    # Not more samples than needed for all alignments: each process runs this test at its start.
     for count, lengths in ((0, 1), (3, 5)):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
             [1, 2.5, 5, 10.25], np.float32
@@ -264,11 +247,11 @@ def _samples() -> list[tuple[Header, Detections]]:
 
 def cdr_is_understood(write: Write) -> bool:
     """
-    Say whether the middleware reads the bytes as exactly the message that *write* makes.
+    Return whether the middleware decodes the bytes to exactly the message that *write* makes.
 
-    With another version of ``vision_msgs`` it does not.
+    With another version of ``vision_msgs`` it would not.
 
-    :param write: makes a message of the same detections; the message is valid until the next call.
+    :param write: makes the message object of the same detections.
     """
     return understood(Detection2DArray, _samples(), DetectionsCdr(105).write, write)
 
@@ -279,7 +262,7 @@ def detections_writer(
     """
     Return the function that makes a frame's message for ``Publisher.publish``.
 
-    The message is serialised bytes if the middleware understands them correctly, else an object
+    The function returns serialised bytes if the middleware decodes them correctly, else an object
     that is valid until the next call.
     """
     fallback = DetectionsWriter(num_classes).write
@@ -287,7 +270,7 @@ def detections_writer(
 
 
 def label_message(classes: Sequence[str], threshold: float) -> LabelInfo:
-    """Return the ``LabelInfo``: class names by id, and the least score that is published."""
+    """Return the ``LabelInfo``: class names by id, and the lowest score that is published."""
     return LabelInfo(
         class_map=[VisionClass(class_id=i, class_name=name) for i, name in enumerate(classes)],
         threshold=threshold,

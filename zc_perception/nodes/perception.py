@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Run capture, inference and overlay in one process, where frames are passed as Python objects."""
+"""Makes capture, inference and overlay in one process, which pass frames as Python objects."""
 
 from __future__ import annotations
 
@@ -38,15 +38,14 @@ Overrides = Mapping[str, Mapping[str, Any]]
 
 class PerceptionGraph:
     """
-    The three nodes of one camera; capture allocates buffers that the accelerator can import.
+    The three nodes of one camera, which agree on buffers that the accelerator can import.
 
-    :param overrides: further start-up parameters by node name (``capture``, ``inference``,
-        ``overlay``), in addition to those of the command line.
-    :param camera: the camera's name, which is the namespace of its nodes; empty for a single
-        camera.
-    :param stereo: the camera's side of a stereo pair. In a pair *camera* is the whole namespace,
-        whatever namespace the command line sets.
-    :raises ZcError: a parameter, file or model can't be used; no node is left behind.
+    :param overrides: start values by node (``capture``, ``inference``, ``overlay``) and parameter,
+        in addition to those of the command line.
+    :param camera: the camera's name, which becomes the namespace; empty for a single camera.
+    :param stereo: the camera's side of a stereo pair; *camera* is then the full namespace, and the
+        command line's namespace is ignored.
+    :raises ZcError: a parameter, file or model can't be used; all nodes are destroyed.
     """
 
     def __init__(
@@ -77,8 +76,7 @@ class PerceptionGraph:
         values = (overrides or {}).get(name, {})
         options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
         if self._stereo is not None:
-            # rcl reads a node's own arguments before the program's, so the node's own arguments
-            # win.
+            # These arguments replace the command line's, because rcl reads them first.
             options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
             options |= {'stereo': self._stereo} if kind is CaptureNode else {}
         node = kind(
@@ -102,7 +100,7 @@ class PerceptionGraph:
 
     @property
     def drained(self) -> bool:
-        """Whether the camera has ended and all its frames were processed."""
+        """Whether the camera has ended and all its frames have been processed."""
         return bool(self.capture.finished and self.inference.idle)
 
 
@@ -110,12 +108,10 @@ def perception_nodes(
     context: rclpy.Context, cameras: Sequence[str], check: Callable[[], None]
 ) -> Sequence[PerceptionNode]:
     """
-    Make the nodes of several cameras in one process, or of a single camera.
+    Make the nodes of each camera, in a namespace of its name; without names, of a single camera.
 
-    Each camera is in the namespace of its name.
-
-    :param check: called before each camera is made; if it raises, the cameras made before are
-        closed.
+    :param check: called before the nodes of each camera are made; if it raises, all nodes so far
+        are destroyed.
     :raises ConfigError: a name can't be a namespace, or is given twice.
     """
     check_cameras(cameras, '--cameras')
@@ -125,11 +121,7 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """
-    Make the nodes of a stereo pair.
-
-    Their namespaces are ``left`` and ``right``, below the program's.
-    """
+    """Make the nodes of a stereo pair; ``left`` and ``right`` are added to the namespace."""
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}
@@ -137,17 +129,13 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
         partial(PerceptionGraph, context, camera=name, stereo=StereoSide(rig, side))
         for side, name in names.items()
     ]
-    # Start the cameras last, directly one after the other, so that cameras without a trigger
-    # capture at nearly the same times.
+    # List the cameras last, so that they start one right after the other: cameras without a
+    # trigger then capture at nearly the same times.
     return sorted(_wired(graphs, check), key=lambda node: not isinstance(node, CaptureNode))
 
 
 def _program_namespace(context: rclpy.Context) -> str:
-    """
-    Return the namespace that the command line gives to all nodes.
-
-    A node is made for a moment to find it.
-    """
+    """Return the command line's namespace for all nodes; a temporary node is made to read it."""
     own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
     node = rclpy.create_node(
         'zc_stereo',

@@ -14,29 +14,26 @@
 # limitations under the License.
 
 """
-Real-time settings: CPUs and priority of a node's hot-path threads, the process's memory.
+Real-time settings: CPUs and priority of a node's hot-path threads, memory of the process.
 
-Memory can be locked, so that it isn't paged out. Objects can be exempted from garbage collection,
-which shortens its longest pauses.
-
-All settings are off by default. If the system refuses a setting, one warning says which right to
-grant, and the node runs without the setting.
+Memory can be locked, so that it isn't paged out. Present objects can be exempted from garbage
+collection, which shortens its longest pauses. All settings are off by default. If the system
+refuses a setting, one warning names the right to grant, and the node runs without the setting.
 
 Hot-path threads are the camera's thread (which also sends frames to other processes), the thread
 that decodes a webcam's JPEGs, the scheduler's thread (which receives frames, decodes results and
 publishes), and the two threads of ``axruntime``. On both copy-free rungs a frame waits for no
-other thread. Three kinds of threads are left out: the executor's, which serves all nodes of the
-process; those of the ``onnx`` accelerator, which compute so long that with a real-time priority
-they would stop everything else; and threads that libraries start (GStreamer, ONNX Runtime, the
-middleware). Note: while a thread with a high priority waits for the interpreter's lock, the thread
-that holds the lock still runs with its own, lower priority.
+other thread. Left out are: the executor's thread, which serves all nodes of the process; threads
+of the ``onnx`` accelerator, which compute so long that with a real-time priority nothing else
+would run; and threads of libraries (GStreamer, ONNX Runtime, the middleware). Note: while a thread
+with a high priority waits for the interpreter's lock, the holder of the lock keeps its own, lower
+priority.
 
-A real-time thread that never sleeps would keep all others from its CPU. The kernel limits
-real-time threads to ``kernel.sched_rt_runtime_us`` of every ``sched_rt_period_us`` (95 %; -1 turns
-the limit off). A process can have its own limit, RLIMIT_RTTIME (LimitRTTIME= of systemd):
-real-time CPU time without a blocking call, after which it gets SIGXCPU, and at the hard limit
-SIGKILL. Sources: sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5),
-systemd.exec(5).
+A real-time thread that never sleeps keeps all others from its CPU. The kernel limits real-time
+threads to ``kernel.sched_rt_runtime_us`` of each ``sched_rt_period_us`` (95 %; -1: no limit). A
+process can have its own limit, RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without
+a blocking call, after which it gets SIGXCPU, and at the hard limit SIGKILL. Sources:
+sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5), systemd.exec(5).
 """
 
 from __future__ import annotations
@@ -68,7 +65,7 @@ _THREADS_OF = {'cpu_affinity', 'realtime_priority'}
 
 
 def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
-    """Return the CPUs that texts such as ``2`` or ``4-7`` name; ConfigError: one isn't allowed."""
+    """Return the CPUs that texts such as ``2`` or ``4-7`` name; ConfigError: one can't be used."""
     allowed = os.sched_getaffinity(0) | _given
     found: set[int] = set()
     for entry in entries:
@@ -88,16 +85,12 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-# The CPUs on which this process was allowed to run at its start.
+# The CPUs on which this process might run at its start.
 _given = frozenset(os.sched_getaffinity(0))
 
 
 class _Process:
-    """
-    The settings of the whole process, and which nodes want them.
-
-    A setting is undone only when no node wants it any more.
-    """
+    """Settings of the whole process; each is undone when the last node that set it ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,21 +98,21 @@ class _Process:
         self._frozen: set[object] = set()
 
     def lock_memory(self, who: object) -> None:
-        """Lock the process's memory, as the node *who* wants; OSError: the system refuses."""
+        """Lock the process's memory for the node *who*; OSError: the system refuses."""
         with self._lock:
             if not self._locked:
                 _libc_call('mlockall', _MCL_CURRENT | _MCL_FUTURE)
             self._locked.add(who)
 
     def freeze(self, who: object) -> None:
-        """Exempt all present objects from garbage collection, as the node *who* wants."""
+        """Exempt all present objects from garbage collection, for the node *who*."""
         with self._lock:
             gc.collect()
             gc.freeze()
             self._frozen.add(who)
 
     def undo(self, who: object) -> None:
-        """Undo the settings that only the node *who* wanted."""
+        """Undo the settings that no other node than *who* has set."""
         with self._lock:
             if who in self._locked:
                 self._locked.discard(who)
@@ -146,9 +139,8 @@ class Realtime:
     """
     The real-time settings of one node.
 
-    :param parameters: the node's parameters.
-    :param threads: returns the node's threads; called each time, because a camera or device that
-        comes back has new threads.
+    :param threads: returns the node's current hot-path threads; a reopened camera or device has
+        new ones.
     """
 
     def __init__(
@@ -165,11 +157,7 @@ class Realtime:
         self._on = False
 
     def configure(self) -> None:
-        """
-        Apply the process's settings.
-
-        Called at the end of configuring, when all lasting objects exist.
-        """
+        """Apply the process's settings; called last in configuring: all lasting objects exist."""
         if self._parameters['lock_memory']:
             self._try(
                 'lock_memory',
@@ -181,12 +169,12 @@ class Realtime:
             _PROCESS.freeze(self)
 
     def activate(self) -> None:
-        """Apply the threads' settings, now that the threads run or are about to run."""
+        """Apply the settings to the threads, which run already or start soon."""
         self._on = True
         self.apply()
 
     def apply(self) -> None:
-        """Apply the settings to all current threads, also those that began after the last call."""
+        """Apply the settings to all current threads, new ones included."""
         for thread in self._threads():
             if thread.native_id is not None and thread.is_alive():
                 self._apply(thread.native_id)
@@ -196,8 +184,8 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # Once settings were changed, default values must be applied, too: a device that is opened
-        # later has new threads, and these inherit the settings of the thread that starts them.
+        # After one change, apply defaults, too: the threads of a device that is opened later
+        # inherit the settings of the thread that starts them.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True
@@ -223,7 +211,7 @@ class Realtime:
         try:
             work()
         except ProcessLookupError:
-            return  # the thread has ended meanwhile
+            return  # the thread has ended
         except OSError as error:
             text = (
                 f"parameter '{knob}': {what}: {error.strerror}; grant the process {grant}, "
@@ -236,19 +224,19 @@ class Realtime:
             self._refused.pop(knob, None)
 
     def changed(self, name: str) -> None:
-        """React to a parameter that has changed."""
+        """Apply a parameter's new value to the threads, if it concerns them."""
         if name in _THREADS_OF and self._on:
             self.apply()
 
     def cleanup(self) -> None:
-        """Undo the process's settings; the threads have ended."""
+        """Undo the process's settings; called after the threads have ended."""
         self._on = False
         self._changed = False
         self._refused.clear()
         _PROCESS.undo(self)
 
     def statuses(self) -> list[Status]:
-        """Return a status about the settings that the system refused; none if it refused none."""
+        """Return a status with the refused settings; empty: none was refused."""
         refused = '; '.join(self._refused.copy().values())
         if not refused:
             return []

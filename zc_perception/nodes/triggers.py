@@ -47,19 +47,18 @@ if TYPE_CHECKING:
 FRAME_WAIT_S = 2.0
 """Seconds that a snapshot waits for a frame."""
 _MOST_WAITING = 4
-# The same depth as the container's: a request that finds no place in the queue is lost, and its
-# caller waits for ever.
+# The same depth as a container's services: if the queue is full, a request is lost, and its caller
+# waits for ever.
 _REQUESTS = QoSProfile(depth=200)
 
 
 def snapshot_folder(named: str) -> Path:
     """
-    Return the absolute folder that parameter ``snapshot_folder`` means.
+    Return the absolute folder for parameter ``snapshot_folder``.
 
-    It is absolute, because answers name it to clients that may run in another folder.
+    Answers name the folder to clients that may run in another folder, so it must be absolute.
 
-    :raises ConfigError: the parameter has an unknown variable or user, which would become part of
-        the folder's name.
+    :raises ConfigError: the parameter has an unknown variable or user, or is no path.
     """
     if not named:
         return Path(os.path.abspath(ros_home() / 'zc_perception' / 'snapshots'))
@@ -74,12 +73,12 @@ def snapshot_folder(named: str) -> Path:
 
 class _Trigger(ABC):
     """
-    A service that handles its calls one after the other on its own thread.
+    A service that handles one call at a time, on its own thread.
 
-    The thread starts at the first call. So neither the executor's thread nor a camera's thread
-    waits for the disk.
+    The thread starts at the first call. Thanks to it, neither the executor nor a camera waits for
+    the disk.
 
-    :param refused: the first words of the answer to a call that was refused or failed.
+    :param refused: how the answer to a refused or failed call begins.
     """
 
     def __init__(self, node: Node, name: str, refused: str) -> None:
@@ -96,7 +95,7 @@ class _Trigger(ABC):
         answer_later(self._service, self._on_request)
 
     def _on_request(self, response: Any, send: ResponseSender) -> None:
-        """Take a request on the executor's thread; the service's thread calls *send* later."""
+        """Queue a request (on the executor's thread); this service's thread calls *send*."""
         with self._lock:
             refusal = 'the node is ending' if self._stop.is_set() else self._refusal()
             if not refusal:
@@ -113,25 +112,25 @@ class _Trigger(ABC):
             response, send, noted = request
             try:
                 response.message, response.success = self._work(noted), True
-            except Exception as error:  # the caller must not wait for ever
+            except Exception as error:  # answer even now: the caller must not wait for ever
                 response.success, response.message = False, f'{self._refused}: {one_line(error)}'
             with contextlib.suppress(Exception):  # the service or the caller may be gone
                 send(response)
 
     def _noted(self) -> Any:
-        """Return the values that a call needs and that may have changed when its turn comes."""
+        """Return values for :meth:`_work` that may have changed when the request's turn comes."""
         return None
 
     @abstractmethod
     def _refusal(self) -> str:
-        """Return why nothing can be written now; empty: a call can be handled."""
+        """Return why nothing can be written now; empty: a request is accepted."""
 
     @abstractmethod
     def _work(self, noted: Any) -> str:
-        """Handle a call; return one line about what was written."""
+        """Handle a request; return one line about the written files."""
 
     def close(self, patience_s: float = 1.0) -> None:
-        """Refuse calls from now on, finish earlier calls, and end the thread. Idempotent."""
+        """Refuse new requests, finish the queued ones, and end the thread. Idempotent."""
         with self._lock:
             self._stop.set()
             thread, self._thread = self._thread, None
@@ -142,9 +141,9 @@ class _Trigger(ABC):
 
 class SnapshotService(_Trigger):
     """
-    Writes the next frame. One copy, counted under ``snapshot``, frees the frame's slot again.
+    Writes the next frame, after one copy (booked as ``snapshot``) that frees the frame's slot.
 
-    :param supervisor: returns the current camera's supervisor, which knows why no frame comes.
+    :param supervisor: returns the current supervisor, whose condition says why no frame comes.
     """
 
     def __init__(
@@ -165,11 +164,7 @@ class SnapshotService(_Trigger):
         super().__init__(node, 'snapshot', 'no snapshot')
 
     def offer(self, frame: Frame) -> None:
-        """
-        If a call waits for a frame, keep this published frame for it.
-
-        The camera's thread calls.
-        """
+        """Keep a published frame if a request waits; called on the camera's thread."""
         if not self._wanted:
             return
         delivery = frame.deliver(self._holder)
@@ -211,12 +206,12 @@ class SnapshotService(_Trigger):
         missing = (
             ''
             if paths[-1].suffix == PICTURE_SUFFIX
-            else '; no picture: that format is not shown by any viewer here'
+            else '; no picture was written, because viewers here show no such format'
         )
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
     def _next_frame(self) -> Frame | None:
-        self._forget()  # drop a frame that came too late for the previous call
+        self._forget()  # a frame may have come after the last request's time limit
         self._wanted = True
         try:
             end = time.monotonic() + FRAME_WAIT_S
@@ -233,17 +228,13 @@ class SnapshotService(_Trigger):
                 self._frames.get_nowait().release()
 
     def close(self, patience_s: float = 1.0) -> None:
-        """End the thread, and release the frame that it has not written, if any."""
+        """End the thread, and release a frame that was not written."""
         super().close(patience_s)
         self._forget()
 
 
 class TriggerService(_Trigger):
-    """
-    Writes the black box's messages that came before the call.
-
-    The black box goes on meanwhile.
-    """
+    """Writes the messages that the black box held when the request came."""
 
     def __init__(self, node: Node, box: BlackBox, folder: Path, floor_bytes: int) -> None:
         self._box = box
@@ -277,6 +268,6 @@ class TriggerService(_Trigger):
         return written
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Finish the calls that have come, and stop offering the service."""
+        """Remove the service, and finish the queued requests."""
         self._node.destroy_service(self._service)
         super().close(patience_s)

@@ -14,25 +14,25 @@
 # limitations under the License.
 
 """
-Parameters: the nodes' declarations, the values of a parameter file, and refused values.
+Parameters: values of files and command lines, their checks, and a running node's parameters.
 
-Why is a parameter refused? A message with "it must be" comes from
-:mod:`~zc_perception.parameters`, and the declaration of that parameter stands at the top of the
-node's own module. All other messages about a file, before a start, come from
-:mod:`~zc_perception.nodes.params.verdict`. Messages about a node's keys at its start, and about
-``ros2 param set``, come from :mod:`~zc_perception.nodes.params.node_parameters`.
+To find the source of a refusal: a message with "it must be" comes from
+:mod:`~zc_perception.parameters`, by a declaration in :mod:`~zc_perception.nodes.declarations`. All
+other messages about a file, before a start, come from :mod:`~zc_perception.nodes.params.verdict`.
+Messages about a node's keys at its start, and about ``ros2 param set``, come from
+:mod:`~zc_perception.nodes.params.node_parameters`.
 
 Read in this order:
 
 1. :mod:`~zc_perception.parameters`: one parameter with its type, range and choices.
-2. :mod:`~zc_perception.nodes.params.yaml_file`: a parameter file as ROS reads it, with the line of
-   each key.
-3. :mod:`~zc_perception.nodes.params.verdict`: would these nodes take this file? Launch files and
-   ``zc_doctor`` ask it before anything starts. It has the package's nodes by name, too.
-4. :mod:`~zc_perception.nodes.params.node_parameters`: the parameters of a node that runs, and
-   their changes.
+2. :mod:`~zc_perception.nodes.params.yaml_file`: reads a parameter file as ROS does, with the line
+   of each key.
+3. :mod:`~zc_perception.nodes.params.verdict`: checks whether nodes would start with a file, for
+   launch files and ``zc_doctor``. It also has the package's nodes by name.
+4. :mod:`~zc_perception.nodes.params.node_parameters`: declares, checks and changes the parameters
+   of a running node.
 
-Besides: :mod:`~zc_perception.nodes.params.ros_arguments` reads command lines,
-:mod:`~zc_perception.nodes.params.qos_overrides` is about ``qos_overrides.*``, and
+:mod:`~zc_perception.nodes.params.ros_arguments` reads command lines,
+:mod:`~zc_perception.nodes.params.qos_overrides` handles ``qos_overrides.*``, and
 :mod:`~zc_perception.nodes.params.schema` writes the JSON schema.
 """

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Declare a node's parameters, set them at the start, and change them later.
+Declare a node's parameters, set them at the start, and check later changes.
 
-Start-up values and later changes go through the same check (:mod:`zc_perception.parameters`), and
-every error message says the value, what is allowed, and what to do.
+Start values and later changes go through the same check (:mod:`zc_perception.parameters`). Every
+error message has the value, the allowed values, and the next step.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ _ROS_TYPES = {
     str: Parameter.Type.STRING,
     list: Parameter.Type.STRING_ARRAY,
 }
-# An empty array has no type in ROS: [] in a file arrives without a value, and the parameter would
-# be declared as bytes.
+# Stands for an empty list of texts: ROS can't tell the type of [], and would declare bytes.
 _NO_STRINGS = ['']
 
 
@@ -59,7 +58,7 @@ def _declared(name: str, value: Any) -> Parameter:
 
 
 def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor:
-    """Describe a parameter for ``ros2 param describe``."""
+    """Return the parameter's description, range and flags for ``ros2 param describe``."""
     when = (
         ''
         if spec.dynamic or spec.fixed or not changeable
@@ -74,8 +73,8 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
     )
     if spec.low is not None and spec.high is not None:
         low, high = spec.low, spec.high
-        # ROS checks every value against the one range that it knows, so this range must include
-        # the value that is allowed besides the real range.
+        # ROS checks each value against this only range, so widen it by the one value that is
+        # allowed outside of the real range.
         if spec.besides is not None:
             text.additional_constraints = spec.allowed()
             low, high = min(low, spec.besides), max(high, spec.besides)
@@ -90,11 +89,11 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
 
 
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
-    """Call rclpy's constructor of *node*; ConfigError: a name or a parameter's type is invalid."""
+    """Call rclpy's constructor of *node*; ConfigError: the name or a parameter is invalid."""
     try:
         Node.__init__(node, name, **node_options)
     except NameValidationException as error:
-        # Leave out the message's last line, which only points at the place.
+        # Drop the message's last line, which only marks the wrong character.
         text = ' '.join(' '.join(str(error).splitlines()[:-1]).split())
         raise ConfigError(
             f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r "
@@ -112,17 +111,16 @@ def begin_node(node: Node, name: str, **node_options: Any) -> None:
 
 class NodeParameters(Mapping[str, Any]):
     """
-    A node's declared parameters and their current values.
+    The values of a node's declared parameters, by name.
 
-    :param on_change: called with name and new value after a run-time change was accepted.
-    :param prefixes: first parts of the names of parameters that the node declares later, when it
-        knows their whole names.
-    :param check: called with name and new value before a run-time change is accepted; raises
-        ConfigError to refuse it.
-    :param changeable: returns why parameters that aren't dynamic can't be set now; empty: they can
-        be set. Without this function they can never be set.
-    :raises ConfigError: start-up values aren't allowed, or keys are mistyped; the message has a
-        sentence for each value and each key.
+    :param on_change: called with name and new value after a change at run time.
+    :param prefixes: prefixes of parameters that the node declares later.
+    :param check: called with name and new value before a change at run time; raises ConfigError
+        to refuse it.
+    :param changeable: returns why static parameters can't be set now; empty: they can. Without
+        this function they can never be set.
+    :raises ConfigError: start values aren't allowed, or keys are mistyped; the message has a
+        sentence for each.
     """
 
     def __init__(
@@ -146,9 +144,9 @@ class NodeParameters(Mapping[str, Any]):
         self._node_name = node.get_name()
         self.endpoints_declared = False
         """
-        Whether all endpoints exist.
+        Whether all publishers and subscriptions exist; set by the owner.
 
-        The owner sets it. From then on a QoS key that no endpoint has declared is a mistake.
+        From then on, a QoS key that none of them has declared is reported as unknown.
         """
         wrong = []
         for spec in self._specs.values():
@@ -164,8 +162,8 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            # This also reports mistyped keys of this node. Other unknown keys may be meant for
-            # another package's node.
+            # Report mistyped keys, too. Other unknown keys may be meant for another package's
+            # node.
             for name in self.unclaimed():
                 if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
                     wrong.append(f"parameter '{name}' is unknown{hint}")
@@ -176,7 +174,7 @@ class NodeParameters(Mapping[str, Any]):
         """
         Return the parameters with converted values, and the errors.
 
-        Values are converted because ROS takes no int for a double.
+        The values must be converted, because ROS accepts no int for a double.
         """
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
@@ -192,7 +190,7 @@ class NodeParameters(Mapping[str, Any]):
         return converted, [*reasons, *unknown]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
-        """Return each accepted parameter's name and converted value, and the others' errors."""
+        """Return names and converted values of the accepted parameters, and the errors."""
         accepted, reasons = [], []
         for parameter in parameters:
             spec = self._specs.get(parameter.name)
@@ -202,7 +200,7 @@ class NodeParameters(Mapping[str, Any]):
                 accepted.append((spec.name, self._new_value(spec, parameter)))
             except ConfigError as error:
                 reasons.append(str(error))
-            # an exception that leaves this callback would end the process's executor
+            # An exception out of this callback would end the process's executor.
             except Exception as error:
                 reasons.append(
                     f"parameter '{spec.name}' can't be checked: {one_line(error)}; please "
@@ -259,11 +257,11 @@ class NodeParameters(Mapping[str, Any]):
         return len(self._values)
 
     def given(self) -> list[str]:
-        """Return the names of declared parameters whose value was set at the start."""
+        """Return the declared parameters that got a value at the start."""
         return [name for name in self._overrides if name in self._specs]
 
     def unclaimed(self) -> list[str]:
-        """Return the keys that were set at the start and that aren't parameters of this node."""
+        """Return the keys set at the start that are no parameters of this node."""
         foreign, judged = self._foreign_prefixes, self.qos_overrides()
         return [
             name
@@ -275,7 +273,7 @@ class NodeParameters(Mapping[str, Any]):
         ]
 
     def qos_overrides(self) -> list[str]:
-        """Return the names of the QoS parameters that the endpoints have declared."""
+        """Return the QoS parameters that publishers and subscriptions have declared."""
         return [
             parameter.name
             for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()
@@ -285,9 +283,9 @@ class NodeParameters(Mapping[str, Any]):
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
 
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
-        """Return a sentence that the node lacks this key, with the nearest known key."""
+        """Return a sentence about an unknown key: its node, the most similar key, or all keys."""
         others = [*others, *self.qos_overrides()]
-        # Prefer a parameter of this node to a more similar one of another node.
+        # A similar parameter of this node goes before a more similar one of another node.
         hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)
         if hint:
             return f"parameter '{name}' is unknown{hint}"

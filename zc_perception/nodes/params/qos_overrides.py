@@ -51,11 +51,11 @@ _KEY = re.compile(rf'{re.escape(PREFIX)}(/.+)\.(publisher|subscription)\.([a-z_]
 @dataclass(frozen=True)
 class Endpoint:
     """
-    A publisher or subscription whose QoS can be overridden.
+    A publisher or subscription whose QoS parameters may override.
 
     :param topic: the topic's name relative to the node's namespace.
     :param direction: ``publisher`` or ``subscription``.
-    :param adapted: whether the endpoint passes type-adapted frames, which not every QoS allows.
+    :param adapted: whether it passes type-adapted frames, which not every QoS allows.
     """
 
     topic: str
@@ -68,12 +68,12 @@ class Endpoint:
 
 
 def _check_policy(name: str, value: Any) -> None:
-    """Check the value of one policy; ConfigError: the policy can't have this value."""
+    """Raise ConfigError if a QoS policy can't have this value."""
     policy = name.rpartition('.')[2]
     if policy == 'depth':
         good = type(value) is int and 0 <= value <= _DEEPEST
     else:
-        # UNKNOWN is a member of rclpy's enums, but the middleware refuses it.
+        # rclpy's enums have a member UNKNOWN, but the middleware refuses it.
         good = (
             isinstance(value, str)
             and value.upper() in _ENUMS[policy].__members__
@@ -97,7 +97,7 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
 def qos_problems(
     endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield why endpoints can't be made with these parameters, if no topic is remapped."""
+    """Yield errors of publishers and subscriptions with these values, if no topic is remapped."""
     for endpoint in endpoints:
         try:
             qos = overridden(endpoint, namespace, values)
@@ -119,7 +119,7 @@ def qos_problems(
 
 
 def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
-    """Say whether a parameter sets the QoS of one of *endpoints*, in whichever namespace."""
+    """Return whether a parameter sets the QoS of one of *endpoints*, in any namespace."""
     found = _KEY.fullmatch(name)
     return found is not None and any(
         f'{found[1]}.{found[2]}'.endswith(f'/{endpoint.topic}.{endpoint.direction}')
@@ -129,17 +129,17 @@ def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
 
 
 def override_names(endpoints: Iterable[Endpoint], namespace: str) -> list[str]:
-    """Return the names of a node's possible qos_overrides parameters, if no topic is remapped."""
+    """Return a node's possible QoS parameters, if no topic is remapped."""
     return [endpoint.prefix(namespace) + policy for endpoint in endpoints for policy in _USUAL]
 
 
 def publisher_qos(node: Node, topic: str, qos: QoSProfile) -> QoSProfile:
-    """Return *qos* with the user's overrides for a publisher of *topic*."""
+    """Return *qos*, changed by the QoS parameters for a publisher of *topic*."""
     return _overridden(node, Publisher, topic, qos)
 
 
 def subscription_qos(node: Node, topic: str, qos: QoSProfile) -> QoSProfile:
-    """Return *qos* with the user's overrides for a subscription of *topic*."""
+    """Return *qos*, changed by the QoS parameters for a subscription of *topic*."""
     return _overridden(node, Subscription, topic, qos)
 
 

@@ -14,14 +14,13 @@
 # limitations under the License.
 
 """
-Read from the command line which parameters it sets for which nodes; find mistakes.
+Find mistakes in a command line: which parameters it sets for which nodes.
 
-A node sees only its parameters' names and values; only the command line shows for which node each
-was meant. A key that none of our nodes has is refused if the command line sets it for one of our
-nodes by the node's name, or by ``-p`` without a node's name (a bare ``-p``). In a section for
-nodes of any name the key may be meant for another package, so it only causes a warning. A bare
-``-p`` from a launch file also causes only a warning, because ``SetParameter`` passes it to the
-programs of all packages.
+A node gets only names and values; only the command line shows for which node each was meant. A
+key that none of our nodes has is refused if it was set for one of our nodes by name, or by a bare
+``-p`` (one without a node's name). In a section for nodes of any name, the key may be another
+package's, so it causes a warning. So does a bare ``-p`` from a launch file, because
+``SetParameter`` passes it to the programs of all packages.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
-    """Turn rclpy's error about a command line into a ConfigError in plain words."""
+    """Return a ConfigError that explains rclpy's error about a command line in plain words."""
     for flag, path in itertools.pairwise(arguments):
-        # Look only into regular files: a pipe is empty after rcl has read it.
+        # Look only into regular files: rcl has emptied a pipe by reading it.
         if flag == '--params-file' and (os.path.isfile(path) or not os.path.exists(path)):
             try:
                 read_parameter_yaml(path)
@@ -78,7 +77,7 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
 
 
 class MeantFor(Enum):
-    """How a command line says for which nodes it sets a key."""
+    """For which nodes a command line sets a key."""
 
     ANY_NODE = 'any node, by a section such as /**'
     THIS_PROCESS = 'all nodes of the process, by a bare -p'
@@ -87,13 +86,12 @@ class MeantFor(Enum):
 
 class CommandLine:
     """
-    A command line's parameters.
+    The parameters of a command line.
 
-    The parameter files that it names are read once, when they are first needed. rcl has parsed
-    them before, so they are valid.
+    Its parameter files are read once, at the first use; rcl has already found them valid.
 
-    :param words: the command line, ROS arguments included.
-    :param tolerant: whether an unknown parameter of a bare ``-p`` is only a warning.
+    :param words: the command line with its ROS arguments.
+    :param tolerant: whether an unknown parameter of a bare ``-p`` causes only a warning.
     """
 
     def __init__(self, words: Sequence[str] = (), *, tolerant: bool = False) -> None:
@@ -111,7 +109,7 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """Return the keys that a node gets, and for which nodes each was meant."""
+        """Return the keys that a node gets, and for which nodes each was set."""
         of_any: set[str] = set()
         bare: set[str] = set()
         named: set[str] = set()
@@ -132,7 +130,7 @@ class CommandLine:
         )
 
     def place(self, node: str, key: str) -> str:
-        """Return file, section and line of a node's key; empty: a ``-p`` argument sets the key."""
+        """Return file, section and line that set a node's key; empty: an argument ``-p`` does."""
         if any(text.partition(':=')[0].rpartition(':')[2] == key for _, text in self._arguments):
             return ''
         for file in reversed(self._files):
@@ -143,7 +141,7 @@ class CommandLine:
         return ''
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Refuse parameters that are clearly meant for one of *nodes* but don't reach it."""
+        """Refuse parameters that were clearly meant for one of *nodes* but don't reach it."""
         for flag, text in self._arguments:
             if prefix := _NODE_PREFIX.match(text):
                 _check_argument(prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
@@ -157,7 +155,7 @@ class CommandLine:
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
-    """Refuse an argument ``-p NODE:KEY:=VALUE`` if it means one of *nodes* but misnames it."""
+    """Refuse ``-p NODE:KEY:=VALUE`` if NODE is one of *nodes*, but misspelt."""
     own = last_name('/' + name)
     if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
         return
@@ -178,12 +176,12 @@ _LINES: weakref.WeakKeyDictionary[Context, CommandLine] = weakref.WeakKeyDiction
 
 
 def remember_command_line(context: Context, line: CommandLine) -> None:
-    """Remember the command line with which *context* was initialised."""
+    """Store the command line with which *context* was initialised."""
     _LINES[context] = line
 
 
 def command_line(context: Context) -> CommandLine:
-    """Return the command line of a context; an empty one if it wasn't remembered."""
+    """Return the stored command line of a context; an empty one if there is none."""
     return _LINES.get(context) or CommandLine()
 
 
@@ -191,15 +189,14 @@ def check_start(
     nodes: Sequence[PerceptionNode], line: CommandLine, *, component: bool = False
 ) -> None:
     """
-    Refuse keys that the command line means for one of *nodes* and that none of them has.
+    Refuse or report start keys that no node has, so that a mistyped key doesn't go unnoticed.
 
-    A mistyped key must not go unnoticed. Keys that may be meant for other packages' nodes cause a
-    warning, see the top of this file. A key that only another of our nodes has is ignored, unless
-    the command line sets it for this node by this node's name.
+    Keys that may be meant for other packages' nodes cause a warning, see the module's text. A key
+    that another of our nodes has is ignored, unless it was set for this node by name.
 
     :param nodes: all nodes of this process.
-    :param component: whether the only node is a component that a container loads. It isn't known
-        then where a key comes from and for which node it was meant.
+    :param component: whether the only node is a component of a container; the origin of its keys
+        is then unknown.
     :raises ConfigError: a key is unknown; the message names the file or the node, each wrong
         section or key, and the right one.
     """

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Make the JSON schema of parameter files, by which editors complete and check YAML files.
+Make the JSON schema of parameter files, with which editors complete and check them.
 
-The schema is made from the nodes' own declarations. ``python -m zc_perception.nodes.params.schema
-config/perception.schema.json`` writes it again; a test compares the file. A parameter file names
-the schema in its first line: ``# yaml-language-server: $schema=perception.schema.json``.
+The nodes' declarations give the schema. ``python -m zc_perception.nodes.params.schema
+config/perception.schema.json`` writes it; a test compares the file. A parameter file names the
+schema in its first line: ``# yaml-language-server: $schema=perception.schema.json``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ _EVERY_NODE = {
     spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description}
     for spec in EVERY_NODE_SPECS
 }
-# Parameters that nodes declare later, when they know their names. In a file they are nested, or
-# have dots in their names.
+# Parameters that nodes declare later. In a file, their names are nested or have dots.
 OPEN_ENDED = {
     'qos_overrides': (
         'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.'
@@ -102,7 +101,7 @@ def _section(parameters: str) -> dict[str, Any]:
 
 
 def file_schema() -> dict[str, Any]:
-    """Return the schema of a whole file, which also allows nodes of other packages."""
+    """Return the schema of a whole file; sections for other packages' nodes are allowed."""
     definitions: dict[str, Any] = {}
     everywhere: dict[str, Any] = {}
     for name, node in node_kinds().items():
@@ -155,7 +154,7 @@ def text() -> str:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Write the schema to the file that the arguments name."""
+    """Write the schema to the file given as argument."""
     parser = argparse.ArgumentParser(
         prog='schema', description='Writes the JSON schema of parameter files.'
     )
