@@ -16,10 +16,9 @@
 """
 Metis cards through Axelera's Voyager runtime.
 
-The vendor's Python package is used if it can be imported, otherwise the C library.
-
-Read ``accelerator`` first, then ``worker`` (the threads of one core). Below them are ``tensors``
-(their memory, and how a frame becomes a tensor) and ``runtime`` (what both interfaces have in
-common). ``binding`` is the Python interface; ``runtime`` (objects) and ``library`` (functions) are
-the C interface.
+Axelera's Python package is used if it can be imported, otherwise the C library. Read
+``accelerator`` first, then ``worker`` (the threads of one core). ``tensors`` has the tensors'
+memory and converts frames into tensors. ``runtime`` has the base classes of both interfaces, and
+the objects of the C interface. ``binding`` is the Python interface, ``library`` has the C
+functions.
 """

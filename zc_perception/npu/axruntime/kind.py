@@ -14,16 +14,15 @@
 # limitations under the License.
 
 """
-Declare accelerator axruntime, and what Voyager's compiler says about a model's input.
+Declare accelerator axruntime, and read what Voyager's compiler writes about a model's input.
 
 The compiler writes ``model.json``, which the runtime loads, and ``manifest.json`` beside that
-file. ``model.json`` gives the input's shape in memory; only ``manifest.json`` tells which part of
-the shape is padding. Everything else is asked of the runtime once it has loaded the model. Source:
-files of SDK 1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's
-own reader of them.
+file. ``model.json`` has the input's shape in memory; only ``manifest.json`` has its padding. The
+runtime gives all other values after it has loaded the model. Source: files of SDK 1.3 to 1.6
+(``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's code that reads them.
 
-The accelerator's own module is imported only when it is opened, because every node imports this
-module when it starts.
+Every node imports this module when it starts; therefore only :meth:`AxRuntime.open` imports the
+accelerator's own module.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class CompiledInput:
 
     :param shape: the shape in memory, NHWC, with padding.
     :param inner_shape: the shape without padding; ``None`` if it is unknown.
-    :param preprocess_graph: an ONNX file that has to run on the host before the NPU; empty for
-        none.
+    :param preprocess_graph: an ONNX file to run on the host before the NPU; empty: none.
     """
 
     shape: tuple[int, ...]
@@ -90,7 +88,7 @@ def _wrong(path: Path, key: str, value: object, allowed: str) -> ConfigError:
 
 
 def _numbers(value: object, low: int) -> tuple[int, ...]:
-    """Return a list of whole numbers from *low* on; empty: it is no such list."""
+    """Return *value* as a tuple if it is a list of whole numbers >= *low*, else an empty tuple."""
     return (
         tuple(value)
         if isinstance(value, list) and all(type(n) is int and n >= low for n in value)
@@ -102,7 +100,7 @@ def _find_manifest(path: Path) -> Path | None:
     """
     Return ``manifest.json`` beside *path*, or else from the folder above.
 
-    A file in the folder above counts only if it names *path*'s folder (``lib_export/model.json``).
+    The file in the folder above must name *path*, as in ``lib_export/model.json``.
     """
     beside, above = path.with_name('manifest.json'), path.parent.parent / 'manifest.json'
     if beside.is_file():
@@ -145,13 +143,12 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
 
 def read_compiled_input(path: Path) -> CompiledInput | None:
     """
-    Return what is known about a compiled model's input before it is loaded.
+    Read a compiled model's input from its files, without loading the model.
 
     :param path: ``model.json``.
-    :returns: ``None`` if only the runtime can read the file: its name isn't that of a JSON file,
-        or its version is newer than those known here.
-    :raises ConfigError: the file is wrong; the message names the file, the key and what the value
-        must be.
+    :returns: ``None`` if only the runtime can read the file: it isn't JSON, or its version is
+        newer than :data:`_KNOWN_VERSION`.
+    :raises ConfigError: the file is wrong; the message names the key and the values allowed.
     """
     if path.suffix != '.json':
         return None
@@ -190,13 +187,13 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
 
 
 class VoyagerRules(EngineRules):
-    """Engine ``axruntime``: a compiled model, whose file describes the input's memory layout."""
+    """Rules for manifests of engine ``axruntime``, whose compiled file gives the input's size."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
         """
-        Return the input's size, see :class:`EngineRules`.
+        Return the input's size, see :meth:`EngineRules.input_size`.
 
-        If the file is missing, the size is unknown, and nothing uses it.
+        Without the file the size is unknown: (0, 0). Nothing uses it then.
         """
         super().input_size(given, file, place)
         compiled = None if file is None else read_compiled_input(file)
@@ -206,8 +203,8 @@ class VoyagerRules(EngineRules):
         if compiled.preprocess_graph and 'range' not in given:
             raise ConfigError(
                 f"{file}: graph '{compiled.preprocess_graph}' has to run before the model, and "
-                'nothing here runs that graph; compile the model without it, or say by '
-                f"'{place.at('range').key}' of {place.path.name} what it does to the values"
+                'nothing here runs that graph; compile the model without it, or give in '
+                f"'{place.at('range').key}' of {place.path.name} the range that it scales to"
             )
         height, width = (inner or compiled.shape)[1:3]
         for name, size in (('width', width), ('height', height)):
@@ -234,23 +231,23 @@ AXRUNTIME = VoyagerRules(
 
 OUTPUT_DMABUF = ('auto', 'true', 'false')
 LATE_CALLS = 2
-"""With double buffering, a frame's result comes with the call this many calls later."""
+"""With double buffering, a frame's result is returned this many calls later."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
 _JOBS = 2
-# Two frames wait inside the runtime, and one more is converted or runs. With fewer jobs in flight,
-# no later call would be made that brings the results of the frames inside.
+# Two frames wait inside the runtime, and a third is converted or runs. With fewer jobs in flight,
+# no later call would return the results of the frames inside.
 _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 
 def jobs(values: Mapping[str, Any]) -> int:
-    """Return how many jobs the accelerator accepts before the first has completed."""
+    """Return the number of jobs that the accelerator accepts before the first has completed."""
     each = _JOBS_DOUBLE_BUFFERED if values['double_buffer'] else _JOBS
     cores: int = values['aipu_cores']
     return max(1, cores) * each
 
 
 class AxRuntime(Accelerator):
-    """See :class:`~zc_perception.npu.axruntime.accelerator.AxRuntimeAccelerator`."""
+    """Declare accelerator axruntime; module ``axruntime.accelerator`` implements it."""
 
     ENGINES = (AXRUNTIME,)
     PARAMETERS = (
@@ -290,17 +287,17 @@ class AxRuntime(Accelerator):
         *CARD_CHECKS,
         Check(
             'metis.attach',
-            'whether a shipped driver can attach a buffer of ours',
+            "whether Axelera's driver can attach a dma-buf of a heap",
             'zc_perception.npu.axruntime.checks:metis_attach',
         ),
         Check(
             'voyager.runtime',
-            'which interface, where, which release; the driver and programs it needs',
+            "the runtime's interface, path and release; the driver and programs it needs",
             'zc_perception.npu.axruntime.checks:voyager_runtime',
         ),
         Check(
             'voyager.toolchain',
-            'before release 1.8: the compiler that loads a model',
+            'before release 1.8: the compiler that the runtime needs to load a model',
             'zc_perception.npu.axruntime.checks:voyager_toolchain',
         ),
     )

@@ -14,30 +14,29 @@
 # limitations under the License.
 
 """
-Sessions of the Voyager runtime: what both interfaces share, and the C interface.
+Sessions of the Voyager runtime: base classes of both interfaces, and the C interface.
 
-The other interface is the vendor's Python binding (``binding``).
+The other interface is Axelera's Python package (``binding``).
 
-A session owns the runtime's context and the device that was chosen. For each core that a model
-runs on, the session opens one connection. Each connection has at most one instance, which is the
-model on that core. One thread runs an instance, and no other thread uses its connection, because
-users reported that cards hang when threads share a connection. A connection has one sub-device
-(core), because models take one frame per run: on a connection of four cores, three would have no
-work.
+A session owns the runtime's context and the chosen device. For each core that a model runs on, the
+session opens one connection, which has at most one instance: the model on that core. Only one
+thread uses an instance and its connection, because users reported that cards hang when threads
+share a connection. A connection has one sub-device (core), because models take one frame per run:
+on a connection of four cores, three would have no work.
 
-The threads of several cores may set up and release objects. They take the session's lock for this,
-so that only one thread at a time uses the context.
+The threads of all cores set up and release objects under the session's lock, so that only one
+thread at a time uses the context.
 
 In the C interface the context owns all objects made from it. But an instance must be destroyed
 before its model and its connection, and a device stays reserved for this process while a
 connection exists. So :class:`Session` destroys the objects in that order. Source: Voyager SDK,
-*API Reference* of ``axruntime.h``. Where sources disagree:
+*API Reference* of ``axruntime.h``. The sources disagree on two points:
 
-* Properties: the reference separates them by newlines in one string, examples by semicolons. Here
-  each property is set by a call of its own.
-* The array of ``axr_list_devices`` is an array of structs in the SDK's own code, and of pointers
-  in the reference's example. Really it is one of structs. The struct's length differs between
-  releases, so the distance between entries is measured (:func:`device_stride`).
+* Properties: the reference separates them by newlines in one string, examples by semicolons. This
+  module sets each property by a call of its own.
+* ``axr_list_devices`` returns an array of structs in the SDK's code, but of pointers in the
+  reference's example. In fact they are structs. Their length differs between releases, so
+  :func:`device_stride` measures it.
 """
 
 from __future__ import annotations
@@ -72,19 +71,18 @@ from zc_perception.npu.manifest import TensorSpec
 from zc_perception.npu.metis_card import card_at, driver_version, INDEX, place_of
 
 TOOLS = {'lspci': 'pciutils', 'lsmod': 'kmod'}
-"""Programs that the runtime calls to look for cards, and the packages that they are in."""
+"""The programs that the runtime calls to find cards, each with the package to install."""
 _LAST = (1 << 32, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Device:
     """
-    A card's chip, as the runtime names it.
+    A card's chip, as the runtime lists it.
 
-    The name is ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
-
-    :param info: the runtime's own description of the device, which it needs to connect: an address
-        in C, an object in Python.
+    :param name: ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
+    :param info: the runtime's description of the device, needed to connect: an address in C, an
+        object in Python.
     """
 
     name: str
@@ -97,7 +95,7 @@ class Device:
 
 @dataclass(frozen=True)
 class InstanceOptions:
-    """How to run a model on one connection (one core). The names are the runtime's own."""
+    """The options of a model on one connection (one core), named as in the runtime."""
 
     input_dmabuf: bool = False
     output_dmabuf: bool = False
@@ -106,7 +104,7 @@ class InstanceOptions:
     num_sub_devices: int = 1
 
     def numbers(self) -> dict[str, int]:
-        """Return the options with 0 and 1 for booleans, as both interfaces want them."""
+        """Return the options with 0 and 1 for booleans, as both interfaces need them."""
         return {name: int(value) for name, value in vars(self).items()}
 
     def __str__(self) -> str:
@@ -115,12 +113,12 @@ class InstanceOptions:
 
 class Connection:
     """
-    One core of the card, reserved for this process, and the model on it while one is loaded.
+    One core of the card, reserved for this process, and the model on that core.
 
     One thread runs the model. Loading and releasing the model takes the session's lock.
 
-    :param model: the interface's own object.
-    :param handle: the interface's own object for the connection.
+    :param model: the interface's object for the model.
+    :param handle: the interface's object for the connection.
     """
 
     def __init__(self, session: Session, model: Any, handle: Any) -> None:
@@ -132,7 +130,7 @@ class Connection:
         Put the model on the device; release an earlier instance first.
 
         :raises ConfigError: the runtime refuses the options.
-        :raises AcceleratorError: the device can't take the model.
+        :raises AcceleratorError: the device can't load the model.
         """
         with self._session.lock:
             self.close_instance()
@@ -140,9 +138,9 @@ class Connection:
 
     def run(self, inputs: Any, outputs: Any) -> None:
         """
-        Run one frame; block until the device has taken it and given a result.
+        Run the model on one tensor; block until the runtime returns.
 
-        The arguments are what the session's ``pack`` made.
+        The arguments were made by the session's ``pack``.
 
         :raises DeviceLostError: the connection to the device is gone.
         :raises AcceleratorError: the run failed.
@@ -169,13 +167,11 @@ class Connection:
 @dataclass
 class OpenedModel:
     """
-    A compiled model, and the connections that it will run on, one for each core.
+    A compiled model, and its connections, one for each core.
 
-    :param handle: the interface's own object.
-    :param inputs: the input tensors, with their padding in memory.
-    :param outputs: the output tensors, likewise.
-    :param properties: what the compiler says about the model, for diagnostics. The keys may
-        change.
+    :param handle: the interface's object for the model.
+    :param inputs: the input tensors, with their padding in memory; *outputs* likewise.
+    :param properties: the compiler's notes about the model, for diagnostics; the keys may change.
     """
 
     handle: Any
@@ -189,16 +185,17 @@ class Session(ABC):
     """
     A context of the runtime and one device, through one of the two interfaces.
 
-    It owns the runtime's context and the model that is open. A derived class makes the context,
-    calls this constructor, and implements each step for its interface.
+    It owns the runtime's context and the open model. A derived class makes the context, calls this
+    constructor, and implements each step for its interface.
 
-    :ivar runtime: the Python package or the C library that is used.
+    :param wanted: the device, see :func:`choose_device`.
+    :ivar runtime: the name of the Python package, or the path of the C library.
     :ivar api_version: the version that the package or library reports, for diagnostics.
-    :ivar release: the runtime's release, such as ``1.8.0``; empty where it is unknown.
+    :ivar release: the runtime's release, such as ``1.8.0``; empty: unknown.
     :ivar devices: the devices that the runtime lists.
-    :ivar device: the chosen device, see :func:`choose_device`.
+    :ivar device: the chosen device.
     :ivar lock: held while an object is set up or released.
-    :raises AcceleratorError: no device, or not that one.
+    :raises AcceleratorError: there is no device, or not the wanted one.
     """
 
     interface: ClassVar[str]
@@ -230,15 +227,15 @@ class Session(ABC):
 
     @abstractmethod
     def _connect(self) -> Any:
-        """Reserve one sub-device."""
+        """Reserve one sub-device (core) of the device; return the connection."""
 
     @abstractmethod
     def load_instance(self, connection: Any, model: Any, options: InstanceOptions) -> Any:
-        """See :meth:`Connection.load_instance`."""
+        """Put the model on the connection's core, see :meth:`Connection.load_instance`."""
 
     @abstractmethod
     def run(self, instance: Any, inputs: Any, outputs: Any) -> None:
-        """See :meth:`Connection.run`."""
+        """Run an instance once, see :meth:`Connection.run`."""
 
     @abstractmethod
     def free(self, handle: Any) -> None:
@@ -250,7 +247,7 @@ class Session(ABC):
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
         """
-        Close the model before, load a compiled model, and connect to *cores* cores.
+        Load a compiled model and connect to *cores* cores; close an open model first.
 
         :raises ConfigError: the file isn't a compiled model, or its tensors can't be used.
         :raises AcceleratorError: the device is in use or doesn't answer.
@@ -273,19 +270,19 @@ class Session(ABC):
             return model
 
     def close_model(self) -> None:
-        """Close the open model, if there is one, after its instances and connections."""
+        """Close the instances and connections of the open model, then the model itself."""
         with self.lock:
             model, self._model = self._model, None
             if model is not None:
                 for connection in model.connections:
                     connection.close()
-                # Drop the references now: the Python package's objects end with their last
-                # reference, and must end before the context.
+                # Drop the reference now: the Python package destroys an object with its last
+                # reference, and must do so before the context is closed.
                 handle, model.handle = model.handle, None
                 self.free(handle)
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts for diagnostics."""
+        """Return the values about runtime and device that diagnostics show."""
         return {
             'interface': self.interface,
             'runtime': self.runtime,
@@ -302,14 +299,14 @@ class Session(ABC):
         self._close_context()
 
     def _connect_failure(self, refusal: Exception, code: Result) -> Exception:
-        """Return *refusal*, or advice if other programs have reserved the device's cores."""
+        """Return *refusal*, with advice added if another process uses the device."""
         if code is not Result.DEVICE_IN_USE:
             return refusal
         others = [other.name for other in self.devices if other is not self.device]
         return AcceleratorError(
             (
-                f"{refusal}: 'fuser -v /dev/metis*' says who has it; stop that one, or leave it "
-                'fewer cores (aipu_cores)'
+                f"{refusal}: 'fuser -v /dev/metis*' shows the process that uses it; stop that "
+                'process, or give it fewer cores (aipu_cores)'
             )
             + (f', or use another device: {", ".join(others)}' if others else '')
         )
@@ -317,12 +314,12 @@ class Session(ABC):
 
 def choose_device(devices: Sequence[Device], wanted: str) -> Device:
     """
-    Return the device that a parameter means.
+    Return the device that parameter ``accelerator_device`` names.
 
-    :param wanted: a name as ``axdevice`` lists them, with dashes or colons; or what the
-        accelerator ``axl`` takes: the card's device node, its PCI address, an index in the order
-        of these; empty: the first device that the runtime lists.
-    :raises AcceleratorError: there is no such device; the message lists those that there are.
+    :param wanted: a name as ``axdevice`` lists it, with dashes or colons; or as for accelerator
+        ``axl``: the card's device node, its PCI address, or an index in the order of PCI
+        addresses; empty: the first device that the runtime lists.
+    :raises AcceleratorError: there is no such device; the message lists the devices.
     """
     if not wanted:
         return devices[0]
@@ -347,7 +344,7 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
 
 
 def no_device(text: str, release: str) -> AcceleratorError:
-    """Return the exception to raise if the runtime lists no card."""
+    """Return the exception for a runtime that lists no card, with advice."""
     lines = mismatches(release, driver_version())
     lines += [
         (
@@ -385,8 +382,8 @@ def device_stride(first: int, count: int) -> int:
     Return the distance in bytes between the entries of the library's device list.
 
     Later releases have appended members to the struct. Each entry begins with a device's name. So
-    a search for the second name, beginning behind the shortest struct, finds the distance and
-    never reads behind the list.
+    this function searches for the second name, from the end of the shortest struct on. The search
+    ends at that name, before the end of the list.
 
     :param first: the address of the first entry.
     :raises AcceleratorError: no second name was found.
@@ -404,13 +401,13 @@ def device_stride(first: int, count: int) -> int:
 
 class RuntimeSession(Session):
     """
-    The library's context, and the device that was chosen.
+    A session of the C interface.
 
     Handles are addresses of the library's objects; each object is destroyed exactly once.
 
     :param library: the library's path; empty: search for it.
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
-    :raises AcceleratorError: the library, any device or the wanted device is missing.
+    :raises AcceleratorError: there is no library, no device, or not the wanted device.
     """
 
     interface = 'c'
@@ -427,7 +424,7 @@ class RuntimeSession(Session):
         self._context: int | None = self._call.axr_create_context()
         if not self._context:
             raise AcceleratorError(
-                'libaxruntime could not create a context; see what axdevice says'
+                'libaxruntime could not create a context; check the output of axdevice'
             )
         super().__init__(device)
 
@@ -518,7 +515,7 @@ class RuntimeSession(Session):
     def run(
         self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]
     ) -> None:
-        """Run one frame, see :class:`Session`. Other Python threads run meanwhile."""
+        """Run an instance once, see :meth:`Connection.run`; release Python's GIL meanwhile."""
         code = self._call.axr_run_model_instance(
             instance, inputs, len(inputs), outputs, len(outputs)
         )

@@ -14,16 +14,16 @@
 # limitations under the License.
 
 """
-The runtime's tensors, their memory, and how a camera's frame becomes one.
+The runtime's tensors, their memory, and the conversion of frames into tensors.
 
-:func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says about an input or
-output; :class:`InputSlot` and :class:`OutputSlot` are the memory for one frame. The runtime wants
-offset 0 in a tensor's buffer, so each tensor has a buffer of its own: a dma-buf if there is a
-dma-heap, otherwise host memory.
+:func:`runtime_tensor` describes an input or output of the runtime. :class:`InputSlot` and
+:class:`OutputSlot` are the memory for one frame. The runtime requires offset 0 in a tensor's
+buffer, so each tensor has a buffer of its own: a dma-buf if there is a dma-heap, otherwise host
+memory.
 
 :class:`FrameToTensor` makes the single pass over the pixels that compiled models need. The CPU
-reads the frame's own buffer. If the frame is an NvBufSurface of a Jetson, whose memory the CPU
-reads slowly, the VIC scales and converts it first, and the CPU only quantises the VIC's picture.
+reads the frame's own buffer. But the CPU reads a Jetson's NvBufSurface slowly. So the VIC scales
+and converts such a frame first, and the CPU only quantises the VIC's picture.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
 """
@@ -62,8 +62,7 @@ _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
 """
-A function that turns the tensors' memory into the arguments of a run. Each interface of the
-runtime has such a function.
+A function that turns tensors' memory into a run's arguments; each interface has its own.
 """
 
 
@@ -78,7 +77,7 @@ def runtime_tensor(
     """
     Return the :class:`TensorSpec` of an input or output, from the runtime's values.
 
-    :param shape: the shape, padding included.
+    :param shape: the shape in memory, with padding.
     :raises ConfigError: the padding doesn't fit the shape.
     """
     if len(padding) != len(shape):
@@ -97,11 +96,9 @@ def named_outputs(
     tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
     """
-    Return the runtime's outputs, named and scaled as the manifest's outputs say, if any.
+    Return the runtime's outputs with names, scales and layouts of the manifest's outputs, if any.
 
-    The manifest must list the same outputs in the same order.
-
-    :raises ConfigError: the manifest's outputs differ in number, shape or element type.
+    :raises ConfigError: the manifest's outputs differ in number, order, shape or element type.
     """
     if not named:
         return tuple(tensors)
@@ -129,10 +126,9 @@ def named_outputs(
 
 def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec:
     """
-    Return how frames are converted into *tensor*.
+    Return the parameters of the conversion of frames into *tensor*.
 
-    The runtime decides sizes, padding and quantisation; the manifest decides colours and
-    letterbox.
+    Size, padding and quantisation come from the runtime, colours and letterbox from the manifest.
 
     :raises ConfigError: the tensor isn't one int8 NHWC picture, or its size differs from the
         manifest's.
@@ -144,8 +140,8 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
         )
     if model.grey or model.mean or model.std:
         raise ConfigError(
-            "the manifest's input has mean, std or grey, which compiled models don't take; say "
-            'by input.range what 0 and 255 stand for'
+            "the manifest's input has mean, std or grey, which compiled models don't take; give "
+            'the real values of samples 0 and 255 in input.range instead'
         )
     batch, height, width, channels = tensor.shape
     if batch != 1 or tensor.padded_shape[0] != 1:
@@ -194,15 +190,11 @@ class TensorBuffer:
 
     @property
     def place(self) -> int | NDArray[Any]:
-        """
-        Return the buffer in the form that the Python package takes.
-
-        This is the dma-buf's descriptor, or an array in host memory.
-        """
+        """Return the Python package's argument: a dma-buf's descriptor, or an array."""
         return self.values if self._buffer is None else self._buffer.fileno()
 
     def argument(self) -> Argument:
-        """Return the buffer in the form that the C library takes."""
+        """Return the C library's argument for this buffer."""
         if self._buffer is not None:
             return Argument(ptr=None, fd=self._buffer.fileno(), offset=0, size=self._size)
         return Argument(ptr=self.values.ctypes.data, fd=-1, offset=0, size=self._size)
@@ -212,7 +204,7 @@ class TensorBuffer:
         """
         Give access to the whole tensor, with padding, between DMA_BUF_IOCTL_SYNC start and end.
 
-        :raises AcceleratorError: a device doesn't finish its access to the buffer.
+        :raises AcceleratorError: a device does not end its access to the buffer.
         """
         if self._buffer is None:
             yield self.values
@@ -227,7 +219,7 @@ class TensorBuffer:
         """
         Begin the CPU's reading: DMA_BUF_IOCTL_SYNC start.
 
-        :raises AcceleratorError: a device doesn't finish its access to the buffer.
+        :raises AcceleratorError: a device does not end its access to the buffer.
         """
         if self._buffer is not None:
             self._buffer.begin_cpu_access(CpuAccess.READ)
@@ -238,7 +230,7 @@ class TensorBuffer:
             self._buffer.end_cpu_access(CpuAccess.READ)
 
     def close(self) -> None:
-        """Release the memory. If somebody keeps a view of it, it is released with that view."""
+        """Release the memory; while a view is in use, its memory stays until the view is gone."""
         del self.values
         with contextlib.suppress(BufferError):
             if self._buffer is not None:
@@ -248,23 +240,23 @@ class TensorBuffer:
 
 
 def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
-    """Return a run's arguments in the form that the C library takes. See :data:`Pack`."""
+    """Return a run's arguments for the C library, see :data:`Pack`."""
     return (Argument * len(buffers))(*(buffer.argument() for buffer in buffers))
 
 
 def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
-    """Return a run's arguments in the form that the Python package takes. See :data:`Pack`."""
+    """Return a run's arguments for the Python package, see :data:`Pack`."""
     return [buffer.place for buffer in buffers]
 
 
 class InputSlot:
-    """The memory of one frame's tensor. ``prepared`` names the writer of its constant parts."""
+    """The input tensor's memory; ``prepared`` is the converter that wrote its constant bytes."""
 
     def __init__(self, tensor: TensorSpec, heap: Heap | None, pack: Pack) -> None:
         self.buffer = TensorBuffer(tensor, heap)
         self.arguments: Any = pack((self.buffer,))
         self.prepared: object = None
-        # The number of calls that may still read this slot, plus the threads that fill it.
+        # The number of calls that may still read this slot.
         self.users = 0
 
     def close(self) -> None:
@@ -274,7 +266,7 @@ class InputSlot:
 
 
 class OutputSlot:
-    """The memory of one frame's results, and its views for heads, which are made once."""
+    """The memory of one frame's results; ``raw`` has the views for heads, made only once."""
 
     def __init__(self, tensors: Sequence[TensorSpec], heap: Heap | None, pack: Pack) -> None:
         self.arguments: Any = None
@@ -313,11 +305,13 @@ class OutputSlot:
 
 class FrameToTensor:
     """
-    Fill input slots, and count one ``tensor`` pass per frame. One thread uses an object.
+    Convert frames into the tensors of input slots; one thread uses an object.
 
-    :param vic: the VIC that scales frames in NvBufSurface memory; ``None`` if there is none.
-    :param vic_lock: held while the VIC is used, because it serves one thread at a time and each
-        core has a writer.
+    The ledger counts one pass ``tensor`` per frame.
+
+    :param vic: the VIC that scales frames in NvBufSurface memory; ``None`` without one.
+    :param vic_lock: held while the VIC is used: all cores' converters share the VIC, and only one
+        thread at a time may use it.
     """
 
     def __init__(
@@ -349,14 +343,13 @@ class FrameToTensor:
 
     def write(self, frame: Frame, slot: InputSlot) -> None:
         """
-        Fill *slot*.
+        Convert *frame* into the tensor of *slot*.
 
-        Each byte that depends on the frame is written once per frame. Constant bytes are written
-        only once per slot and geometry.
+        Constant bytes, such as borders, are written only once per slot and geometry.
 
         :raises FormatError: the frame's format or colorimetry has no conversion, or the CPU would
             have to read a frame that isn't LINEAR.
-        :raises AcceleratorError: a device doesn't finish its access to a buffer, or the frame's
+        :raises AcceleratorError: a device does not end its access to a buffer, or the frame's
             fence failed.
         """
         data = frame.data
@@ -400,7 +393,7 @@ class FrameToTensor:
         """
         Write the tensor from a picture that the VIC scales; return whether that worked.
 
-        After the VIC has refused once, it isn't asked again.
+        After the VIC has failed once, it isn't used any more.
         """
         data = frame.data
         fence = data.acquire_fence
@@ -423,7 +416,7 @@ class FrameToTensor:
                 )
         except ZcError as error:
             self._vic = None
-            self.vic_refusal = f'the VIC does not scale the frames, the CPU does: {error}'
+            self.vic_refusal = f'the VIC does not scale the frames, so the CPU does: {error}'
             self._close_picture()
             return False
         with self._picture.reading() as planes:

@@ -16,19 +16,17 @@
 """
 A model on the device, and the two threads that keep it busy.
 
-One thread writes tensors and one runs them, so the next frame is converted while one computes.
-Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`: an instance with the memory of
-its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` tracks which frame's
-result a call returns. A frame in work is a
-:class:`~zc_perception.npu.engine_thread.WorkedJob`, shared by the worker and the frame's owner.
+One thread converts frames into tensors and the other runs the model, so the next frame is
+converted while one computes. Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`:
+an instance with the memory of its tensors, put on the device by :func:`load_best`.
+:class:`RuntimeCalls` tracks which frame's result a call returns.
 
 With double buffering, call n returns the result of call n - 2; the outputs of the first two calls
-have no meaning. Source: Voyager SDK, *Double Buffering for Performance*; the same in
+are meaningless. Sources: Voyager SDK, *Double Buffering for Performance*;
 ``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
 
-Trial runs before the first frame find out which tensors can be dma-bufs. Sources disagree about
-dma-bufs for outputs (the SDK's documentation recommends them, some users got errors), so they are
-tried, and not used if the trial fails.
+Trial runs before the first frame find out which tensors can be dma-bufs. The SDK's documentation
+recommends dma-bufs for outputs, but some users got errors; so they are used only if a trial works.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ class Call:
     """
     A call of the runtime whose result hasn't come yet.
 
-    ``job`` is ``None`` for a call made only to get the results of earlier calls.
+    ``job`` is ``None`` if the call was made only to get results of earlier calls.
     """
 
     job: AxRuntimeJob | None
@@ -78,16 +76,13 @@ class Call:
 
 class RuntimeCalls:
     """
-    The calls made on one instance, in order.
+    The calls made on one instance, in order; the run thread uses this object.
 
-    Each call returns the result of the call made *late* calls before.
+    The device may read a call's input until the call's result comes. So each input slot counts its
+    calls in ``users``, and is filled again only when no call uses it.
 
-    A device may read a call's input until its result comes. So each input slot counts its calls in
-    ``users``, and is filled again only when no call uses it.
-
-    :param run: the function that makes a call:
-        :meth:`~zc_perception.npu.axruntime.runtime.Connection.run`.
-    :param late: after how many further calls a result comes; 0 or
+    :param run: makes a call: :meth:`~zc_perception.npu.axruntime.runtime.Connection.run`.
+    :param late: each call returns the result of the call made *late* calls before; 0 or
         :data:`~zc_perception.npu.axruntime.kind.LATE_CALLS`.
     """
 
@@ -99,7 +94,7 @@ class RuntimeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether further calls are needed to get a result that an owner waits for."""
+        """Whether a job that was not given up waits for further calls."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
     @property
@@ -107,7 +102,7 @@ class RuntimeCalls:
         """
         Whether any job, even one that was given up, waits for further calls.
 
-        Such a job takes a place on the device until these calls are made.
+        Such a job takes a place on the device until the calls are made.
         """
         return any(call.job is not None for call in self._waiting)
 
@@ -115,9 +110,8 @@ class RuntimeCalls:
         """
         Make one call.
 
-        :returns: the call whose result is in *outputs* now; its input may be filled again.
-            ``None``: *outputs* has no result yet.
-        :raises AcceleratorError: the call failed; it is not kept among the waiting calls.
+        :returns: the earlier call whose result is in *outputs* now; ``None``: *outputs* has none.
+        :raises AcceleratorError: the call failed; it does not count as a waiting call.
         """
         self._run(slot.arguments, outputs.arguments)
         slot.users += 1
@@ -133,13 +127,13 @@ class RuntimeCalls:
         return call
 
     def clear(self) -> list[Call]:
-        """Forget the waiting calls: their instance is gone, or its results can't be assigned."""
+        """Forget and return the waiting calls, whose results won't come or can't be assigned."""
         self.last_input = None
         return [self._leave() for _ in range(len(self._waiting))]
 
 
 def why_no_heap(name: str, error: AllocationError) -> str:
-    """Return why a dma-heap can't be used: its device node, and what is missing."""
+    """Return a message why heap *name* can't be used, with advice."""
     node = f'/dev/{name}'
     match error.__cause__:
         case FileNotFoundError():
@@ -153,7 +147,7 @@ def why_no_heap(name: str, error: AllocationError) -> str:
                 f'and give a container the node (--device {node})'
             )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
-        # leave the error's own advice out, which names the camera's parameter
+        # leave out the error's own advice, because it names the camera's parameter
         case OSError() as refusal:
             return f"{node} can't be used: {refusal.strerror}"
     return f"{node} can't be used: {error}"
@@ -162,11 +156,10 @@ def why_no_heap(name: str, error: AllocationError) -> str:
 @dataclass(frozen=True)
 class LoadPlan:
     """
-    Which model to load on one connection, and how.
+    The model to load on one connection, and the options.
 
     :param pack: the session's function that packs a run's arguments.
-    :param heap: the heap for tensors in dma-bufs; ``None``: there is no heap, and ``no_heap`` says
-        why.
+    :param heap: the heap for tensors in dma-bufs; ``None``: none, for the reason in ``no_heap``.
     :param output_dmabuf: ``auto``, ``true`` or ``false``.
     :param jobs: the highest number of jobs in flight.
     """
@@ -183,12 +176,12 @@ class LoadPlan:
 
     @property
     def late(self) -> int:
-        """After how many further calls a result comes."""
+        """The number of further calls after which a result comes."""
         return LATE_CALLS if self.options.double_buffer else 0
 
     def attempts(self) -> list[tuple[bool, bool]]:
         """
-        Return the attempts, best first: for each, whether input and output are dma-bufs.
+        Return the loads to try, best first: (whether inputs are dma-bufs, whether outputs are).
 
         :raises ConfigError: dma-bufs are required, but there is no heap.
         """
@@ -208,9 +201,7 @@ class LoadPlan:
 
 class LoadedModel:
     """
-    An instance on the device, with the memory of its tensors.
-
-    There is an input and an output slot for each job that may be open.
+    An instance on the device, with an input and an output slot for each job that may be open.
 
     :raises ZcError: the model can't be loaded or run with these kinds of memory.
     """
@@ -238,14 +229,14 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """Run the model once on an empty tensor, so that memory that doesn't work fails now."""
+        """Run the model once on an empty tensor, so that unusable memory fails before a frame."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
         """
-        Replace the instance by a new one, after a failed call left its state unknown.
+        Replace the instance by a new one, because a failed call left its state unknown.
 
-        :raises ZcError: the device doesn't take the model.
+        :raises ZcError: the device can't load the model.
         """
         self._plan.connection.load_instance(self.options)
 
@@ -261,10 +252,10 @@ class LoadedModel:
 
 def load_best(plan: LoadPlan) -> LoadedModel:
     """
-    Return the model, loaded by the plan's first attempt that works, and notices to log.
+    Load the model with the best kinds of memory that work; its ``notices`` list failed attempts.
 
     :raises ConfigError: the runtime refuses the model or an option.
-    :raises AcceleratorError: the device can't take it.
+    :raises AcceleratorError: the device can't load the model.
     """
     notices = []
     if plan.heap is None:
@@ -306,21 +297,18 @@ def load_best(plan: LoadPlan) -> LoadedModel:
 
 class AxRuntimeWorker:
     """
-    Own a model on one core, and run jobs there until :meth:`stop`.
-
-    The worker also owns the object that converts frames into tensors. Each core in use has one
-    worker.
+    Run jobs on one core of the card until :meth:`stop`; each core in use has a worker.
 
     The convert thread writes each frame into a tensor. The run thread makes every call of the
     runtime, from loading the model to destroying it. If a call never returns, the run thread is
     left behind with all memory that the runtime might still write to. If the call returns later,
-    the thread releases all of it.
+    the thread releases that memory.
 
-    :param load: a function that puts the model on the device; called on the run thread.
-    :param flush_after_s: seconds: if no frame comes for this time and results are still inside the
+    :param load: puts the model on the device; called on the run thread.
+    :param writer: converts frames into tensors; the worker owns it.
+    :param flush_after_s: if no frame comes for this time in seconds while results are inside the
         runtime, the last input is run again until these results have come.
-    :param give_back: a function that the run thread calls when it ends, after it has released the
-        model.
+    :param give_back: called by the run thread when it ends, after it has released the model.
     """
 
     def __init__(
@@ -333,7 +321,7 @@ class AxRuntimeWorker:
     ) -> None:
         self._load = load
         self.writer = writer
-        #: The number of jobs that were submitted and aren't over.
+        #: The number of submitted jobs that aren't over.
         self.open_jobs = 0
         self._flush_after_s = flush_after_s
         self._give_back = give_back
@@ -366,16 +354,16 @@ class AxRuntimeWorker:
 
     @property
     def model(self) -> LoadedModel:
-        """The model that the worker has loaded."""
+        """The model; only after :meth:`start` has returned."""
         assert self._model is not None
         return self._model
 
     def start(self, timeout_s: float) -> None:
         """
-        Load the model.
+        Start both threads and load the model.
 
         :raises ConfigError: the runtime refuses the model.
-        :raises AcceleratorError: the device can't take it.
+        :raises AcceleratorError: the device can't load the model.
         :raises DeviceLostError: the runtime doesn't answer within *timeout_s*.
         """
         self._run_thread.start()
@@ -400,11 +388,9 @@ class AxRuntimeWorker:
 
     def _job_is_over(self, slot: OutputSlot | None) -> None:
         """
-        Free the output slot of a job that is over, if it had one.
+        Free the output slot of a job that is over, if it had one. Any thread calls this.
 
-        Any thread calls it.
-
-        If the model is already gone, the slot's memory is released here.
+        If the model was already closed, release the slot's memory.
         """
         with self._lock:
             self.open_jobs -= 1
@@ -416,7 +402,7 @@ class AxRuntimeWorker:
             slot.close()
 
     def silent_s(self) -> float:
-        """Return for how many seconds the runtime's current call has lasted; 0 between calls."""
+        """Return the seconds that the runtime's current call has lasted; 0 between calls."""
         began = self._call_began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
@@ -440,7 +426,7 @@ class AxRuntimeWorker:
             if thread.ident:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._run_thread.is_alive():
-            # Wake a job that waits for a slot, because no slot will become free any more.
+            # The run thread hangs, so no slot becomes free: wake the convert thread if it waits.
             self._free_inputs.put(None)
 
     def _convert(self) -> None:
@@ -465,7 +451,7 @@ class AxRuntimeWorker:
             try:
                 self.writer.write(frame, slot)
             except Exception as failure:
-                # Only the text: the traceback would keep views of the frame's pixels alive.
+                # Keep only the text: the traceback would keep views of the frame's pixels alive.
                 error = AcceleratorError(
                     f'the frame could not become a tensor: {type(failure).__name__}: {failure}'
                 )
@@ -558,10 +544,10 @@ class AxRuntimeWorker:
         error: AcceleratorError,
     ) -> None:
         """
-        Load the instance anew after a call failed.
+        Fail the jobs in the runtime after a failed call and, if results come late, reload.
 
-        Nobody knows whether the failed call entered the runtime's own queue. So the results that
-        are still inside the old instance could be assigned to the wrong frames.
+        It is unknown whether the failed call entered the runtime's queue. So results that are
+        still inside the old instance could be assigned to the wrong frames.
         """
         self._failures += 1
         text = str(error)
@@ -587,8 +573,8 @@ class AxRuntimeWorker:
         self._fail([*pending, Call(job, slot)], reason)
 
     def _fail(self, calls: list[Call], error: AcceleratorError) -> None:
-        # A call without a job uses the input slot of an earlier job, so several calls may have one
-        # slot. Free each slot once.
+        # A call without a job uses the input slot of an earlier job, so several calls may share a
+        # slot. Free each slot only once.
         for slot in {id(call.slot): call.slot for call in calls}.values():
             self._free(slot)
         for call in calls:
