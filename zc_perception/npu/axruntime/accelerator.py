@@ -16,19 +16,18 @@
 """
 The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
 
-Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this accelerator is
-not free of copies: the CPU reads each frame once, and writes its tensor once, directly into the
+Compiled models take a letterboxed, quantised, padded int8 tensor and not NV12. So this accelerator
+is not free of copies: the CPU reads each frame once, and writes its tensor once, directly into the
 dma-buf that the runtime imports. The ledger books this pass as ``tensor``. The driver that Axelera
-ships today is enough.
+ships is enough.
 
-The vendor's Python package ``axelera.runtime`` is preferred. The C library is used instead if the
-package can't be imported or if a parameter gives the library's path. Diagnostics say which of the
-two is used (``interface``), and why the package is not used (``python_binding``).
+Axelera's Python package ``axelera.runtime`` is preferred. The C library is used if the package
+can't be imported, or if parameter ``axruntime_library`` names the library. Diagnostics show which
+of both is used (``interface``), and why the package is not used (``python_binding``).
 
-Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What that
-reference only implies is explained in the modules that this module combines: ``runtime``,
-``binding``, ``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker`` (its
-threads, which frame's result a call of the runtime returns, whether dma-bufs are used).
+Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. The modules
+``runtime``, ``binding``, ``library``, ``tensors`` and ``worker`` explain what the reference leaves
+open.
 """
 
 from __future__ import annotations
@@ -70,10 +69,10 @@ from zc_perception.npu.manifest import check_head, ModelManifest
 from zc_perception.npu.metis_card import driver_version
 
 TENSOR_HEAP = 'dma_heap/system'
-# At the first load the runtime also loads firmware, and before release 1.8 it compiles a part of
-# the model.
+# Long, because at the first load the runtime also loads firmware, and before release 1.8 it
+# compiles a part of the model.
 _LOAD_TIMEOUT_S = 120.0
-# How long loading another model waits until the previous model is unloaded; close() waits less.
+# The longest time that load() waits until the previous model is unloaded; close() waits less.
 _UNLOAD_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
 # If a call has already lasted this long when close() begins, it is not likely to return, so
@@ -90,16 +89,16 @@ class AxRuntimeAccelerator(AxRuntime):
     each core. :meth:`submit` only queues a job, at the worker of the core with the fewest jobs.
     The worker's two threads convert the frame, run the model and signal the job's fence.
 
-    If the runtime doesn't answer for twice the timeout, the device counts as lost. With double
-    buffering, transfers overlap with computing, which gives 10 to 40 % more frames per second
-    according to the SDK's documentation. Results then come two frames late. If no further frame
+    If the runtime doesn't return from a call for twice the timeout, the device counts as lost.
+    With double buffering, transfers overlap with computing: 10 to 40 % more frames per second,
+    according to the SDK's documentation. But results come two frames late. If no further frame
     comes, the last two results are fetched after *flush_after_s* seconds.
 
     :param ledger: counts the CPU's pass over each frame's pixels.
-    :param tensor_heap: the heap that tensors are allocated from; ``None``:
-        ``/dev/dma_heap/system`` if that works, else host memory.
-    :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's, if it has
-        one.
+    :param tensor_heap: the heap for tensors; ``None``: ``/dev/dma_heap/system`` if that works,
+        else host memory.
+    :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's VIC, if it
+        has one.
     :raises AcceleratorError: there is no runtime, or no such device.
     """
 
@@ -119,8 +118,8 @@ class AxRuntimeAccelerator(AxRuntime):
         self._flush_after_s = flush_after_s
         self._why_no_binding = ''
         self._session = self._open_session()
-        # One worker for each core of the card that runs the model, and workers that were told to
-        # end but still run.
+        # One worker for each core that runs the model; after a failed load, workers that are
+        # ending.
         self._workers: list[AxRuntimeWorker] = []
         self._loaded = False
         # The thread that runs an .axm model; then there are no workers.
@@ -129,8 +128,8 @@ class AxRuntimeAccelerator(AxRuntime):
         self._notices: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._vic_lock = threading.Lock()
-        # Counts this object until it is closed, and each worker that hasn't ended: the last of
-        # them gives the session, the heap and the VIC back.
+        # The number of workers that haven't ended, plus 1 until close(). At 0, the session, the
+        # heap and the VIC are closed.
         self._holders = 1
         self._running_workers = 0
         self._closed = False
@@ -151,7 +150,7 @@ class AxRuntimeAccelerator(AxRuntime):
             raise
 
     def _open_session(self) -> Session:
-        """Open a session by the Python package, or by the C library if that can't be used."""
+        """Open a session by the Python package or, if that can't be used, by the C library."""
         library, device = self._values['axruntime_library'], self._values['accelerator_device']
         if library:
             self._why_no_binding = 'axruntime_library names the C library'
@@ -187,21 +186,16 @@ class AxRuntimeAccelerator(AxRuntime):
         return jobs(self._values)
 
     def constraints(self) -> BufferConstraints:
-        """
-        Return the constraints, see :class:`Accelerator`.
-
-        If a VIC reads the frames, the constraints don't ask for memory that the CPU can read well.
-        """
         return CONSTRAINTS
 
     def load(self, manifest: ModelManifest) -> None:
         """
-        Load a model, see :class:`Accelerator`.
+        Load a model onto each core in use, see :meth:`Accelerator.load`.
 
-        :raises ConfigError: the model can't run here: not compiled for the runtime, its sizes
-            differ from the manifest's, or the runtime refuses its options.
-        :raises AcceleratorError: the device is in use, or can't take the model.
-        :raises DeviceLostError: the runtime doesn't answer.
+        :raises ConfigError: the model isn't compiled for the runtime, its sizes differ from the
+            manifest's, or the runtime refuses its options.
+        :raises AcceleratorError: the device is in use, or can't load the model.
+        :raises DeviceLostError: the runtime doesn't return from a call.
         """
         if self._closed:
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
@@ -309,8 +303,7 @@ class AxRuntimeAccelerator(AxRuntime):
         try:
             worker.start(_LOAD_TIMEOUT_S)
         except BaseException:
-            # If the worker's second thread never started, it can't report the worker's end, so
-            # this is done here.
+            # If the worker's run thread never started, it can't report the worker's end.
             if worker.threads[1].ident is None:
                 self._workers.remove(worker)
                 self._worker_has_ended()
@@ -322,16 +315,16 @@ class AxRuntimeAccelerator(AxRuntime):
 
     @property
     def _silent_s(self) -> float:
-        """Return the seconds since the runtime's longest-running call began; 0: no call runs."""
+        """The seconds since the runtime's longest-running call began; 0: no call runs."""
         axm = 0.0 if self._axm is None else self._axm.silent_s()
         return max(axm, *(worker.silent_s() for worker in self._workers), 0.0)
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """
-        Return the threads that frames wait for, see :class:`Accelerator`.
+        Return the threads that frames wait for, see :meth:`Accelerator.hot_threads`.
 
-        For each core one thread writes tensors and one waits for the runtime. The runtime's own
-        threads are not known.
+        For each core one thread writes tensors, and one calls the runtime. The runtime's own
+        threads are unknown.
         """
         if self._axm is not None:
             return self._axm.threads
@@ -360,7 +353,7 @@ class AxRuntimeAccelerator(AxRuntime):
         if sum(open_jobs) >= self._max_jobs:
             raise AcceleratorError(
                 f'{sum(open_jobs)} jobs are open, accelerator axruntime takes '
-                f'{self._max_jobs}; those given up count until they end'
+                f'{self._max_jobs}; jobs that were given up count until they end'
             )
         return workers[open_jobs.index(min(open_jobs))].submit(frame)
 
@@ -396,9 +389,9 @@ class AxRuntimeAccelerator(AxRuntime):
 
     def _worker_has_ended(self) -> None:
         """
-        Note that a worker has ended; close the model if it was the last.
+        Note that a worker has ended; after the last one, close the model.
 
-        The worker's run thread calls this.
+        The worker's run thread calls this, or :meth:`load` if that thread never started.
         """
         with self._lock:
             self._running_workers -= 1
@@ -407,8 +400,8 @@ class AxRuntimeAccelerator(AxRuntime):
             if last:
                 self._session.close_model()
         finally:
-            # Count the holder down only after that call: the runtime may hang in it, and a thread
-            # that sees no holders left would call the runtime too.
+            # Decrement _holders only after close_model(): the runtime may hang there, and the
+            # thread that finds no holders left calls the runtime as well.
             with self._lock:
                 self._holders -= 1
                 left = self._holders
@@ -416,7 +409,7 @@ class AxRuntimeAccelerator(AxRuntime):
                 self._give_all_back()
 
     def _unload(self, timeout_s: float) -> None:
-        """Stop the workers; wait at most *timeout_s* until the runtime is done with the model."""
+        """Stop the workers; wait at most *timeout_s* until the runtime has released the model."""
         workers, self._workers, self._loaded = self._workers, [], False
         until = time.monotonic() + timeout_s
         if self._axm is not None and self._axm.close(timeout_s):
@@ -435,14 +428,11 @@ class AxRuntimeAccelerator(AxRuntime):
 
     def close(self) -> None:
         """
-        Close the device, see :class:`Accelerator`.
+        Let the submitted jobs end, then close the device, see :meth:`Accelerator.close`.
 
-        Jobs that were submitted run to their end.
-
-        If a call of the runtime doesn't return within a second (half a second if it has already
-        lasted long), this method does not wait longer: the call's thread, its tensors and the
-        session stay, because the device might still write to the tensors. A warning says so. If
-        the call returns later, these are released then.
+        If a call of the runtime doesn't return within 1 s (0.5 s if it has already lasted 0.5 s),
+        the call's thread, its tensors and the session are left behind with a warning, because the
+        device might still write to the tensors. They are released if the call returns later.
         """
         if self._closed:
             return

@@ -14,18 +14,18 @@
 # limitations under the License.
 
 """
-Use the runtime through the vendor's Python package ``axelera.runtime``.
+Use the runtime through Axelera's Python package ``axelera.runtime``.
 
 The package is preferred if it can be imported, because users measured more frames per second with
-it than with the public C interface. :class:`BindingSession` owns the package's context and all
-objects made from it. The package's model instance has no method to close it: it is destroyed with
-its last reference, which must happen before its connection is closed.
+it than with the C interface. :class:`BindingSession` owns the package's context and all objects
+made from it. The package's model instance has no method to close it: it is destroyed with its last
+reference, which must happen before its connection is closed.
 
 :class:`AxmEngine` runs an ``.axm`` of ``yolo export format=axelera``: a compiled model in one
 file, which takes a float tensor and gives raw outputs. The runtime quantises, pads, runs, removes
 the padding and dequantises. It also runs the ONNX graphs before and after the compiled part, so
-that the outputs are those of the network as trained. So this package reads a frame once and writes
-its tensor once, and the runtime writes the tensor once more. The vendor's scheduler object is
+that the outputs are those of the trained network. So this process reads a frame once and writes
+its tensor once, and the runtime writes the tensor once more. The runtime's scheduler object is
 bound to the thread that makes it, and reserves the whole card.
 
 Sources: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of
@@ -68,7 +68,7 @@ from zc_perception.npu.engine_thread import TensorEngine
 from zc_perception.npu.manifest import check_head, ModelManifest, TensorSpec
 
 MODULE = 'axelera.runtime'
-# The package names its errors like the C library's result codes, with one exception.
+# The package's error classes are named like the C library's result codes, except Pending.
 _CODES = {
     'Pending': Result.PENDING_ERROR,
     **{code.name.title().replace('_', ''): code for code in Result},
@@ -77,10 +77,9 @@ _CODES = {
 
 def import_binding() -> Any:
     """
-    Import the vendor's package.
+    Import Axelera's package.
 
-    :raises AcceleratorError: the package isn't installed or can't be imported; the message says
-        why.
+    :raises AcceleratorError: the package isn't installed, or can't be imported.
     """
     try:
         module = importlib.import_module(MODULE)
@@ -92,13 +91,13 @@ def import_binding() -> Any:
                 f'Python package {PACKAGE} ({MODULE}) is not installed'
             ) from error
         raise AcceleratorError(f"{MODULE} can't be imported: {error}") from error
-    except Exception as error:  # a foreign package may raise any exception
+    except Exception as error:  # Axelera's package may raise any exception
         raise AcceleratorError(
             f"{MODULE} can't be imported: {type(error).__name__}: {message_of(error)}"
         ) from error
     if not callable(getattr(module, 'Context', None)):
         raise AcceleratorError(
-            f'{MODULE} has no Context; it is another package than the Voyager SDK has'
+            f'{MODULE} has no Context; so it is not the package of the Voyager SDK'
         )
     return module
 
@@ -109,7 +108,7 @@ def binding_release(module: Any) -> str:
 
 
 def _tensor(info: Any) -> TensorSpec:
-    """Return a :class:`TensorSpec` of a tensor that the package describes."""
+    """Return the :class:`TensorSpec` of the package's description of a tensor."""
     try:
         padding = tuple((int(before), int(after)) for before, after in info.padding)
         shape, dtype = tuple(map(int, info.shape)), np.dtype(info.dtype).name
@@ -134,10 +133,10 @@ def _properties(model: Any) -> dict[str, str]:
 
 class BindingSession(Session):
     """
-    The package's context, and the device that was chosen.
+    A session of the Python interface.
 
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
-    :raises AcceleratorError: the package, any device or the wanted device is missing.
+    :raises AcceleratorError: there is no package, no device, or not the wanted device.
     """
 
     interface = 'python'
@@ -155,11 +154,7 @@ class BindingSession(Session):
         super().__init__(device)
 
     def _failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
-        """
-        Return the exception for one of the package's own errors.
-
-        See :func:`~zc_perception.npu.axruntime.library.explain`.
-        """
+        """Translate an error of the package by :func:`explain`; return the exception to raise."""
         return explain(what, str(error), code_of(error), release=self.release, running=running)
 
     def _list_devices(self) -> Sequence[Device]:
@@ -216,9 +211,9 @@ class BindingSession(Session):
 
     def free(self, handle: Any) -> None:
         """
-        Free an object, see :class:`Session`.
+        Release a connection, see :meth:`Session.free`.
 
-        Connections have a method for that; the other objects end with their last reference.
+        The package destroys other objects with their last reference, so there is no call to make.
         """
         if hasattr(handle, 'release'):
             handle.release()
@@ -230,7 +225,7 @@ class BindingSession(Session):
 
 
 def code_of(error: Exception) -> Result:
-    """Return the C library's code for one of the package's errors."""
+    """Return the C library's result code that matches an error of the package."""
     return next(
         (_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES),
         Result.UNKNOWN_ERROR,
@@ -254,14 +249,13 @@ SUFFIX = '.axm'
 
 class AxmEngine(TensorEngine):
     """
-    One ``.axm`` model on one core.
+    One ``.axm`` model on one core; one thread makes, runs and closes it.
 
-    One thread makes, uses and closes it.
-
-    :param device: the name that the runtime gives the card.
-    :param release: the runtime's release; empty if it is unknown.
-    :raises ConfigError: this release can't load such files, or the file doesn't fit the manifest.
-    :raises AcceleratorError: the card can't take the model.
+    :param device: the runtime's name of the card.
+    :param release: the runtime's release; empty: unknown.
+    :raises ConfigError: this release can't load ``.axm`` files, or the file doesn't fit the
+        manifest.
+    :raises AcceleratorError: the card can't load the model.
     """
 
     def __init__(self, manifest: ModelManifest, device: str, release: str) -> None:
@@ -280,8 +274,8 @@ class AxmEngine(TensorEngine):
             ) from error
         if manifest.tensors:
             raise ConfigError(
-                f"{manifest.path}: key 'outputs' is not for an {SUFFIX}, which says itself "
-                'what it yields; leave it out'
+                f"{manifest.path}: key 'outputs' is not for an {SUFFIX}, which itself describes "
+                'its outputs; leave the key out'
             )
         self._scope = contextlib.ExitStack()
         try:
@@ -304,11 +298,11 @@ class AxmEngine(TensorEngine):
     def _explained(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
         code = code_of(error)
         if code is Result.UNKNOWN_ERROR and isinstance(error, (ValueError, OSError)):
-            code = Result.INVALID_ARGUMENT  # the package refuses the file or the array
+            code = Result.INVALID_ARGUMENT  # the package raises these for a wrong file or array
         return explain(what, str(error), code, release=self._release, running=running)
 
     def infer(self, tensor: NDArray[Any]) -> Outputs:
-        """See :class:`TensorEngine`."""
+        """Run the model on the tensor; return float32 outputs in the network's own order."""
         try:
             outputs: NDArray[Any] | Sequence[NDArray[Any]] = self._model(tensor)
         except Exception as error:
@@ -322,7 +316,7 @@ class AxmEngine(TensorEngine):
         ]
 
     def close(self) -> None:
-        """Release the card's cores."""
+        """Release the model and the card; ignore errors, because the card may be gone."""
         self._model = None
-        with contextlib.suppress(Exception):  # the card may be gone
+        with contextlib.suppress(Exception):
             self._scope.close()

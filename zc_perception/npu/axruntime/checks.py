@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Checks of ``zc_doctor``: is all there that the accelerator ``axruntime`` needs.
+Check for ``zc_doctor`` what accelerator ``axruntime`` needs.
 
-The checks look at the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
+The checks look for the Voyager SDK's runtime and compiler, and try the driver's attach ioctl.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` and installation; ``docs/voyager.md``.
 """
@@ -45,7 +45,11 @@ _INSTALL = (
 
 
 def describe_voyager(library: str = '') -> dict[str, Any]:
-    """Load the runtime as accelerator axruntime does; describe its interface, file and release."""
+    """
+    Load the runtime as accelerator axruntime does; return its path, file and release.
+
+    Loading a foreign library may crash, so :meth:`System.ask` calls this in a process of its own.
+    """
     without_binding = 'a library is named'
     if not library:
         try:
@@ -79,7 +83,7 @@ def _installed(system: System) -> list[str]:
 
 
 def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
-    """Load the runtime; check the driver that it needs and the programs that it calls."""
+    """Check that the runtime loads, that the driver fits it, and that its programs are there."""
     need = needs.accelerator('axruntime')
     if need is Need.UNUSED:
         yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
@@ -127,9 +131,9 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
     """
-    Check that the SDK's compiler can be found.
+    Check that the SDK's compiler is on PATH.
 
-    Before release 1.8 the runtime compiles part of each model when it loads it.
+    Before release 1.8 the runtime needs the compiler to load a model.
     """
     need = needs.accelerator('axruntime')
     if need is Need.REQUIRED:
@@ -166,7 +170,7 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
 
 @of_each_card
 def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Try the shipped driver's attach ioctl, by which the runtime imports dma-buf tensors."""
+    """Check that the driver can attach a dma-buf, as the runtime does for its tensors."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             return skip('there is no dma-buf to try it with; see memory.heaps', card.name)

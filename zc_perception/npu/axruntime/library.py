@@ -16,16 +16,16 @@
 """
 The C library ``libaxruntime.so``: structs, functions, result codes, paths and releases.
 
-The first part of this file lists which releases of runtime, driver and card firmware work
+The first part of this module checks that the releases of runtime, driver and card firmware work
 together. An unknown release is never reported as wrong.
 
 Sources: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and ``RELEASE_NOTES.md`` of 1.6 to 1.8;
-*API Reference* of ``axruntime.h`` (``docs/reference/axruntime.md``, releases 1.2 to 1.6), the
-struct offsets that a C compiler computes from that header (``test/npu/test_axruntime_abi.py``),
-and the places where Axelera's installers put the library: ``axelera/lib`` of a Python environment
-for the wheel ``axelera-runtime`` (from 1.6 on), ``/opt/axelera/runtime-<release>``, and the
-environment variable ``AXELERA_RUNTIME_DIR`` of an activated SDK. The library is bound by ctypes,
-because neither its header nor its licence comes with this package.
+*API Reference* of ``axruntime.h`` (``docs/reference/axruntime.md``, releases 1.2 to 1.6); the
+struct offsets that a C compiler computes from that header (``test/npu/test_axruntime_abi.py``).
+Axelera's installers put the library into ``axelera/lib`` of a Python environment (wheel
+``axelera-runtime``, from 1.6 on), into ``/opt/axelera/runtime-<release>``, or into the folder that
+``AXELERA_RUNTIME_DIR`` of an activated SDK names. The library is bound by ctypes, because neither
+its header nor its licence comes with this package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PACKAGE = 'axelera-runtime'
 # The names of the runtime's pip package: the first since release 1.9, the second before.
 _PACKAGES = ('axelera-rt', PACKAGE)
 _NUMBER = re.compile(r'(\d+)\.(\d+)(?:\.(\d+))?', re.ASCII)
-# The known releases of the runtime, each with the oldest driver that it works with.
+# The known releases of the runtime, each with the oldest driver that works with it.
 _DRIVERS = {(1, 8): '1.6.2', (1, 7): '1.5.5', (1, 6): '1.4.4'}
 _FIRMWARE_FLOOR = '1.4.0'
 _BOARD_CONTROLLER_FLOOR = '7.0'
@@ -73,14 +73,14 @@ def needs_toolchain(release: str) -> bool:
     """
     Return whether the runtime needs the SDK's RISC-V compiler to load a model.
 
-    Runtimes before release 1.8 compile a part of each model when they load it.
+    Before release 1.8 the runtime compiles a part of each model when it loads the model.
     """
     number = release_number(release)
     return number is None or number < _WITHOUT_TOOLCHAIN
 
 
 def needed_driver(release: str) -> str:
-    """Return the oldest driver for a release of the runtime; empty if it is unknown."""
+    """Return the version of the oldest driver for the runtime's release; empty: unknown."""
     number = release_number(release)
     return '' if number is None else _DRIVERS.get(number[:2], '')
 
@@ -89,12 +89,12 @@ def mismatches(
     release: str, driver: str, firmware: str = '', board_controller: str = ''
 ) -> list[str]:
     """
-    Return a line for each part that is too old for the runtime; it says what to do.
+    Return a line with advice for each part that is too old for the runtime.
 
-    If the runtime's release is unknown here, return no lines.
+    There are no lines if the runtime's release is unknown.
 
-    :param release: the runtime's.
-    :param driver: the driver's version, as ``/sys/class/metis/version`` has it.
+    :param release: the runtime's release.
+    :param driver: the driver's version, as in ``/sys/class/metis/version``.
     """
     oldest_driver = needed_driver(release)
     if not oldest_driver:
@@ -147,7 +147,7 @@ class Result(IntEnum):
 
 
 def known_result(code: int) -> Result:
-    """Return a call's result code as :class:`Result`, or as a plain number if it is unknown."""
+    """Return a call's result code as :class:`Result`; ``UNKNOWN_ERROR`` for an unlisted code."""
     return Result(code) if code in Result.__members__.values() else Result.UNKNOWN_ERROR
 
 
@@ -159,7 +159,7 @@ class BoardType(IntEnum):
 
 
 class TensorDataType(IntEnum):
-    """The type of a tensor's elements; an element's size is in ``bits``."""
+    """The kind of a tensor's elements; :attr:`TensorInfo.bits` has their size."""
 
     UNSIGNED = 0
     SIGNED = 1
@@ -171,8 +171,8 @@ class Argument(ctypes.Structure):
     ``axrArgument``: the memory of one tensor.
 
     For host memory, ``ptr`` is set and ``fd`` is 0 or −1. For a dma-buf, ``fd`` is set and ``ptr``
-    is NULL. ``offset`` must be 0, so each tensor needs a buffer of its own. The runtime compares
-    ``size`` with the tensor's size unless ``size`` is 0.
+    is NULL. ``offset`` must be 0, so each tensor needs a buffer of its own. The runtime checks
+    ``size`` against the tensor's size, unless ``size`` is 0.
     """
 
     _fields_ = (
@@ -256,9 +256,9 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
         ),
     ),
 }
-"""The result and argument types of each function that this package calls.
+"""The result type and the argument types of each function that this package calls.
 
-A library that lacks one of them is refused; the message names the function."""
+A library that lacks one of these functions is refused."""
 
 OPTIONAL_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     'axr_api_version': (ctypes.c_uint, ()),
@@ -277,7 +277,7 @@ _WITHOUT = (
     '(axruntime_library), or use accelerator: onnx'
 )
 
-# Errors that the user or the model's maker has to correct; all others are the device's.
+# Errors that the user or the model's maker must correct; all other errors are the device's.
 _MISCONFIGURED = (
     Result.VALUE_ERROR,
     Result.INVALID_ARGUMENT,
@@ -305,11 +305,11 @@ _OLD_MODEL = re.compile(r'Unsupported model version: .*expected at least')
 
 def explain(what: str, text: str, code: Result, *, release: str, running: bool = False) -> ZcError:
     """
-    Return the exception for a call that the runtime refused.
+    Return the exception for a call that failed in the runtime.
 
-    :param what: what could not be done; this begins the message.
-    :param text: the runtime's own words.
-    :param release: the runtime's release; empty if it is unknown.
+    :param what: the start of the message: what could not be done.
+    :param text: the runtime's own error text.
+    :param release: the runtime's release; empty: unknown.
     :param running: whether a job failed, and not the set-up; then codes that mean a dead device
         become :class:`DeviceLostError`.
     """
@@ -337,11 +337,7 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
 
 
 def _in_site_packages() -> list[str]:
-    """
-    Return the paths of the library in wheels that this interpreter can import.
-
-    The function imports nothing from the wheel.
-    """
+    """Return the library's paths in importable wheels, without importing the wheels."""
     with contextlib.suppress(ImportError, ValueError):
         package = importlib.util.find_spec('axelera')
         if package is not None:
@@ -354,10 +350,10 @@ def _in_site_packages() -> list[str]:
 
 def candidates(library: str = '') -> list[str]:
     """
-    Return the places where the library may be.
+    Return the paths where the library may be, best first; only *library* if that is given.
 
-    If *library* is given, return only that. Otherwise return, in this order: the loader's search
-    path, an activated SDK, a wheel, the newest installed release.
+    The order: the loader's search path, an activated SDK, wheels, installed releases, newest
+    first.
     """
     if library:
         return [library]
@@ -381,7 +377,7 @@ def candidates(library: str = '') -> list[str]:
 
 class RuntimeLibrary:
     """
-    The loaded library.
+    The loaded library, with its functions in ``call``.
 
     :param library: its path; empty: the first of :func:`candidates` that loads.
     :raises AcceleratorError: no library loads, or the library lacks a function.
@@ -431,9 +427,9 @@ class RuntimeLibrary:
     @property
     def api_version(self) -> str:
         """
-        Return major.minor.patch as the library tells it, or ``unknown``.
+        Return the version as major.minor.patch, or ``unknown``.
 
-        That each part takes one byte is inferred; it is not documented.
+        The library returns one number; that each part takes one byte of it is undocumented.
         """
         if not self.has('axr_api_version'):
             return 'unknown'
@@ -443,9 +439,9 @@ class RuntimeLibrary:
     @property
     def release(self) -> str:
         """
-        Return the release of the SDK that the library belongs to; empty if it is unknown.
+        Return the SDK's release that the library belongs to; empty: unknown.
 
-        The release is read from the name of the library's folder, or else from the library itself.
+        The release comes from the library's folder or wheel, or else from the library itself.
         """
         path = os.path.realpath(self.path)
         folder = re.search(r'runtime-(\d+\.\d+(?:\.\d+)?)', path)
@@ -456,6 +452,6 @@ class RuntimeLibrary:
         return '' if self.api_version == 'unknown' else self.api_version
 
     def last_error(self, context: int | None) -> tuple[str, Result]:
-        """Return text and code of the last error that this thread's calls had in *context*."""
+        """Return text and code of the last error of this thread's calls with *context*."""
         code, text = self.call.axr_last_error(context), self.call.axr_last_error_string(context)
         return (text or b'').decode(errors='replace'), known_result(code)

@@ -416,7 +416,7 @@ class FrameToTensor:
                 )
         except ZcError as error:
             self._vic = None
-            self.vic_refusal = f'the VIC does not scale the frames, so the CPU does: {error}'
+            self.vic_refusal = f'the VIC does not scale the frames, the CPU does: {error}'
             self._close_picture()
             return False
         with self._picture.reading() as planes:
