@@ -714,7 +714,7 @@ def test_what_the_driver_refuses_is_said() -> None:
     ):
         controls.set('brightness', 1)
     driver.fail('S_EXT_CTRLS', errno.EACCES)
-    with pytest.raises(CameraError, match=r'another control has it'):
+    with pytest.raises(CameraError, match=r'another control overrides it'):
         controls.set('gain', 1)
     driver.fail('S_EXT_CTRLS', errno.ENODEV)
     with pytest.raises(CameraLostError, match='unplugged'):

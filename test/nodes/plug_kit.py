@@ -117,7 +117,9 @@ class PluggedCamera(SyntheticCamera):
     def set_control(self, name: str, value: Any) -> int | None:
         self._plug.before_setting()
         if name == 'focus_absolute' and self._plug.value('focus_automatic'):
-            raise CameraError("control 'focus_absolute' could not be set: another control has it")
+            raise CameraError(
+                "control 'focus_absolute' could not be set: another control overrides it"
+            )
         info = self._plug.controls.get(name)
         if info is None:
             raise no_such_control(self.device, name, self._plug.controls)

@@ -95,7 +95,7 @@ def test_what_the_driver_refuses_is_a_warning_and_the_camera_streams(free_domain
         bench.eventually(lambda: bench.status('camera').level is Level.OK)
         assert plug.value('brightness') == 200
         status = bench.status('controls')
-        assert status.level is Level.WARN and 'another control has it' in status.message
+        assert status.level is Level.WARN and 'another control overrides it' in status.message
         assert bench.node.set_parameters_atomically(
             setting(focus_absolute=41, focus_automatic=False)
         ).successful
@@ -107,7 +107,7 @@ def test_what_the_driver_refuses_is_a_warning_and_the_camera_streams(free_domain
     ('second', 'words'),
     [
         ({'power_line_frequency': 9}, '0 (Disabled)'),
-        ({'focus_absolute': 5}, 'another control has it'),
+        ({'focus_absolute': 5}, 'another control overrides it'),
     ],
 )
 def test_all_are_set_or_none(free_domain: int, second: dict[str, Any], words: str) -> None:

@@ -264,7 +264,7 @@ class StampClock:
 
     @property
     def troubles(self) -> int:
-        """A number that grows with each step of the clock and each implausible stamp."""
+        """Number of steps of the clock and implausible stamps; a change triggers diagnostics."""
         return self._steps + self._implausible
 
     def statistics(self) -> ClockStatistics:

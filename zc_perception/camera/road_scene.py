@@ -693,7 +693,7 @@ class RoadScene:
         """
         Make a scene of ``width`` and ``height`` pixels, even and at least 64.
 
-        ``palette`` is one of :data:`PALETTES`. It raises ValueError for anything else,
+        ``palette`` is one of :data:`PALETTES`. It raises ValueError for another size or palette,
         and for a negative ``seed``.
         """
         check_size(width, height)

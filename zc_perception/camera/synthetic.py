@@ -59,7 +59,7 @@ def check_size(width: int, height: int) -> None:
 
 
 PATTERNS = ('road', 'bars', 'counter')
-"""What the synthetic camera can show: the road scene, colour bars or a counter."""
+"""The synthetic camera's pictures: the road scene, colour bars or a counter."""
 MAX_COUNTER = (1 << 32) - 1
 
 _COLUMNS, _ROWS = 16, 8
@@ -163,7 +163,7 @@ class SyntheticCamera(DrawnCamera):
     Frame *n* of a scene with the same seed is always the same picture.
 
     :param seed: selects the scene; the counter's picture contains the lowest 8 bits.
-    :param palette: colours of the objects, see there.
+    :param palette: colours of the objects, a key of ``road_scene.PALETTES``.
     :param pattern: one of :data:`PATTERNS`.
     :raises ValueError: a scene or pattern of that size is impossible.
     """

@@ -173,7 +173,7 @@ def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
     """
     Load a library of JetPack.
 
-    :param who: begin of the error message, such as ``the VIC needs``.
+    :param who: the beginning of the error message, such as ``the VIC needs``.
     :raises AllocationError: the library can't be loaded, or lacks one of the functions.
     """
     try:
@@ -671,6 +671,6 @@ def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int
     if came != want:
         raise AcceleratorError(
             f'libnvbufsurface describes this buffer as {came}, but the frame has {want} (width, '
-            'height, format, planes, layout, offsets and pitches): the descriptor was used again, '
+            'height, format, planes, layout, offsets and pitches): the descriptor was reused, '
             'or this release has another struct layout'
         )

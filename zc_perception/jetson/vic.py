@@ -102,8 +102,8 @@ class VicImage:
         ].mappedAddr.addr[index]
         if not address:
             raise AllocationError(
-                f'libnvbufsurface mapped plane {index} nowhere; this release may have another '
-                'struct layout'
+                f'libnvbufsurface returned no address for plane {index}; this release may have '
+                'another struct layout'
             )
         _, shape, sample, _, strides = self.layout.arrays[index]
         memory = memoryview(
@@ -170,7 +170,7 @@ class Vic:
             ctypes.POINTER(TransformParams),
         ]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
-        # The library keeps the session's parameters for each thread.
+        # Set the session's parameters once per thread, because the library stores them so.
         self._sessions = threading.local()
 
     def allocate(
@@ -179,7 +179,7 @@ class Vic:
         """
         Allocate an image that the VIC writes and the CPU reads.
 
-        :param colorimetry: the colorimetry of a Y'CbCr format; ``None`` for other formats.
+        :param colorimetry: the colorimetry of a Y'CbCr format; ignored for other formats.
         :raises AllocationError: no memory is left, or the library returns another image.
         :raises FormatError: NvBufSurface has no name for the format.
         """

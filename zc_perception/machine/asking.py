@@ -180,7 +180,7 @@ def end_all() -> None:
 
 
 def _answer(number: int, place: str, *arguments: str) -> None:
-    """Write the answer to the descriptor, and end without the libraries' exit handlers."""
+    """Write the JSON answer to descriptor *number*; exit without the libraries' exit handlers."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     module, _, name = place.partition(':')
     os.set_inheritable(number, False)

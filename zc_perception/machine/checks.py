@@ -52,7 +52,7 @@ class Status(Enum):
 
 
 class Need(Enum):
-    """Whether the parameter file needs a thing; the values are explained above."""
+    """Whether the parameter file needs a thing; the top of this file explains the values."""
 
     REQUIRED = 'required'
     POSSIBLE = 'possible'

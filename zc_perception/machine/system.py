@@ -240,7 +240,7 @@ def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
     """
     Return the heaps that ``auto`` offers.
 
-    :raises AllocationError: none works.
+    :raises AllocationError: no heap works.
     """
     nodes = heap_nodes(system)
 

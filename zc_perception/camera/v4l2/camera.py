@@ -469,7 +469,7 @@ class V4l2Stream:
         step = 1
         if self._last is not None:
             step = (filled.sequence - self._last) & 0xFFFFFFFF
-            if step == 0 or step >> 31:  # the driver began to count again, or doesn't count
+            if step == 0 or step >> 31:  # the driver restarted its count, or doesn't count frames
                 step = 1
             if self._starved:
                 self.no_slot += step - 1
@@ -694,7 +694,7 @@ class V4l2Camera(V4l2):
         )
         if driver.size != size:
             raise CameraError(
-                f"'{self._device.path}' answered {size_text(driver.size)} to "
+                f"'{self._device.path}' set {size_text(driver.size)} when it was asked for "
                 f'{fourcc_name(code)} {size_text(size)}; open it again'
             )
         self._driver = driver
@@ -808,7 +808,7 @@ class V4l2Camera(V4l2):
             pool.discard(slot)
             raise CameraError(
                 f"'{self._device.path}' ({self._device.driver}): the data begins at "
-                f'{filled.data_offsets}, before it was {self._data_offsets}; use another format'
+                f'{filled.data_offsets}, not at {self._data_offsets} as before; use another format'
             )
         stream.good()
         header, captured_ns = self._stamped(filled)

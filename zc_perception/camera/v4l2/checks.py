@@ -387,7 +387,7 @@ def _offered(
 
 
 def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> list[str]:
-    """Return the camera's rates if the wanted one is missing; empty: it exists, or is unknown."""
+    """Return the rates that the driver lists, if the wanted rate isn't among them; else none."""
     found: list[str] = []
     codes = [
         *(code for offer in choice.offers for code in offer.codes),

@@ -96,7 +96,7 @@ class FormatChoice:
 
     @property
     def first_code(self) -> int:
-        """V4L2's fourcc of the best format, which the device has until the negotiation ends."""
+        """V4L2's fourcc of the best format; the device is set to it until negotiation ends."""
         best = self.offers[0].codes[0] if self.offers else self.jpeg
         assert best is not None, 'a choice has a format'
         return best
@@ -559,7 +559,7 @@ class ImportedMemory(FrameMemory):
             super().close()
 
     def _make(self, count: int, driver: DriverFormat) -> None:
-        """Make the buffers and queue each, because a single one may have scattered pages."""
+        """Make and queue all buffers, because the driver may refuse any (scattered pages)."""
         self._sizes = tuple(plane.size for plane in driver.planes)
         for index in range(count):
             self._made.append(self._frame())

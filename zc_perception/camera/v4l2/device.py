@@ -153,7 +153,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
 
 
 def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
-    """Return the node's VIDIOC_QUERYCAP answer, and the CAP_* bits of this node."""
+    """Return the answer of VIDIOC_QUERYCAP, and the CAP_* bits of this node alone."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
     return (
@@ -193,7 +193,7 @@ class Dequeued:
     """
     A buffer that the driver has filled.
 
-    :param stamp_ns: the driver's timestamp.
+    :param stamp_ns: the driver's timestamp, in ns.
     :param monotonic: whether the timestamp is in CLOCK_MONOTONIC.
     :param error: whether the driver marked the data as bad.
     :param start_of_exposure: whether the timestamp is the time at which the exposure began; if
@@ -451,8 +451,8 @@ class V4l2Device:
         """
         Export a dma-buf of one memory buffer.
 
-        Call this once for each buffer, because a second call makes another dma-buf with another
-        inode.
+        Call this once for each buffer: a second call makes another dma-buf with another inode, so
+        that other parts of the package take it for another buffer.
 
         :param access: O_RDONLY or O_RDWR.
         """
@@ -480,7 +480,7 @@ class V4l2Device:
 
     def queue(self, index: int, memory: int, buffers: Sequence[DmaBuf]) -> None:
         """
-        Hand buffer *index* to the driver to fill.
+        Queue frame *index* at the driver, which fills its buffers.
 
         :param buffers: the frame's memory buffers; with MEMORY_DMABUF the driver gets their
             descriptors.
@@ -807,7 +807,7 @@ class V4l2Controls:
             ) from error
         except V4l2Error as error:
             why = (
-                'another control has it'
+                'another control overrides it'
                 if info.inactive or error.number == errno.EACCES
                 else str(error)
             )

@@ -73,7 +73,7 @@ class DriverFormat:
 
     @property
     def size(self) -> Size:
-        """Width and height."""
+        """Width and height in pixels."""
         return self.width, self.height
 
     @property
@@ -184,7 +184,7 @@ class FormatOffer:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """V4L2's fourccs, one buffer first."""
+        """V4L2's fourccs of this format: for one buffer, then for a buffer per plane."""
         return tuple(code for code in (self.one_buffer, self.per_plane) if code is not None)
 
     def code(self, placement: Placement | None) -> int | None:

@@ -82,7 +82,7 @@ class V4l2(Camera):
     CHECKS = (
         Check(
             'cameras.devices',
-            'each /dev/video*: driver, card, formats, sizes, rates, who uses it',
+            'each /dev/video*: driver, card, formats, sizes, rates, programs that use it',
             'zc_perception.camera.v4l2.checks:camera_devices',
         ),
     )

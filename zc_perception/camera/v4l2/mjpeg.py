@@ -86,7 +86,7 @@ _FILL = 0xFF
 _SCAN = 0xDA
 # Markers of segments that have a length: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
 _SEGMENTS = frozenset((*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE))
-# Data with more segments is not a picture.
+# Data with more stray bytes is not a picture.
 _MOST_STRAY = 4096
 _CHUNK = 1 << 16
 Pixels = NDArray[np.uint8]
@@ -256,8 +256,7 @@ class JpegDecoder:
         :param data: the JPEG's contiguous bytes. Bytes behind its end are ignored.
         :param luma: (height, width).
         :param chroma: (height/2, width/2, 2).
-        :returns: how many bytes of *data* were copied because the picture had to be mended
-            (:func:`mended`); 0: the picture needed no mending.
+        :returns: the bytes that were copied to mend the picture (:func:`mended`); 0: no mending.
         :raises BadJpegError: the picture is broken, or has another size or other colours. The
             planes may then hold a part of it.
         :raises CameraError: the decoder is closed.
@@ -394,7 +393,7 @@ class JpegPicture:
     """
     A picture that the driver has filled in.
 
-    :param slot: the slot of the driver's buffer; its pool still counts it as being filled.
+    :param slot: the slot of the driver's buffer; in its pool it is still in state FILLING.
     :param start: offset at which the data begins.
     :param end: offset at which the data ends.
     :param captured_ns: CLOCK_MONOTONIC time of the picture's arrival, in ns.
