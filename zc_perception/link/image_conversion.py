@@ -315,11 +315,7 @@ class ImageToFrame:
         self._slots = window + depth + 1
 
     def suit(self, constraints: BufferConstraints) -> None:
-        """
-        Make frames in buffers that suit *constraints*, from the next message on.
-
-        For example, a consumer that gives frames to a device gets dma-bufs.
-        """
+        """Make later frames in buffers that suit *constraints*, such as dma-bufs for a device."""
         self._needs = replace(constraints, slots=0)
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:

@@ -100,12 +100,8 @@ def wake_up(executor: Executor) -> None:
 
 
 def trigger(guard: Any) -> None:
-    """
-    Trigger a guard condition that may be destroyed at the same time.
-
-    This is called for every frame, so it uses no context manager.
-    """
-    try:  # noqa: SIM105
+    """Trigger a guard condition that may be destroyed at the same time."""
+    try:  # noqa: SIM105  # for every frame: quicker than contextlib.suppress
         guard.trigger()
     except InvalidHandle:
         pass
@@ -161,11 +157,7 @@ def understood(
     write: Callable[..., bytes],
     make: Callable[..., Any],
 ) -> bool:
-    """
-    Say whether the middleware decodes the bytes from *write* to the message from *make*.
-
-    Both functions are called with the arguments in each of *samples*.
-    """
+    """Say whether the middleware reads ``write(*sample)`` as ``make(*sample)`` for all samples."""
     try:
         return all(
             deserialize_message(write(*sample), ros_type) == make(*sample) for sample in samples
@@ -384,11 +376,7 @@ def lifecycle_state(node: Any) -> str:
 
 
 def end_lifecycle(node: Any) -> None:
-    """
-    Destroy the state machine's publisher and services, if there are any. Idempotent.
-
-    If the node's constructor failed early, there is no state machine yet.
-    """
+    """Destroy the publisher and services of the state machine, if the node has one. Idempotent."""
     with contextlib.suppress(*_GONE):
         node._state_machine.destroy_when_not_in_use()
 
@@ -471,10 +459,6 @@ COUNT = struct.Struct('<I')
 
 
 def cdr_string(text: str) -> bytes:
-    """
-    Return *text* as a CDR string, whose offset must be a multiple of 4.
-
-    The caller adds the padding before the next field.
-    """
+    """Return *text* as a CDR string for an offset that is a multiple of 4, without padding."""
     encoded = text.encode(errors='replace') + b'\0'
     return COUNT.pack(len(encoded)) + encoded

@@ -115,11 +115,7 @@ class TypeAdapter(Generic[CustomT]):
         )
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
-        """
-        Return the object for *holder*: one with its own lease, or *item* itself; only for links.
-
-        Return ``None`` if *holder* has as many leases as its quota allows.
-        """
+        """Return *item*, or the result of its :meth:`Leased.deliver`, for *holder*; for links."""
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:

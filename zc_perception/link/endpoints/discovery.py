@@ -97,7 +97,7 @@ class GraphSigns:
         """
         Say whether the number of publishers, or one of *others*, has changed since the last call.
 
-        Also return ``True`` if that has not happened for 5 s.
+        Also return ``True`` at least every 5 s.
         """
         seen = (*(publisher_count(self._node, topic) for topic in self._topics), *others)
         now = time.monotonic()
@@ -139,7 +139,8 @@ class PublisherGraph:
         plain: list[tuple[str, str]] = []
         known: dict[bytes, str] = {}
         strange: set[str] = set()
-        # Writers that are known as adapted are matched with their announcers first.
+        # Assign announcers first to writers that are known as adapted, so that a plain writer of
+        # the same node doesn't get them.
         for writer in sorted(writers, key=lambda each: endpoint_gid(each) not in self._adapted):
             gid, name = endpoint_gid(writer), node_name(writer)
             mismatch = self._wanted.mismatch(link_qos_or_default(writer.qos_profile))
@@ -220,7 +221,7 @@ class _Heard:
     One publisher's announcement, and the state of the connection to that publisher.
 
     :param confirmed: whether the announcement was also read from a file in the sockets' folder.
-        Fewer users can write there than in the ROS domain.
+        Few users can write there, but any program can publish in the ROS domain.
     """
 
     def __init__(self, announcement: Announcement, confirmed: bool) -> None:
@@ -249,7 +250,7 @@ class _Heard:
         return int(state is RemoteState.CONNECTING)
 
     def unmet(self) -> bool:
-        """Say whether connecting has failed for _UNMET_S, and nothing shows a living publisher."""
+        """Say whether connecting has failed for _UNMET_S, without a sign of a living publisher."""
         local = self.announcement.socket and self.announcement.host_id == host_id()
         return bool(local) and self.worth() == 0 and time.monotonic() - self.since >= _UNMET_S
 
@@ -316,11 +317,7 @@ class Announcements:
             ]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
-        """
-        Return the announcements of publishers in other processes, without the ended ones.
-
-        :param own_ids: ids of publishers of this process.
-        """
+        """Return the announcements of live publishers, except *own_ids*, those of this process."""
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
         return [heard.announcement for heard in self._known.values()]
@@ -351,11 +348,7 @@ class Announcements:
         own_ids: Collection[str] = (),
         connected: Collection[str] = (),
     ) -> None:
-        """
-        Add the announcements from the files in *folder*; see :meth:`add`.
-
-        :param own_ids: ids of publishers of this process.
-        """
+        """Add the announcements in *folder*'s files; *own_ids* are this process's publishers."""
         known = {announcement.socket for announcement in self.known(own_ids)}
         known |= {str(folder / f'{own_id}{SOCKET_SUFFIX}') for own_id in own_ids}
         for announcement in read_announcements(folder, topic, domain, known):

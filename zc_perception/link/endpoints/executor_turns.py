@@ -190,11 +190,7 @@ class NodeWatch:
         self._watch.period_s = period_s
 
     def stop(self) -> None:
-        """
-        Stop the calls. Idempotent.
-
-        Wait until a running call of *look* has ended, unless *look* itself calls this method.
-        """
+        """Stop the calls; wait for a running one, unless it calls this method. Idempotent."""
         self._watch.stop()
 
 

@@ -157,7 +157,7 @@ class FrameOffer:
 
     def listen(self, size: Size) -> None:
         """
-        Announce the socket before there are buffers, so that consumers there send their needs.
+        Announce the socket before there are buffers, so that consumers connect with their needs.
 
         :param size: size of the images if it is known, else (1, 1).
         """
@@ -169,11 +169,7 @@ class FrameOffer:
         MEETING.add_camera(self._key, self)
 
     def await_consumers(self) -> None:
-        """
-        Wait at most :data:`HEAR_S` for the consumers of other processes that the graph knows.
-
-        Only the first call waits.
-        """
+        """In the first call, wait at most HEAR_S for consumers of other processes in the graph."""
         if self._server is None or self._awaited:
             return
         self._awaited = True
@@ -187,7 +183,7 @@ class FrameOffer:
 
     def _remote(self) -> list[tuple[Consumer, int]]:
         """
-        Return the other processes' consumers for the next agreement, those of this user first.
+        Return the consumers of other processes for the next agreement, those of this user first.
 
         Each comes with the number of frames that it wants to hold at the same time.
         """
@@ -374,7 +370,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Serve or refuse one, see :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Serve or refuse a consumer: :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is None or session is not self._begun:
             return Answer.WAIT, f'{self._name} has no buffers yet'
@@ -423,11 +419,7 @@ class FrameOffer:
     def _wish(
         self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
     ) -> tuple[Answer, str]:
-        """
-        Let *consumer*, which can't use these buffers, wait for other buffers, or refuse it.
-
-        :return: the answer, and a sentence about the wait or refusal.
-        """
+        """Let *consumer* wait for buffers that it can use, or refuse it; return which, and why."""
         answer, text = self._answer(session, consumer, outcome, ours=ours)
         with self._lock:
             if answer is Answer.REFUSE:
@@ -481,7 +473,7 @@ class FrameOffer:
                     self.due = math.inf
 
     def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
-        """Make no new agreement for consumers with these constraints any more."""
+        """Never agree on new buffers for these consumers' constraints again, because of *why*."""
         with self._lock:
             for consumer in consumers:
                 self._failed[anonymous(consumer)] = why
@@ -504,11 +496,7 @@ class FrameOffer:
             return ', '.join(consumer.constraints.participant for consumer in self._granted)
 
     def give_up(self, why: str) -> None:
-        """
-        Refuse the consumers for which :meth:`renew` was called, because no new buffers were got.
-
-        Their constraints never cause a new agreement again.
-        """
+        """Refuse the consumers of the last :meth:`renew` for good: no buffers suit all of them."""
         with self._lock:
             granted, self._granted = self._granted, []
         self._fail(granted, why)

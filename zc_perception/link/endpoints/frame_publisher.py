@@ -99,11 +99,7 @@ class _Busy(threading.local):
 
 
 class LoanedFrame:
-    """
-    The frame that ``with publisher.loan() as out:`` gives you to fill.
-
-    Use it only inside the block.
-    """
+    """The frame that ``with publisher.loan() as out:`` gives you to fill inside the block."""
 
     __slots__ = ('_dropped', '_fence', '_frame_id', '_planes', '_stamp_ns')
 
@@ -587,11 +583,7 @@ class FramePublisher:
         released: Callable[[], object] | None = None,
         fence: int | None = None,
     ) -> bool:
-        """
-        Publish a frame that has one descriptor for each plane.
-
-        The parameters, the returned value and the errors are those of :meth:`publish_fd`.
-        """
+        """Do the same as :meth:`publish_fd` for a frame that has one descriptor for each plane."""
         images, pool = self._images, self._pool
         if images is None or not isinstance(pool, ForeignBufferPool):
             raise ConfigError(

@@ -347,11 +347,7 @@ class CameraSubscription(FrameSubscription):
         )
 
     def statistics(self) -> SubscriptionStatistics:
-        """
-        Return the statistics, see :meth:`AdaptedSubscription.statistics`.
-
-        Frames whose ``camera_info`` didn't come count as dropped.
-        """
+        """Return the statistics; frames whose ``camera_info`` didn't come count as dropped."""
         found = super().statistics()
         return replace(found, dropped=found.dropped + self._skipped)
 

@@ -123,11 +123,7 @@ class MessageWriter(Generic[T]):
         self.offer(extras)
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
-        """
-        Make the topic's messages with *to_ros* from the next object on.
-
-        Any thread may call this.
-        """
+        """Use *to_ros* for the topic's messages from the next object on. Thread-safe."""
         with self._lock:
             self._outputs = [
                 (self._publisher, to_ros),

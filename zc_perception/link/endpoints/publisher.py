@@ -311,11 +311,7 @@ class AdaptedPublisher(Generic[T]):
         when_destroyed(self.announcer.writer, self.destroy)
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
-        """
-        Pass a camera's frames to other processes of this host by *shared_memory* from now on.
-
-        The publisher owns *shared_memory* and closes it.
-        """
+        """Pass frames to other processes by *shared_memory*, which this object owns and closes."""
         self._shared_memory = shared_memory
 
     def use(self, pool: BufferPool) -> None:

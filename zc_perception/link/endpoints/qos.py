@@ -65,9 +65,9 @@ def uses_direct_links(node: Node) -> bool:
 
 def bus_key(node: Node, topic: str, ros_type: type[Any]) -> BusKey:
     """
-    Return the key under which publishers and subscriptions of one topic meet.
+    Return the key by which the bus connects publishers and subscriptions of one topic.
 
-    If the node uses no direct links, the key is unique, so its endpoints meet no others.
+    If the node uses no direct links, the key is unique, so nothing is connected by it.
     """
     return (
         id(node.context) if uses_direct_links(node) else object(),

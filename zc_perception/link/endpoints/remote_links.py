@@ -227,7 +227,7 @@ class _Link:
         return None
 
     def needs_a_thread(self) -> bool:
-        """Say whether the links' thread must connect this link, or report a new or ended one."""
+        """Say whether the thread must connect this link, or report that it began or ended."""
         return self.client.approachable or self.client.connected is not self.was_connected
 
     @property
@@ -501,7 +501,7 @@ class SharedMemoryLinks:
         for link in links:
             fd = link.client.awaited
             if fd is not None:
-                with contextlib.suppress(OSError):  # another thread may have closed it meanwhile
+                with contextlib.suppress(OSError):  # another thread may have closed fd meanwhile
                     epoll.register(fd, select.EPOLLIN)
                     awaited.append(fd)
         events = epoll.poll(patience_s + 0.001)
@@ -587,7 +587,7 @@ class SharedMemoryLinks:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=2.0)
         with self._lock:
-            self._epoll = self._bell = None  # the last reference closes them
+            self._epoll = self._bell = None  # closed when the thread has no reference either
         for link in links:
             self._end(link)
 

@@ -435,11 +435,7 @@ class AdaptedSubscription(Generic[T]):
             self.update_rung()
 
     def update_rung(self) -> None:
-        """
-        Check the publishers now, and choose the best link to each.
-
-        Only links call this. The subscription itself checks twice a second.
-        """
+        """Choose the link to each publisher now, in addition to the check twice a second."""
         with self._rung_lock:
             if self._closed or self._paused:
                 return
@@ -451,11 +447,7 @@ class AdaptedSubscription(Generic[T]):
             self._move_to(choice)
 
     def pause(self) -> None:
-        """
-        Receive nothing until :meth:`resume`, and release the objects that wait.
-
-        Publishers send this subscription nothing meanwhile.
-        """
+        """Release the objects that wait, and make publishers send nothing until :meth:`resume`."""
         with self._rung_lock:
             if self._closed or self._paused:
                 return
@@ -939,11 +931,7 @@ class AdaptedSubscription(Generic[T]):
 
 
 def _forget_variables(raised: BaseException) -> None:
-    """
-    Delete the local variables that *raised* and its causes keep in their tracebacks.
-
-    The tracebacks still name the lines of code.
-    """
+    """Delete the local variables, but not the lines, in tracebacks of *raised* and its causes."""
     seen: set[int] = set()
     error: BaseException | None = raised
     while error is not None and id(error) not in seen:
