@@ -205,7 +205,7 @@ class StampClock:
         return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
-        """Return ROS time, device's time at the same moment, and the time that it took (ns)."""
+        """Return ROS time, device time at that moment, and the duration of the read, in ns."""
         best = (0, 0, -1)
         for _ in range(_MAX_READS):
             before = device()

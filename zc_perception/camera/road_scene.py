@@ -391,7 +391,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class RoadEdges:
-    """The x of the road's edges at the picture's bottom, and of both at the horizon (pixels)."""
+    """The road's edges in pixels: x of each at the picture's bottom, x of both at the horizon."""
 
     left: float
     right: float

@@ -612,7 +612,7 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
 
 def _serial(node: Path) -> tuple[str, str]:
-    """Return the device's serial number; or ``''`` and its path below ``/sys/devices``."""
+    """Return serial number and ``''``; without one, ``''`` and the path below /sys/devices."""
     try:
         place = (node / 'device').resolve(strict=True)
     except OSError:

@@ -153,7 +153,7 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
 
 
 def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
-    """Return the least bytes of a complete frame for each buffer: no padding of the last row."""
+    """Return the fewest bytes of a complete frame per buffer; the last row needs no padding."""
     ends = [0] * layout.num_buffers
     for index, plane in enumerate(layout.planes):
         end = plane.offset + plane.size
