@@ -346,7 +346,7 @@ def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(
         ({'format': 'rgb_8'}, FormatError, "'rgb_8' is not known; did you mean 'rgb8'"),
         ({'width': 47}, LayoutError, 'width 47 is not a multiple of 2'),
         ({'slots': 1}, ConfigError, 'slots 1 is not a number in 2 .. 64'),
-        ({'frame_id': '\udce4bc'}, ConfigError, r"frame_id is '\udce4bc'; messages are in UTF-8"),
+        ({'frame_id': '\udce4bc'}, ConfigError, r"frame_id is '\udce4bc'; it cannot be encoded"),
         ({'trusted_gids': [99999999999]}, ConfigError, 'trusted_gids has 99999999999; give a'),
         ({'trusted_gids': [True]}, ConfigError, 'trusted_gids has True'),
         ({'trusted_gids': 'video'}, ConfigError, "trusted_gids has 'video'"),
@@ -368,9 +368,9 @@ def test_values_that_make_no_sense_are_refused_by_name(
 
 
 NO_FRAME_ID = [
-    ('\udce4bc', r"frame_id is '\\udce4bc'; messages are in UTF-8, which has no such character"),
+    ('\udce4bc', r"frame_id is '\\udce4bc'; it cannot be encoded as UTF-8"),
     ('x' * 256, 'frame_id has 256 bytes; at most 255 can be sent'),
-    ('a\0b', r"frame_id is 'a\\x00b'; a message ends it at"),
+    ('a\0b', r"frame_id is 'a\\x00b'; a message would end at"),
     (7, 'frame_id is 7; it must be text'),
 ]
 

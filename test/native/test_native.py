@@ -165,7 +165,7 @@ def test_without_a_compiler_it_is_built_and_runs_in_plain_python(tmp_path: Path)
     program = (
         'import zc_perception.detection.heads, zc_perception.native as n; print(n.how_it_runs())'
     )
-    for extra, why in (({}, 'no C compiler was there'), ({'ZC_PLAIN': '1'}, 'ZC_PLAIN is set')):
+    for extra, why in (({}, 'no C compiler was found'), ({'ZC_PLAIN': '1'}, 'ZC_PLAIN is set')):
         said = subprocess.check_output(
             [sys.executable, '-c', program], cwd=tmp_path / 'lib', text=True,
             env={**os.environ, 'PYTHONPATH': str(tmp_path / 'lib'), **extra},

@@ -155,9 +155,9 @@ def announcement_topic(topic: str) -> str:
     name = topic + SUFFIX
     if len(name) > _LONGEST_TOPIC:
         raise ConfigError(
-            f"topic '{topic}' has {len(topic)} characters, and at most "
-            f"{_LONGEST_TOPIC - len(SUFFIX)} leave room for '{SUFFIX}', where "
-            'its publishers are announced; choose a shorter name or namespace'
+            f"topic '{topic}' has {len(topic)} characters, at most "
+            f"{_LONGEST_TOPIC - len(SUFFIX)} are possible, because '{SUFFIX}' is added for "
+            'announcements; choose a shorter name or namespace'
         )
     return name
 
@@ -193,7 +193,7 @@ def host_id() -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    """Return the kernel's boot id; read it only once: later no descriptor may be free."""
+    """Return the kernel's boot id; cached, because later no descriptor may be free."""
     return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
 
 

@@ -21,8 +21,8 @@ resolved topic, ROS type). Registration is rare and takes locks. Publishing read
 tuple on the publisher's thread. It takes a lock only for a transient_local publisher, which keeps
 its last objects for later subscriptions.
 
-:class:`MeetingPoint` connects the cameras and the consumers of the process, in any order of their
-start, to negotiate buffers.
+:class:`MeetingPoint` connects the cameras and the consumers of the process to negotiate buffers,
+whichever starts first.
 
 Locks are taken in this order: the bus's lock, a publisher's lock, the lock for the publisher's
 promised slots (``_settling``), the pool's lock. While a lock is held, the bus calls no function of
@@ -98,8 +98,8 @@ class BusSubscription(Generic[T]):
     :param notify: wakes the subscription's reader after an object was queued; must not block.
     :param consumer: the subscription's constraints on a publisher's buffers; ``None``: it can use
         any buffers.
-    :param held: number of frames of each publisher that the subscription holds at the same time,
-        so number of slots that it asks for; ``None``: 1. Objects without slots aren't limited.
+    :param held: number of slots to ask each publisher for: the frames that the subscription holds
+        at the same time; ``None``: 1. Objects without slots aren't limited.
     :param resting: whether the subscription gets nothing at present; it keeps its promised slots.
     :param by_message: whether it reads ROS messages at present, so that the link only fills
         ``headers``.
@@ -257,7 +257,7 @@ class BusPublisher(Generic[T]):
         self.settle()
 
     def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
-        """Cancel the promises to all subscriptions but *but*; called with _settling held."""
+        """Cancel the promises to subscriptions not in *but*; called with _settling held."""
         for gone in [each for each in self._granted if each not in but]:
             granted = self._granted.pop(gone)
             if granted.number:
@@ -270,7 +270,7 @@ class BusPublisher(Generic[T]):
             self._pool.set_quota(self._historian, None)
 
     def settle(self) -> None:
-        """Promise slots to matched subscriptions without them, or whose ``held`` has changed."""
+        """Promise slots to matched subscriptions that have none, or whose ``held`` has changed."""
         with self._settling:
             matched, pool = self.matched, self._pool
             if not isinstance(pool, BufferPool):

@@ -394,7 +394,7 @@ class FramePipeline(BarePipeline):
         """
         Return the linear formats that the pipeline accepts; ``None``: all.
 
-        The pipeline opens its devices for the answer.
+        This opens the pipeline's devices.
 
         :raises PipelineError: an element can't open its device.
         """
@@ -552,7 +552,7 @@ class AccessUnit:
 
 
 def nal_types(data: bytes) -> list[int]:
-    """Return the types of the NAL units in *data*, until the first slice inclusive."""
+    """Return the types of the NAL units in *data*, up to and including the first slice."""
     found = []
     for match in _NAL.finditer(data):
         found.append(match[1][0] & 31)
@@ -704,7 +704,7 @@ class FeedStatistics:
 
 
 def rate_of(one: FrameData, other: FrameData) -> float:
-    """Return the framerate between two frames, rounded to 1 .. 1000; 0: their times are wrong."""
+    """Return the rounded framerate of two frames, 1 to 1000; 0 if *other* isn't later."""
     apart_ns = other.captured_ns - one.captured_ns
     frames = max(1, other.sequence - one.sequence)
     return float(min(1000, max(1, round(1e9 * frames / apart_ns)))) if apart_ns > 0 else 0.0

@@ -187,7 +187,7 @@ def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
     number = VIDEO_FORMATS.get(pixel_format(layout.fourcc).gstreamer or '', 0)
     payload = struct.pack('=iiIII', 0, number, layout.width, layout.height, planes)
     payload += struct.pack(f'={planes}Q{planes}i', *where.offsets, *where.strides)
-    # Promise no alignment: 0 for the picture's four sides, then 0 for each stride.
+    # GstVideoAlignment: no padding on the four sides, then no alignment of each plane's stride.
     payload += struct.pack(f'=4I{planes}I', *[0] * (4 + planes))
     # The second zero byte is the version of this serialised form.
     body = _META + b'\0' + b'\0' + payload
@@ -592,7 +592,7 @@ class UnixfdServer:
             reader.lost += 1
             return False
         if written != len(packet):
-            raise ProtocolError('stopped', 'a reader did not take in a whole command')
+            raise ProtocolError('stopped', 'a reader took only a part of a command')
         return True
 
     def _say_end(self, reader: _Reader) -> None:

@@ -51,11 +51,11 @@ def _load() -> tuple[ModuleType | None, str]:
         if (
             getattr(module, 'VERSION', 1) != _VERSION
         ):  # one of the two was updated without the other
-            return None, 'plain Python (the compiled steps are of another version; install again)'
+            return None, 'plain Python (the compiled module is of another version; install again)'
         return module, 'compiled steps'
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)
-        why = 'no C compiler was there when it was installed' if missing else str(error)
+        why = 'no C compiler was found during installation' if missing else str(error)
         return None, f'plain Python ({why})'
 
 

@@ -217,7 +217,7 @@ def test_a_taken_id_is_refused_and_a_dead_one_is_replaced(folder: Path) -> None:
     path = leave_dead_socket(folder / 'a.sock')
     with listen(path):
         assert is_dead(path) is False and mode(path) == 0o600
-        with pytest.raises(ConfigError, match='somebody listens at'):
+        with pytest.raises(ConfigError, match='another process listens at'):
             listen(path)
     assert is_dead(path) is True
     with listen(path, os.getegid()):

@@ -168,7 +168,7 @@ def test_the_socket_of_a_killed_camera_is_taken_over(folder: Path) -> None:
 
 def test_who_listens_already_keeps_the_socket(make_feed: MakeFeed) -> None:
     feed = make_feed()
-    with pytest.raises(ConfigError, match='somebody listens'):
+    with pytest.raises(ConfigError, match='another process listens'):
         Feed(feed.server.path)
     RawReader(feed.server.path).close()
 

@@ -81,7 +81,7 @@ _PATIENT_RETRY_S = 5.0
 # One call of receive() reads at most this many packets without a frame, so that a producer that
 # never stops sending such packets can't block the caller.
 _PACKETS_AT_ONCE = range(64)
-# With these reasons, this end closes a connection that the producer would keep open.
+# Reasons for which this client, not the producer, ends a connection.
 _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
@@ -171,7 +171,7 @@ class Greeting:
         ):
             text = (
                 f'WELCOME grants version {welcome.version}, window {welcome.window}, depth '
-                f'{welcome.depth}; that was not asked for'
+                f'{welcome.depth}; this is not what HELLO asked for'
             )
             raise ProtocolError('value', text)
         return welcome
@@ -207,7 +207,7 @@ def somebody_listens(error: ZcError) -> bool:
 
 def worth_patience(error: ZcError) -> bool:
     """
-    Return whether to pause for seconds after an attempt that failed with *error*.
+    Return whether to pause for _PATIENT_RETRY_S after an attempt that failed with *error*.
 
     Return ``True`` if the producer doesn't answer, or refused for a lasting reason. Return
     ``False`` if no process listens yet or the producer is busy, because that may end soon.
@@ -229,8 +229,8 @@ class ClientStatistics:
     :param held: number of frames sent to this consumer for which no RELEASE was sent yet.
     :param received: number of frames received since start.
     :param dropped: number of frames that the producer dropped because this consumer was too slow.
-    :param abandoned: number of frames that were not released, so that the garbage collector
-        released them.
+    :param abandoned: number of frames that the garbage collector released, because the program
+        hadn't.
     :param connections: number of WELCOMEs since start.
     :param ended: number of connections and attempts that ended, for each reason (eof, refused,
         gone, or the reason of a protocol error).
@@ -282,7 +282,7 @@ class SharedMemoryClient:
     is updated with each frame.
     """
 
-    # Slots, because native/links.c reads and writes these attributes by their offsets.
+    # __slots__ gives these attributes fixed offsets, by which native/links.c accesses them.
     __slots__ = ('__dict__', '__weakref__', '_lock', '_received', '_slots', 'dropped')
 
     def __init__(
@@ -306,8 +306,8 @@ class SharedMemoryClient:
         wire.pack_hello(self._hello)  # raise now if a value doesn't fit a HELLO
         self._allowed_uids = frozenset(allowed_uids)
         self._epoll = select.epoll()
-        # Finalizers of frames write to this eventfd to wake the receiving thread. So it must not
-        # be closed before the last frame has gone: the garbage collector does that.
+        # Finalizers of frames write to this eventfd to wake the receiving thread. It must stay
+        # open until the last frame is freed, so the garbage collector closes it.
         self._bell: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll.register(self._bell.fileno(), select.EPOLLIN)
         self._lock = threading.Lock()
@@ -332,7 +332,7 @@ class SharedMemoryClient:
         """
         Return the descriptor that is readable when :meth:`receive` should be called.
 
-        That is so if a frame has arrived, or a RELEASE can be sent: the garbage collector ended a
+        That is so if a frame has arrived, or a RELEASE can be sent: the garbage collector freed a
         frame, a release fence of this process has signalled, or the socket has room again.
         """
         return self._epoll.fileno()
@@ -533,7 +533,7 @@ class SharedMemoryClient:
             if truncated:
                 if (
                     not descriptor_left()
-                ):  # this process has too few descriptors, so don't blame the producer
+                ):  # this process has too few descriptors, which is no protocol error
                     self._end(
                         'gone',
                         f"no descriptor for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
@@ -579,7 +579,7 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # before other threads see by _slots that the connection ended
+            self.parted_s = now  # set it first: other threads see the end by _slots
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)
@@ -643,7 +643,7 @@ class SharedMemoryClient:
         self.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copy of the socket, so that the producer gets the parent's EOF."""
+        """Close the child's copy of the socket, so that the producer sees the parent's end."""
         self._closed = True
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -662,7 +662,7 @@ def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
     def ring() -> None:
         if bell is None:
             return
-        # Ignore errors: the garbage collector may have closed the bell before a frame's finalizer.
+        # Ignore errors: the garbage collector may close the bell before it runs a finalizer.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(bell.fileno(), 1)
 

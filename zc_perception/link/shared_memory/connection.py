@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The producer's end of the connection to one consumer: its socket, and the frames it holds.
+The producer's end of the connection to one consumer.
 
 The camera's thread sends frames, and the server's thread handles releases. One lock for each
 connection protects the state that they share. It is held for at most one ``send``, which doesn't
@@ -50,7 +50,8 @@ from zc_perception.native import compiled
 
 _MAX_U32 = 0xFFFFFFFF
 _FRAME_TYPE = int(MessageType.FRAME)
-# A quarantine ends by its own fence. The pool's timeout must be later, by this time.
+# The pool's timeout is longer than the quarantine by this time, so that the quarantine ends by its
+# own fence.
 _PATIENCE_S = 1.0
 
 
@@ -103,7 +104,7 @@ class Connection:
         called with the connection's lock held.
     """
 
-    # Slots, because native/links.c reads and writes these attributes by their offsets.
+    # __slots__ gives these attributes fixed offsets, by which native/links.c accesses them.
     __slots__ = (
         '__dict__', '__weakref__', '_dropped_untold', '_ended', '_frame_id', '_introduced',
         '_length', '_lock', '_out', '_packet', '_pending', '_send', '_sent', '_window', 'failure',
@@ -176,10 +177,10 @@ class Connection:
         try:
             delivery = frame.deliver(self.holder)
         except Exception as error:
-            self._fail('lease', f'a frame ended while it was published: {error}')
+            self._fail('lease', f'a frame was released while it was published: {error}')
             raise
         if delivery is None:
-            self._fail('lease', f"somebody has changed the quota of '{self.holder}'")
+            self._fail('lease', f"other code has changed the quota of '{self.holder}'")
         else:
             data = frame.data
             self._out[data.buffer_uid, data.generation] = delivery
@@ -528,8 +529,8 @@ def take_back(
     """
     Take back the frames *held* from *holder*, whose connection has ended.
 
-    The consumer's devices may still read the frames. So no slot is used again until its fences
-    have signalled, or *quarantine_timeout_s* is over.
+    The consumer's devices may still read the frames. So no slot is reused until the fences of its
+    buffers have signalled, or *quarantine_timeout_s* is over.
     """
     revoked: set[DmaBuf] = set()
 

@@ -174,7 +174,7 @@ class Requirements:
         size = len(self.options.encode(errors='replace'))
         if size > MAX_OPTIONS:
             raise ConfigError(
-                f'the options have {size} bytes, at most {MAX_OPTIONS} can be said; name fewer '
+                f'the options have {size} bytes, at most {MAX_OPTIONS} can be sent; name fewer '
                 'heaps or devices'
             )
         try:

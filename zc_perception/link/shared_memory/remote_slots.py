@@ -133,7 +133,7 @@ class RemoteSlot:
         data.__dict__.update(self._constants, header=_new(Header))
         lease = RemoteLease(owner, self, -1, owner.name)
         lease.ended = True
-        return Frame(data, lease)  # type: ignore[arg-type] # as Frame needs it
+        return Frame(data, lease)  # type: ignore[arg-type] # has all that Frame uses
 
     def close(self) -> None:
         """Unmap and close the slot's buffers; no frame may use them any more."""
@@ -213,8 +213,7 @@ class PlainReceiver:
                 )
             except (
                 ConnectionResetError
-            # The kernel reports this error once. The next call returns a packet that the peer sent
-            # before it closed.
+                # The kernel reports this once. The next call returns packets sent before that.
             ):
                 size, ancillary, flags, _ = self._receive_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
@@ -228,7 +227,7 @@ class PlainReceiver:
         return CameUnread(self._packet[:size], adopt(ancillary), bool(flags & TRUNCATED), 0)
 
     def close(self) -> None:
-        """Stop receiving; called before the socket is closed. Only the C version has work."""
+        """Stop receiving before the socket is closed; only the C version has to do something."""
 
     forked = close
 

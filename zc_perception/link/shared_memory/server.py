@@ -398,8 +398,8 @@ class SharedMemoryServer:
         """
         Add *frame* to the history; return the connections to which publish() sends it.
 
-        Both are done under one lock, so that a consumer that connects meanwhile gets the frame
-        once: a later one gets it from the history.
+        One lock covers both, so that each consumer gets the frame once: a consumer that connects
+        later gets it from the history.
         """
         kept = frame.deliver(self._history_holder)
         overflow = None
@@ -418,12 +418,12 @@ class SharedMemoryServer:
         return connections
 
     def participants(self) -> list[tuple[Consumer, Peer, int]]:
-        """Return (consumer, peer, requested window) of those that sent HELLO, in this order."""
+        """Return (consumer, peer, requested window) for each HELLO, in the order of arrival."""
         with self._lock:
             return list(self._consumers.values())
 
     def await_consumers(self, count: int, timeout_s: float) -> bool:
-        """Wait up to *timeout_s* seconds until *count* consumers sent HELLO; return whether so."""
+        """Wait up to *timeout_s* seconds for *count* consumers' HELLO; return whether all came."""
         with self._heard:
             return self._heard.wait_for(lambda: len(self._consumers) >= count, timeout_s)
 
@@ -464,7 +464,7 @@ class SharedMemoryServer:
                 pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1)
         if pool is not None:
             self._forget_pool = pool.add_retire_listener(self._on_retired)
-            # Do it here, so that it is done before the first frame of the new pool is published.
+            # Move the connections now, before the first frame of the new pool is published.
             for connection in self._connections:
                 self._move(connection, pool, heap)
         self._wake_up()
@@ -831,7 +831,7 @@ class SharedMemoryServer:
         self._say(
             (
                 f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, "
-                'which are copies, or nothing'
+                'which are copies, or nothing where it allows no copies'
             ),
             warn=True,
         )
@@ -901,7 +901,7 @@ class SharedMemoryServer:
         )
 
     def close(self) -> None:
-        """Disconnect all consumers, stop the thread, remove the socket; in a child do nothing."""
+        """Disconnect all consumers, stop the thread, remove the socket; not in a forked child."""
         if self._pid != os.getpid() or self._stopping:
             return
         # Remove the socket's file first, so that no consumer connects while the server closes.
@@ -921,7 +921,7 @@ class SharedMemoryServer:
         self.close()
 
     def _after_fork(self) -> None:
-        """Close a forked child's copies of the sockets, so that consumers get the parent's EOF."""
+        """Close a forked child's copies of the sockets, so that consumers see the parent's end."""
         connections, self._connections = self._connections, ()
         self._history = None
         self._lock = threading.Lock()

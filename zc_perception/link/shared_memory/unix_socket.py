@@ -43,7 +43,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct('=iII')
-# Plain numbers, because each operation on enum flags is a Python call, and these run per packet.
+# Plain numbers, because an operation on enum flags costs a Python call for each packet.
 RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -55,13 +55,13 @@ CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 # drain() reads at most this many packets, which is more than a socket holds.
 _DRAINED = 128
 HIGHEST_ID = 2**32 - 2
-"""The highest id of a user or group; to the kernel, the next number is -1: "don't change"."""
+"""The highest valid user or group id; to the kernel, the next number is -1, which is no id."""
 Ancillary = Iterable[tuple[int, int, bytes]]
 
 
 class Peer(NamedTuple):
     """
-    The other process's credentials, which the kernel stored when it connected or began to listen.
+    Credentials of the process at the other end, from the time when it connected or listened.
 
     :param groups: supplementary groups; empty if :func:`peer_of` wasn't asked for them.
     """
@@ -143,7 +143,7 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Return owners of the descriptors *numbers*; if one can't be made, close the remaining."""
+    """Return owners of the descriptors *numbers*; close those for which no owner can be made."""
     owned: list[OwnedFd] = []
     try:
         for number in numbers:
@@ -236,7 +236,9 @@ class PacketReader:
                 raise ProtocolError('truncated', TRUNCATED_TEXT)
             if not size:
                 return 0, []
-            raise ProtocolError('descriptors', f'{len(fds)} descriptors came where {most_fds} may')
+            raise ProtocolError(
+                'descriptors', f'{len(fds)} descriptors came, at most {most_fds} may'
+            )
         return size, fds
 
 
@@ -452,7 +454,7 @@ def listen(
     try:
         if is_dead(path, kind) is False:
             raise ConfigError(
-                f"somebody listens at '{path}' already; each publisher needs an id of its own"
+                f"another process listens at '{path}'; each publisher needs an id of its own"
             )
         listener.bind(os.fspath(starting))
         os.chmod(starting, 0o600 if group is None else 0o660)

@@ -16,9 +16,9 @@
 """
 Pack and parse the messages of docs/wire.md.
 
-Parsers accept any bytes. They raise ProtocolError if these aren't a valid message of the type, and
-no other error. The functions for FRAME and RELEASE run for every frame, so they read from a buffer
-that is reused for each packet.
+Parsers accept any bytes. They raise ProtocolError if the bytes aren't a valid message of the type,
+and no other error. The functions for FRAME and RELEASE run for every frame, so they read from a
+buffer that is reused for each packet.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _require(good: bool, reason: str, text: str) -> None:
 
 def _require_window(window: int, depth: int, what: str) -> None:
     good = 1 <= window <= MAX_WINDOW and 1 <= depth <= MAX_DEPTH
-    _require(good, 'value', f'{what}: window {window}, depth {depth}; they are 1 .. {MAX_WINDOW}')
+    _require(good, 'value', f'{what}: window {window}, depth {depth} must be 1 .. {MAX_WINDOW}')
 
 
 def message_type(packet: Packet) -> MessageType:
@@ -171,7 +171,7 @@ def message_type(packet: Packet) -> MessageType:
 
 def _expect(packet: Packet, expected: MessageType) -> None:
     kind = message_type(packet)
-    _require(kind is expected, 'state', f'{kind.name} came where only {expected.name} may')
+    _require(kind is expected, 'state', f'{kind.name} came, but only {expected.name} may')
 
 
 def _text_after(layout: struct.Struct, packet: Packet) -> str:
@@ -202,7 +202,7 @@ def check_publisher_id(publisher_id: str) -> bytes:
     if not publisher_id.isascii() or not _is_identifier(raw):
         raise ConfigError(
             f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; '
-            'use that of the announcement'
+            'use the id in the announcement'
         )
     return raw
 
@@ -212,8 +212,8 @@ def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
     Return a frame_id as bytes for FRAME.
 
     :param name: the parameter's name, for the text of the error.
-    :raises ConfigError: *frame_id* is no text, has a character that a ROS message can't have, or
-        is too long for FRAME.
+    :raises ConfigError: *frame_id* isn't text, has a character that a ROS message can't contain,
+        or is too long for FRAME.
     """
     if not isinstance(frame_id, str):
         raise ConfigError(f'{name} is {shown(frame_id)}; it must be text')
@@ -221,13 +221,13 @@ def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
         raw = frame_id.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f'{name} is {shown(frame_id)}; messages are in UTF-8, which has no such character as '
-            f'its {shown(frame_id[error.start])}'
+            f'{name} is {shown(frame_id)}; it cannot be encoded as UTF-8; remove its character '
+            f'{shown(frame_id[error.start])}'
         ) from error
     if b'\0' in raw:
         raise ConfigError(
-            f'{name} is {shown(frame_id)}; a message ends it at its character of value 0, '
-            'leave that out'
+            f'{name} is {shown(frame_id)}; a message would end at its character of value 0; '
+            'remove this character'
         )
     if len(raw) > MAX_FRAME_ID:
         raise ConfigError(
@@ -256,7 +256,7 @@ def pack_hello(hello: Hello) -> bytes:
     """
     Return *hello* as a packet.
 
-    :raises ConfigError: a value that doesn't fit the message.
+    :raises ConfigError: a value doesn't fit the message.
     """
     need = hello.requirements
     if not 1 <= hello.window <= MAX_WINDOW or not 1 <= hello.depth <= MAX_DEPTH:
@@ -299,7 +299,7 @@ def parse_hello(packet: Packet) -> Hello:
         len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO'
     )
     kind, length, _, magic, low, high = _HELLO_BEGIN.unpack_from(packet)
-    _require(kind == MessageType.HELLO, 'state', f'message type {kind} came where only HELLO may')
+    _require(kind == MessageType.HELLO, 'state', f'message type {kind} came, but only HELLO may')
     _require(
         length == len(packet), 'length', f'the header says {length} bytes, {len(packet)} came'
     )
@@ -419,7 +419,7 @@ def pack_refused(refused: Refused) -> bytes:
 
 
 def parse_refused(packet: Packet) -> Refused:
-    """Return the REFUSED in *packet*; an unknown code becomes PROTOCOL, invalid UTF-8 U+FFFD."""
+    """Return the REFUSED in *packet*; an unknown code becomes PROTOCOL."""
     _expect(packet, MessageType.REFUSED)
     text = _text_after(REFUSED, packet)
     code = REFUSED.unpack_from(packet)[3]
@@ -434,7 +434,7 @@ def pack_noted(text: str) -> bytes:
 
 
 def parse_noted(packet: Packet) -> str:
-    """Return the text of a NOTED: why the consumer must wait. Invalid UTF-8 becomes U+FFFD."""
+    """Return the text of a NOTED: why the consumer must wait."""
     _expect(packet, MessageType.NOTED)
     return printable(_text_after(HEADER, packet))
 
