@@ -14,16 +14,15 @@
 # limitations under the License.
 
 """
-What nodes tell about themselves, and what tools in other processes can observe.
+Measure and report the work of running nodes.
 
 Read in this order:
 
-1. :mod:`~zc_perception.observe.frame_log`: a node records in memory what it did with each frame,
-   and other processes read these records. :mod:`~zc_perception.observe.timeline` makes one trace
-   of several logs and the kernel's events, and computes how long each stage of a frame took. The
-   program ``zc_timeline`` shows both for the nodes that run.
-2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures come from ``metrics``:
-   latencies, and how much counters have grown lately.
-3. ``processes``: what ``/proc`` tells about other processes, and advice for a user who may not
-   examine them or the kernel.
+1. :mod:`~zc_perception.observe.frame_log`: each node records in shared memory what it did with
+   each frame, and other processes read these records. :mod:`~zc_perception.observe.timeline` joins
+   several nodes' records and the kernel's events to one trace, and computes how long each stage of
+   a frame took. The program ``zc_timeline`` shows both for running nodes.
+2. :mod:`~zc_perception.observe.diagnostics` publishes ``/diagnostics``. ``metrics`` computes its
+   figures: latencies, and the recent growth of counters.
+3. ``processes`` reads ``/proc`` about other processes, and advises users without the rights.
 """

@@ -51,20 +51,20 @@ PERIOD_S = 1.0
 _REST_S = 5.0
 LOOK_S = 0.2
 """
-Seconds between two checks of the signs, and of the levels after a sign has changed.
+Seconds between two calls of *signs*, see :class:`DiagnosticsPublisher`.
 
-So at most five messages a second are sent, however often levels change.
+It limits messages to five a second, however often levels change.
 """
 _RESTLESS_S = RECENT_S + PERIOD_S
 """
-Seconds for which the levels are checked after a sign has changed.
+Seconds for which *collect* is called at each check after the value of *signs* has changed.
 
-This is long enough for a warning to pass, and for silence to be noticed.
+In this time a warning about the change can also end, and silence is noticed.
 """
 
 
 class Level(Enum):
-    """The severity. STALE is missing, because aggregators give that level to silent nodes."""
+    """The severity; STALE is missing, because only aggregators set it, for silent nodes."""
 
     OK = DiagnosticStatus.OK
     WARN = DiagnosticStatus.WARN
@@ -75,7 +75,7 @@ OK, WARN, ERROR = Level.OK, Level.WARN, Level.ERROR
 
 
 class Figures(Mapping[str, Any]):
-    """Values computed only when read, because levels are checked more often than published."""
+    """Values that are computed only if a message is published, not at each check of levels."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = cache(make)
@@ -101,8 +101,8 @@ class Status:
 
     :param message: the state, in one sentence.
     :param values: figures by name.
-    :param advice: what the user can do; every level but OK needs advice.
-    :param hardware_id: the device that the status is about; empty for this host.
+    :param advice: what the user can do; required for every level except OK.
+    :param hardware_id: the device that the status describes; empty: the host's name.
     """
 
     part: str
@@ -120,16 +120,16 @@ class Status:
 @dataclass(frozen=True)
 class Row:
     """
-    One condition of a part, and the part's status while that condition holds.
+    A condition, and the status of a part while the condition is true.
 
-    :param when: the condition: a function of the values that were seen.
-    :param sentence: a format string, like *advice*; its fields are names of values that were seen.
-    :param shown: the text that docs/diagnostics.md shows instead of a sentence that is only a
-        field.
-    :param see: the text that this page adds to the advice, or shows instead of an advice that is
-        only a field.
-    :param joins: whether the part joins this row's sentence with those of later joining rows that
-        also hold.
+    *sentence* and *advice* are format strings, whose fields are names of the part's values.
+
+    :param when: the condition, a function of the part's values.
+    :param shown: docs/diagnostics.md has this text in place of a sentence that is only a field.
+    :param see: that page adds this text to the advice, or has it in place of advice that is only
+        a field.
+    :param joins: if this row and later rows with *joins* are true, whether the status has the
+        sentences of all of them.
     """
 
     when: Callable[[Any], object]
@@ -143,11 +143,11 @@ class Row:
 
 class Part:
     """
-    The conditions of a part of a node, in a table of rows: the first that holds counts.
+    A part of a node, with a table of conditions; the first true one gives the part's status.
 
     ``tools/diagnostics_page.py`` writes the same rows into docs/diagnostics.md.
 
-    :param well: the sentence if no condition holds.
+    :param well: the sentence for level OK, if no condition is true.
     """
 
     def __init__(self, name: str, *rows: Row, well: str) -> None:
@@ -158,7 +158,7 @@ class Part:
     def status(
         self, values: Mapping[str, Any] | None = None, hardware_id: str = '', **seen: Any
     ) -> Status:
-        """Return the part's status for the values in *seen*."""
+        """Return the part's status; conditions and sentences use the values in *seen*."""
         look = SimpleNamespace(**seen)
         holding = (row for row in (*self.rows, self._well) if row.when(look))
         first = next(holding)
@@ -171,27 +171,24 @@ class Part:
 
 class DiagnosticsPublisher:
     """
-    Publish diagnostics once a second, and at once if a level has changed.
+    Publish diagnostics once a second, and soon after a level has changed.
 
-    If nobody subscribes, nothing has changed and no frames come, the publisher rests: it collects
-    the statuses only every five seconds, and checks for changes once a second.
+    The publisher calls *signs* five times a second. For some seconds after its value has changed,
+    the publisher also calls *collect* each time, which takes a hundred times as long. If nobody
+    subscribes, nothing changes and no frames come, the publisher rests: it calls *signs* once a
+    second, and *collect* every five seconds.
 
-    Otherwise it calls *signs* five times a second. For a while after a sign has changed, it also
-    calls *collect*, which takes a hundred times as long.
+    It uses the steady clock, because a simulation's time may stand still. It begins once the node
+    has an executor, but on the thread of :mod:`~zc_perception.lookout`. An exception in *collect*
+    is published as an error and has no other effect.
 
-    The publisher uses the steady clock, because a simulation's time may stand still. It starts to
-    work once the node has an executor, but runs on a thread of its own: see
-    :mod:`~zc_perception.lookout`. If *collect* raises, the exception is published as an error, and
-    has no other effect.
-
-    :param collect: a function that returns the statuses. Only one thread calls it, one call at a
-        time. It must be quick, and neither wait nor touch pixels.
+    :param collect: a function that returns the statuses. One thread calls it. It must be quick,
+        and neither wait nor read pixels.
     :param before_publishing: a function that is called at most once a second, before a regular
         message that differs from the last one.
-    :param signs: a function whose value changes if a level may have changed or is about to; by
-        default the value differs at every call. The function must be as quick as reading some
-        attributes.
-    :param progress: a function, as quick as *signs*, whose value changes while the node does work.
+    :param signs: a function whose value changes if a level has changed or soon will; by default
+        the value differs at every call. It must be as quick as reading some attributes.
+    :param progress: a function whose value changes while the node works; as quick as *signs*.
     """
 
     def __init__(
@@ -225,7 +222,7 @@ class DiagnosticsPublisher:
         now = time.monotonic()
         try:
             signs, progress = self._signs(), self._progress()
-        except Exception:  # ignore the error here, because collecting the statuses reports it
+        except Exception:  # ignored, because collect() will raise the same error and report it
             signs = progress = object()
         stirs = signs != self._signs_seen or progress != self._progress_seen
         if signs != self._signs_seen:
@@ -276,12 +273,12 @@ class DiagnosticsPublisher:
         return status.part, status.level, texts, values
 
     def stop(self) -> None:
-        """Stop publishing. A second call does nothing."""
+        """Stop publishing; a second call does nothing."""
         self._watch.stop()
 
 
 _Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
-"""A status as the message has it: part and level; name, message and hardware id; values."""
+"""A status in the message's form: part; level; name, message and hardware id; values."""
 
 
 def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
@@ -301,7 +298,7 @@ def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
 
 
 def _as_bytes(now_ns: int, rows: Sequence[_Row]) -> bytes:
-    """Serialise the message; numbers of 4 bytes are aligned to 4, a level to 1."""
+    """Serialise the message as CDR, which is quicker than rclpy; 4-byte numbers are aligned."""
     out = bytearray(ENCAPSULATION + STAMP.pack(*divmod(now_ns, 1_000_000_000)) + cdr_string(''))
     out += bytes(-len(out) % 4) + COUNT.pack(len(rows))
     for _, level, texts, values in rows:

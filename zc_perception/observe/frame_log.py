@@ -14,30 +14,28 @@
 # limitations under the License.
 
 """
-The frame log, a node's flight recorder: what the node did with each frame, and when.
+The frame log: a node records in shared memory what it did with each frame, and when.
 
-The records lie in memory that tools of other processes can read at any time.
+Each node always writes its log, so that ``zc_verify`` and ``zc_timeline`` can examine nodes that
+already run, without ROS and without the nodes' help. The log is a memfd; the kernel frees it after
+the process has ended and all readers have closed it.
 
-The recorder is always on, so that ``zc_verify`` and the timeline can examine nodes that already
-run, without ROS and without the nodes' help. The log is a memfd, which ends with the process and
-needs no clean-up. Its numbers are little-endian, and every field has a fixed size.
+A node writes with :class:`FrameLog`. Another process finds the logs in ``/proc`` with
+:func:`find_frame_logs` and reads them with :class:`FrameLogReader`, which need only the standard
+library. The layout of a log, with little-endian numbers:
 
-In this file, in this order: the layout; :class:`FrameLog`, which the node's thread writes;
-:class:`FrameLogReader` and :func:`find_frame_logs`, with which another process finds the logs in
-``/proc`` and reads them. Reading a log needs only the standard library.
+- 0 to 4 KiB: the header: :data:`HEADER`, then two words of 8 bytes, each written in one store: the
+  number of records written, and the time when the node closed the log.
+- 4 to 32 KiB: the facts: u64 generation (odd while the node writes them), u32 bytes, u32 CRC-32,
+  UTF-8 JSON.
+- 32 to 800 KiB: a ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes each; record *n*
+  (from 1) is at (*n* - 1) mod capacity.
 
-- Bytes 0 to 4 KiB: the header: :data:`HEADER`, then two words of 8 bytes, each written in one
-  store: the number of records written, and the time of the end.
-- From 4 KiB, 28 KiB: the facts: u64 generation (odd while the node writes them), u32 bytes, u32
-  CRC-32, UTF-8 JSON.
-- From 32 KiB, 768 KiB: the ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes each;
-  record *n* (from 1) is at (*n* - 1) mod capacity.
-
-A record begins and ends with its own number; after the record, the writer increments the count of
+A record begins and ends with its own number. After a record, the writer increments the count of
 records. A reader accepts a record if both numbers are right, and if the count, read afterwards,
-shows that the writer is still :data:`MARGIN` records away from overwriting that record. Records
-have no checksum, because its code and tables would leave the CPU's caches between frames, and so
-cost more than all else in a record.
+shows that the writer is still :data:`MARGIN` records away from overwriting it. Records have no
+checksum: its code and tables would leave the CPU's caches between frames, so computing it would
+cost more than the rest of the record.
 """
 
 from __future__ import annotations
@@ -85,25 +83,25 @@ VERSION = 1
 CAPACITY = 4096
 RECORD_SIZE = 192
 MAX_BUFFERS = 4
-#: A reader keeps this many records away from the writer, because CPUs may reorder reads and
-#: writes, but not across so many records.
+#: A reader doesn't read the next records that the writer will overwrite, this many. CPUs may
+#: reorder reads and writes, but not across this many records.
 MARGIN = 32
 
-#: the header's fields: magic, version, record size, capacity
+#: The header's fields: magic, version, record size, capacity.
 HEADER = struct.Struct('<4sIII')
-#: The index of the 8-byte word that counts the records written; each record is written before
-#: this word is.
+#: The index of the 8-byte word that counts the records; it is written after each record.
 WORD_WRITTEN = 2
-#: When the node closed the log, CLOCK_MONOTONIC ns; 0: the log is open.
+#: The index of the word with the time when the node closed the log (CLOCK_MONOTONIC in ns); 0: the
+#: log is open.
 WORD_ENDED = 3
-#: At byte :data:`WRITER_OFFSET`: when the log was made (CLOCK_MONOTONIC ns), the writer's pid in
-#: its own namespace, role, node.
+#: The fields at byte :data:`WRITER_OFFSET`: when the log was made (CLOCK_MONOTONIC in ns), the
+#: writer's pid in its own namespace, role, node.
 WRITER = struct.Struct('<QI4x16s256s')
 WRITER_OFFSET = 32
 
 FACTS_OFFSET = 4096
 FACTS_WORD = FACTS_OFFSET // 8
-#: the numbers that follow the facts' generation: their bytes and CRC-32
+#: The fields after the facts' generation: the number of bytes, and their CRC-32.
 FACTS_SIZES = struct.Struct('<II')
 FACTS_TEXT = FACTS_OFFSET + 16
 RING_OFFSET = 32 * 1024
@@ -117,7 +115,7 @@ RECORD = struct.Struct('<QIIQQQqqqqqqqqqqQQQQQIIQI4xQ')
 
 
 class RecordKind(IntEnum):
-    """What happened to the frame in this node."""
+    """What the node did with the frame."""
 
     PUBLISHED = 1
     PROCESSED = 2
@@ -128,26 +126,27 @@ class FrameRecord(NamedTuple):
     """
     The record of one frame that one node has finished.
 
-    Times are CLOCK_MONOTONIC in ns, the same in every process of the machine; 0: not applicable or
-    unknown.
+    Times are CLOCK_MONOTONIC in ns, which all processes of a machine share; 0: unknown, or this
+    node has no such step.
 
     :ivar number: the record's number in this log, from 1.
     :ivar generation: the slot's generation.
-    :ivar buffer_uid: the identity of the slot's buffers.
-    :ivar stamp_ns: the header stamp of the frame, by the ROS clock.
+    :ivar buffer_uid: the number that identifies the slot's buffers.
+    :ivar stamp_ns: the stamp in the frame's header, by the ROS clock.
     :ivar captured_ns: when the camera had captured the frame.
     :ivar published_ns: when the frame was given to its consumers.
     :ivar received_ns: when the consumer took the frame.
     :ivar submitted_ns: when the device got the job.
-    :ivar signalled_ns: when the consumer's thread saw that the job's fence had signalled.
-    :ivar done_ns: when decoding began, in frame order; for a failed frame, when it failed.
+    :ivar signalled_ns: when the consumer's thread noticed that the job's fence had signalled.
+    :ivar done_ns: when decoding began, after that of earlier frames; for a failed frame, when it
+        failed.
     :ivar decoded_ns: when the boxes were ready.
     :ivar sent_ns: when the detections were sent; in a capture node, when all consumers had the
         frame.
-    :ivar capture_cost_ns: how long the camera's own work took.
+    :ivar capture_cost_ns: how long the camera's code worked on the frame.
     :ivar inodes: the inodes of the frame's buffers, 1 to 4.
     :ivar st_dev: the device number that these inodes belong to.
-    :ivar device_handle: the device's handle of the import; 0: none.
+    :ivar device_handle: the handle that the device gave the imported buffers; 0: none.
     :ivar device_seqno: the device's job number; 0: unknown.
     :ivar detections: how many objects were found in the frame.
     :ivar thread_id: the kernel's id of the writing thread, in the node's own pid namespace.
@@ -184,16 +183,15 @@ _pack_record = RECORD.pack_into
 
 class FrameLog:
     """
-    One node's log.
+    The frame log of one node, which the node writes.
 
-    One thread at a time writes records; any thread may call :meth:`describe`.
-
-    No method raises. If the log can't be made or a record doesn't fit, *warn* is called once, and
-    the log or the record is left out. In a forked child all methods do nothing.
+    One thread at a time writes records; any thread may call :meth:`describe`. No method raises. If
+    the log can't be made or a record doesn't fit, *warn* is called, and the node works without the
+    log or the record. In a forked child all methods do nothing.
 
     :param role: ``capture`` or ``inference``.
     :param node: the node's full name.
-    :param warn: a function that is called with a sentence about what doesn't work.
+    :param warn: a function that is called with a sentence for the node's own log, at most once.
     """
 
     def __init__(
@@ -202,8 +200,8 @@ class FrameLog:
         self.role = role
         self.node = node
         self._complain = partial(Seldom(warn, ONCE), about='frame log')
-        # The memory, and its words; one attribute, for a thread that writes while another one
-        # closes.
+        # The memory, and a view of its 8-byte words. Both are one attribute, so that a thread that
+        # writes while another one closes the log gets both or none.
         self._open: tuple[mmap.mmap, memoryview] | None = None
         self._describing = threading.Lock()
         self._ident = self._thread_id = 0
@@ -215,18 +213,18 @@ class FrameLog:
             )
             return
         self._open = memory, memoryview(memory).cast('Q')
-        # A forked child must not write, because it would write into the parent's log.
+        # A forked child must not write: it shares the memory with its parent.
         in_child(Turn.LOGS, self._disown)
 
     def _create(self) -> mmap.mmap:
         with OwnedFd(os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
             os.ftruncate(fd.fileno(), SIZE)
-            # Seal the size, so that a reader that has mapped the log never gets SIGBUS. There is
-            # no seal against writing, because the node writes into it.
+            # Seal the size, so that a reader that has mapped the log never gets SIGBUS. The memfd
+            # can't be sealed against writing, because the node writes to it.
             fcntl.fcntl(
                 fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL
             )
-            # the mapping keeps a duplicate of the descriptor
+            # mmap() keeps a duplicate of the descriptor, so that readers find the log in /proc.
             memory = mmap.mmap(fd.fileno(), SIZE)
         names = self.role.encode()[:16], self.node.encode()[:256]
         WRITER.pack_into(memory, WRITER_OFFSET, time.monotonic_ns(), os.getpid(), *names)
@@ -241,14 +239,14 @@ class FrameLog:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is written: the log is closed, was never made, or is a parent's."""
+        """Whether records are ignored: the log is closed, failed to open, or is a parent's."""
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:
         """
-        Record that a frame was given to its consumers.
+        Record that a frame was given to its consumers; the capture node calls this.
 
-        :param began_ns: a time just before publishing; used if the link itself records no time.
+        :param began_ns: a time just before publishing, used if the link records no time.
         :param sent_ns: when all consumers had the frame.
         """
         self._write(
@@ -258,7 +256,7 @@ class FrameLog:
     def processed(
         self, entry: InFlight, done_ns: int, decoded_ns: int, sent_ns: int, detections: int
     ) -> None:
-        """Record that a frame's detections were sent."""
+        """Record that a frame's detections were sent; the inference node calls this."""
         frame = entry.frame
         self._write(
             _PROCESSED, frame.data, frame.published_ns, entry.received_ns, entry.submitted_ns,
@@ -267,7 +265,7 @@ class FrameLog:
         )  # fmt: skip
 
     def failed(self, frame: Frame, failed_ns: int, entry: InFlight | None = None) -> None:
-        """Record that a frame failed and gave no detections; *entry*: its job, if it had one."""
+        """Record that a frame failed, so it has no detections; *entry*: its job, if any."""
         if entry is None:
             self._write(_FAILED, frame.data, frame.published_ns, 0, 0, 0, failed_ns, 0, 0, 0, 0, 0)
         else:
@@ -306,7 +304,7 @@ class FrameLog:
             )  # fmt: skip
             words[WORD_WRITTEN] = number
         except (struct.error, ValueError, TypeError) as error:
-            # The log was closed by another thread meanwhile, or a number doesn't fit its field.
+            # Another thread has closed the log meanwhile, or a number doesn't fit its field.
             if self._open is opened:
                 self._complain(f'frame {data.sequence} is missing in the frame log: {error}')
 
@@ -314,10 +312,10 @@ class FrameLog:
         """
         Replace the facts: the node's settings and counters, which don't belong to one frame.
 
-        Facts of more than 28 KiB of JSON are refused, and the earlier facts stay.
+        If they are more than 28 KiB as JSON, *warn* is called and the earlier facts stay.
 
-        :param facts: the facts, or a function that returns them; it isn't called if there is no
-            log.
+        :param facts: the facts, or a function that returns them, which is only called while the
+            log is open.
         """
         with self._describing:
             opened = self._open
@@ -343,7 +341,7 @@ class FrameLog:
                     self._complain(f'the frame log could not be updated: {one_line(error)}')
 
     def close(self) -> None:
-        """Close the log; processes that have it open can still read it."""
+        """Close the log; processes that have opened it can still read it."""
         with self._describing:
             if self._open is not None:
                 self._open[1][WORD_ENDED] = time.monotonic_ns()
@@ -352,8 +350,8 @@ class FrameLog:
     def _disown(self) -> None:
         opened, self._open = self._open, None
         if opened is not None:
-            # Another thread may be writing a record: then the memory is released after that
-            # record.
+            # If another thread is writing a record, release() raises, and the memory is freed when
+            # that thread drops its reference.
             with contextlib.suppress(BufferError):
                 opened[1].release()
                 opened[0].close()
@@ -375,7 +373,7 @@ _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
 
 @dataclass(frozen=True)
 class UnreadableProcess:
-    """A process that may have a frame log, but can't be examined by this process."""
+    """A process that may have a frame log, but this process can't read it."""
 
     pid: int
     name: str
@@ -385,11 +383,11 @@ class UnreadableProcess:
 
 class FrameLogReader:
     """
-    A process's log, mapped read-only; it stays readable after the process has ended.
+    Read the log of another process, also after that process has ended.
 
-    :param fd: the log's descriptor; the caller keeps it, and may close it after this call.
-    :param pid: the writer's pid in this process's namespace; ``None``: the pid that the log has.
-    :raises ValueError: the file is no frame log; the message says what it is.
+    :param fd: the log's descriptor; the caller owns it, and may close it after this call.
+    :param pid: the writer's pid in this process's namespace; ``None``: use the pid in the log.
+    :raises ValueError: the file isn't a frame log; the message has the difference.
     :raises OSError: the log can't be mapped.
     """
 
@@ -406,8 +404,8 @@ class FrameLogReader:
             #: The writer's pid in this process's namespace. :attr:`own_pid` is the pid in the
             #: writer's own namespace, which differs in a container.
             self.pid: int = self.own_pid if pid is None else pid
-            #: The number of records, since this object was made, that were overwritten before
-            #: they were read, or whose kind is unknown.
+            #: How many records this object could not return: they were overwritten before they
+            #: were read, or their kind is unknown.
             self.lost = 0
             self._process = process_state(self.pid, proc)
             self._proc = proc
@@ -423,7 +421,7 @@ class FrameLogReader:
 
     @property
     def written(self) -> int:
-        """The number of records since the log began."""
+        """The number of records that the node has written since the log began."""
         return self._words[WORD_WRITTEN]
 
     @property
@@ -440,15 +438,15 @@ class FrameLogReader:
         return now is not None and not now.ended and now.start == self._process.start
 
     def _oldest(self) -> int:
-        """Return the number of the first record that isn't about to be overwritten."""
+        """Return the number of the oldest record that isn't about to be overwritten."""
         return max(1, self.written - CAPACITY + MARGIN)
 
     def skip(self) -> None:
-        """Skip all records written until now; they don't count as lost."""
+        """Let :meth:`read` skip all records written until now; they don't count as lost."""
         self._next = self.written + 1
 
     def read(self) -> list[FrameRecord]:
-        """Return the complete records since the last call; :attr:`lost` counts the others."""
+        """Return the records since the last call; :attr:`lost` counts those that are missing."""
         records: list[FrameRecord] = []
         written = self.written
         if _WEAKLY_ORDERED and written >= self._next:
@@ -456,8 +454,8 @@ class FrameLogReader:
         while self._next <= written:
             values = self._whole(self._next)
             if values is None:
-                # Skip half of the ring, so that the writer doesn't overtake this reader again at
-                # once.
+                # The writer has overtaken this reader. Skip half of the ring, so that this doesn't
+                # happen again at once.
                 oldest = self._oldest()
                 if oldest <= self._next:
                     break  # the record is counted, but not yet visible to this CPU
@@ -467,13 +465,13 @@ class FrameLogReader:
                 continue
             if values[1] in _KINDS:
                 records.append(_record(values))
-            else:  # an unknown kind: another program wrote this log
+            else:  # only another program's log has other kinds
                 self.lost += 1
             self._next += 1
         return records
 
     def _whole(self, number: int) -> tuple[int, ...] | None:
-        """Return a record's fields, or ``None`` if it is incomplete, even after a moment."""
+        """Return a record's fields, or ``None`` if it is overwritten or stays incomplete."""
         offset = RING_OFFSET + (number - 1) % CAPACITY * RECORD_SIZE
         end = offset + RECORD_SIZE
         for attempt in range(_RECORD_ATTEMPTS):
@@ -488,7 +486,7 @@ class FrameLogReader:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Return the node's facts; while the node writes them, the facts before."""
+        """Return the node's facts; if it keeps writing new ones, the last facts that were read."""
         for _ in range(_FACTS_ATTEMPTS):
             facts = self._read_facts()
             if facts is not None:
@@ -498,11 +496,7 @@ class FrameLogReader:
         return dict(self._facts)
 
     def _read_facts(self) -> dict[str, Any] | None:
-        """
-        Return the facts.
-
-        Empty: none were written yet; ``None``: they can't be read just now.
-        """
+        """Return the facts, or ``None`` while the node writes them."""
         generation = self._words[FACTS_WORD]
         if not generation:
             return self._facts
@@ -520,7 +514,7 @@ class FrameLogReader:
         return facts if isinstance(facts, dict) else None
 
     def close(self) -> None:
-        """Unmap the log. A second call does nothing."""
+        """Unmap the log; a second call does nothing."""
         self._words.release()
         with contextlib.suppress(BufferError):
             self._memory.close()
@@ -536,7 +530,7 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """The found logs, and unreadable processes; as a context manager, it closes the logs."""
+    """A list of open logs, and the unreadable processes; a context manager closes the logs."""
 
     def __init__(
         self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()
@@ -557,7 +551,7 @@ def _as_whom() -> str:
 
 
 def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> FoundFrameLogs:
-    """Open the logs of all processes, or of *pids*; a log belongs to the process that wrote it."""
+    """Open the logs that all processes, or those in *pids*, have written themselves."""
     logs: dict[tuple[int, int], FrameLogReader] = {}
     unreadable = []
 
@@ -576,7 +570,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
             try:
                 found = _open_log(link, pid, proc)
             except (FileNotFoundError, ProcessLookupError):
-                continue  # the process has closed the file meanwhile
+                continue  # the process has ended or closed the file meanwhile
             except PermissionError:
                 hidden(pid, f'its frame log ({link}) may not be opened', _as_whom())
                 continue
@@ -605,8 +599,8 @@ def _links(pid: int, proc: Path) -> Iterator[Path]:
 
 
 def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameLogReader] | None:
-    """Open a log, and return it with its identity; ``None``: another process wrote it."""
-    # The descriptor's number may mean another file by now, so open without waiting.
+    """Open a log, and return it with its (device, inode); ``None``: another process wrote it."""
+    # The link may lead to another file by now, so don't wait: opening a FIFO would block.
     with OwnedFd.open(str(link), os.O_RDONLY | os.O_NONBLOCK) as fd:
         status = os.fstat(fd.fileno())
         log = FrameLogReader(fd, pid, proc)
@@ -617,7 +611,7 @@ def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameL
 
 
 def _check(fd: OwnedFd) -> None:
-    """Check the log's header."""
+    """Raise ValueError if *fd* isn't a frame log of this version, sealed against resizing."""
     status = os.fstat(fd.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != SIZE:
         raise ValueError(
@@ -651,7 +645,7 @@ def _text(field: bytes) -> str:
 
 
 def _namespace_pids(process: Path) -> set[int]:
-    """Return the process's pids in all of its pid namespaces."""
+    """Return the process's pids in each of its pid namespaces; it may run in a container."""
     try:
         lines = (process / 'status').read_text(errors='replace').splitlines()
     except OSError:

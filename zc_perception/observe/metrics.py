@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WINDOW = 1024
-# One number for each stage of the inference node.
+# The durations of one frame: one number for each of StageLatencies.INFERENCE.
 _FRAME = struct.Struct('=5q')
 
 
@@ -42,11 +42,10 @@ class Percentiles:
 
 
 class LatencyWindow:
-    """The last :data:`WINDOW` durations of one stage. Any thread may record."""
+    """The last :data:`WINDOW` durations of one stage; any thread may call any method."""
 
     def __init__(self) -> None:
-        # This is no NumPy array, because storing a single number there takes several times as
-        # long.
+        # Storing a single number in a NumPy array would take several times as long.
         self._samples = array('q', bytes(8 * WINDOW))
         self._count = 0
         self._lock = threading.Lock()
@@ -59,11 +58,11 @@ class LatencyWindow:
 
     @property
     def count(self) -> int:
-        """The number of samples since the start, including those no longer in the window."""
+        """The number of durations since the start, also of those no longer in the window."""
         return self._count
 
     def percentiles(self) -> Percentiles:
-        """Return percentiles over the window."""
+        """Return the percentiles of the durations in the window."""
         with self._lock:
             samples = np.array(self._samples[: min(self._count, WINDOW)], np.int64)
         if not len(samples):
@@ -83,15 +82,15 @@ def _quantile(ordered: NDArray[np.int64], share: float) -> float:
 
 class StageLatencies:
     """
-    A window for each stage of a frame's way.
+    The latest durations of each stage of a frame.
 
-    Stages: ``capture`` (the camera writes or fetches the frame), ``link`` (publish → the consumer
-    has it), ``infer`` (submitted → result), ``decode`` (raw outputs → boxes), ``publish`` (boxes →
-    message sent), ``end_to_end`` (frame captured → detections sent).
+    Stages: ``capture`` (the camera writes or fetches the frame), ``link`` (published → the
+    consumer has it), ``infer`` (submitted → result), ``decode`` (raw outputs → boxes), ``publish``
+    (boxes → message sent), ``end_to_end`` (frame captured → detections sent).
     """
 
     STAGES = ('capture', 'link', 'infer', 'decode', 'publish', 'end_to_end')
-    #: The stages whose durations :meth:`record_frame` takes.
+    #: The stages that :meth:`record_frame` records.
     INFERENCE = STAGES[1:]
 
     def __init__(self) -> None:
@@ -106,7 +105,7 @@ class StageLatencies:
     def record_frame(
         self, link_ns: int, infer_ns: int, decode_ns: int, publish_ns: int, end_to_end_ns: int
     ) -> None:
-        """Add all inference stages of a frame in one call, for speed. One thread calls this."""
+        """Add a frame's durations of all inference stages at once, for speed; one thread only."""
         count = self._frame_count
         place = count % WINDOW * _FRAME.size
         _FRAME.pack_into(
@@ -121,8 +120,8 @@ class StageLatencies:
         }
         count = min(self._frame_count, WINDOW)
         if count:
-            # Copy the numbers without making Python objects, because that would hold the
-            # interpreter's lock for a millisecond and delay frames.
+            # Copy the numbers with NumPy: making Python objects would hold the interpreter's lock
+            # for a millisecond and delay frames.
             frames = np.frombuffer(self._frames, np.int64).reshape(WINDOW, -1)[:count].T.copy()
             frames.sort(axis=1)
             columns = zip(self.INFERENCE, frames, strict=True)
@@ -134,19 +133,19 @@ class StageLatencies:
 
 
 RECENT_S = 3.0
-"""An event causes a warning for this many seconds."""
+"""Diagnostics warn of an event for this many seconds."""
 RATE_S = 1.0
-"""A rate is taken over at least this many seconds: one frame more or less must not matter."""
+"""Seconds over which a rate is measured, at least: one frame more or less must not matter."""
 _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
-# A pause is unusual if it is this many times as long as the longest recent one.
+# A pause between events is unusual if it is this many times as long as the longest recent one.
 _LONGER = 3
-# Until a usual pause is known, it is assumed to be this long.
+# The assumed length of a usual pause, in seconds, before the first one is measured.
 _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """How much a counter has grown within the last :data:`RECENT_S`; one thread uses it."""
+    """The growth of a counter within the last :data:`RECENT_S`; one thread uses an object."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -154,7 +153,11 @@ class RecentCount:
         self._growths: deque[tuple[float, int]] = deque()
 
     def see(self, count: int) -> int:
-        """Note the counter's value; the first value doesn't count as growth. It may be reset."""
+        """
+        Note the counter's value, and return the recent growth.
+
+        The first value is no growth. If the counter was reset, the growth is its new value.
+        """
         now = self._monotonic()
         last, self._last = self._last, count
         growth = 0 if last is None else count - last if count >= last else count
@@ -166,7 +169,7 @@ class RecentCount:
 
 
 class RecentRates:
-    """How fast counters grow, over at least :data:`RATE_S`; one thread uses it."""
+    """The rates at which counters grow, over at least :data:`RATE_S`; for one thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -176,13 +179,13 @@ class RecentRates:
         self, *counts: int, over_s: float = 0.0, at_least: int = 0
     ) -> tuple[float, ...] | None:
         """
-        Look at the counters, always the same ones, and return the growth of each per second.
+        Note the counters' values, and return the growth of each per second.
 
-        Return ``None`` until an earlier look is old enough.
+        Return ``None`` until earlier values are old enough. Each call has the same counters.
 
-        :param over_s: take the rates over at least this many seconds.
-        :param at_least: go back until the first counter has grown by this number, because a rate
-            of few events says little.
+        :param over_s: measure over at least this many seconds.
+        :param at_least: measure over as much time as the first counter needs to grow by this
+            number, because a rate of few events isn't accurate.
         """
         now, looks, span = self._monotonic(), self._looks, max(RATE_S, over_s)
         if looks and any(
@@ -195,7 +198,7 @@ class RecentRates:
             looks.popleft()
         then, before = looks[0] if looks else (now, counts)
         if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
-            looks[-1] = (now, counts)  # keep only both ends of a time without events
+            looks[-1] = (now, counts)  # keep only the first and the last look without events
         elif not looks or now - looks[-1][0] >= span / _LOOKS_KEPT:
             looks.append((now, counts))
         if now - then < span or counts[0] - before[0] < at_least:
@@ -205,12 +208,12 @@ class RecentRates:
         )
 
     def forget(self) -> None:
-        """Begin anew at the next look."""
+        """Forget all earlier values."""
         self._looks.clear()
 
 
 class Silence:
-    """Detects that regular events have stopped, by their usual pauses; one thread uses it."""
+    """Detect that regular events have stopped: the pause is unusually long; for one thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -220,7 +223,11 @@ class Silence:
         self._unusual: float | None = None
 
     def see(self, count: int) -> float:
-        """Return the seconds since the last event; 0 if that is usual, or no event ever came."""
+        """
+        Note the number of events; return the seconds since the last event.
+
+        Return 0 if the pause is not unusual, or if there was no event yet.
+        """
         now = self._monotonic()
         if self._last is not None and count != self._last:
             if self._since is not None:
@@ -233,7 +240,7 @@ class Silence:
         return pause if pause >= self._patience() else 0.0
 
     def _learn(self, pause: float) -> None:
-        """Learn the usual pause: one long pause is an outage, two in a row are a slower pace."""
+        """Learn usual pauses; a single long pause is an outage, two in a row a slower rate."""
         patience = self._patience()
         before, self._unusual = self._unusual, pause if pause >= patience else None
         if self._unusual is None:
@@ -245,6 +252,6 @@ class Silence:
         return max(RATE_S, _LONGER * max(self._pauses, default=_UNKNOWN_S))
 
     def forget(self) -> None:
-        """Begin anew at the next look."""
+        """Forget all earlier events and pauses."""
         self._last = self._since = self._unusual = None
         self._pauses.clear()

@@ -14,12 +14,10 @@
 # limitations under the License.
 
 """
-Read ``/proc`` about processes and threads, and advise users without the rights.
+Read about processes and threads in ``/proc``, and name missing rights.
 
-If a user may not examine processes or the kernel, this module says which right is missing and how
-to get it.
-
-Sources: proc_pid_status(5), capabilities(7); sudoers(5) on ``env_reset`` and ``secure_path``.
+If a user may not examine processes or the kernel, messages have the missing right and how to get
+it. Sources: proc_pid_status(5), capabilities(7); sudoers(5) on ``env_reset``, ``secure_path``.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ from typing import NamedTuple
 _STATUS = Path('/proc/self/status')
 # The bits of capabilities in the kernel's <linux/capability.h>.
 _BITS = {'CAP_SYS_PTRACE': 19, 'CAP_SYS_ADMIN': 21}
-# The environment variables of a shell that has sourced ROS. With them a program finds its modules,
-# and a command that it starts, such as ``ros2 launch``, finds its nodes and those of the same
-# domain.
+# The environment variables of a shell that has sourced ROS, which a program run by sudo needs to
+# find its modules. Commands that it starts, such as ``ros2 launch``, need them to find their nodes
+# and the nodes of the same domain.
 _OF_ROS = (
     'PATH',
     'PYTHONPATH',
@@ -48,7 +46,7 @@ _OF_ROS = (
 
 
 def _effective(status: Path) -> int:
-    """Return the capabilities in force; none where they can't be read."""
+    """Return the effective capabilities as bits; 0 if they can't be read."""
     try:
         lines = status.read_text(encoding='utf-8', errors='replace').splitlines()
     except OSError:
@@ -58,14 +56,14 @@ def _effective(status: Path) -> int:
 
 def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> str:
     """
-    Return the next step for a user that was refused.
+    Return advice for a user whom the kernel has refused access.
 
-    The step is to become root; or, for root in a container, to get the capabilities that the
-    container removed.
+    It is to become root. For root in a container, it is how to get the capabilities that the
+    container has removed.
 
-    :param needed: which of ``CAP_SYS_PTRACE`` and ``CAP_SYS_ADMIN`` are needed; if none is given,
-        both.
-    :param user: effective user id; ``None``: this process's.
+    :param needed: ``CAP_SYS_PTRACE``, ``CAP_SYS_ADMIN``, or both; if none is given, both.
+    :param user: the effective user id; ``None``: that of this process.
+    :param status: the file that lists this process's capabilities.
     """
     if (os.geteuid() if user is None else user) != 0:
         return 'run as root'
@@ -82,11 +80,11 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
 
 def sudo_command(program: str, environment: Mapping[str, str] = os.environ) -> str:
     """
-    Return the command that runs a program of this package as root, from the same shell.
+    Return the shell command that runs a program of this package as root.
 
-    sudo removes the environment variables, without which a program doesn't find its workspace, so
-    the command sets them again. A program of a virtual environment needs none, because the program
-    itself names the environment.
+    sudo removes environment variables that the program needs to find its workspace, so the command
+    sets them again. In a virtual environment this isn't needed: the program's first line names the
+    environment.
 
     :param program: the program's path, as in ``sys.argv[0]``, or its name.
     """
@@ -121,11 +119,10 @@ def threads_of(pid: int, proc: Path = PROC) -> list[int]:
 
 def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
     """
-    Return the folders where a process's memory and open files may be shown.
+    Yield the folders in ``/proc`` that may list a process's memory and open files.
 
-    The process's own folder comes first, then the folders of its other threads. Those are needed
-    because, if the main thread has ended and others go on, the process's own folder shows neither
-    memory nor files.
+    The process's own folder comes first, then those of its other threads. If the main thread has
+    ended and others still run, only their folders list memory and files.
     """
     yield proc / str(pid)
     for tid in threads_of(pid, proc):
@@ -134,7 +131,7 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
 
 
 def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
-    """Return the folder with a process's open files, and their numbers; empty if it has ended."""
+    """Return a folder that has ``fd``, and the names in ``fd``; none if the process has ended."""
     for folder in folders_of(pid, proc):
         try:
             if entries := os.listdir(folder / 'fd'):
@@ -153,7 +150,7 @@ def command_name(pid: int, proc: Path = PROC) -> str:
 
 
 def who(pid: int, proc: Path = PROC) -> str:
-    """Return a description of a process, for a message."""
+    """Return a process's id and name as text for messages."""
     return f'process {pid} ({command_name(pid, proc)})'
 
 
@@ -161,8 +158,10 @@ class ProcessState(NamedTuple):
     """
     A process's state, from ``/proc/PID/stat``.
 
-    :ivar start: when the process started, in clock ticks since the machine started; it
-        distinguishes two processes that had the same pid.
+    :ivar state: one letter, such as R or S.
+    :ivar parent: the parent's pid.
+    :ivar start: when the process started, in clock ticks since boot. Two processes that had the
+        same pid differ in it.
     """
 
     state: str
@@ -171,7 +170,7 @@ class ProcessState(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended and only its zombie is left."""
+        """Whether the process has ended, but its parent hasn't waited for it (a zombie)."""
         return self.state in 'ZX'
 
 

@@ -14,20 +14,19 @@
 # limitations under the License.
 
 """
-Make a Chrome/Perfetto trace that shows where a frame's time goes.
+Make a trace in Chrome's JSON format (for ui.perfetto.dev) of the stages of each frame.
 
-The trace has the nodes' own stages and the kernel's events of the same frames.
+The trace has the stages in the nodes, and the kernel's events of the same frames.
+:func:`build_timeline` makes it. :func:`join_frames` joins the records of several nodes that belong
+to one frame, :class:`FrameFinder` finds the frame of a kernel event, and :class:`Trace` makes the
+JSON.
 
-:func:`build_timeline`, at the end of this file, makes the trace. :func:`join_frames` finds the
-records of several nodes that belong to one frame, :class:`FrameFinder` finds the frame that a
-kernel event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
-
-A capture node has the tracks ``capture`` (the camera's work, until the frame is published) and one
-for its thread (``deliver``: until all consumers have the frame). An inference node has ``link``
-(published → taken), ``infer`` (submitted → fence seen; ``queue``: until the frame's turn comes)
-and one for its thread (``import``, ``decode``, ``publish``). The kernel's tracks are device jobs
-(submit → complete), imports, fences, waits and attachments. Every time is CLOCK_MONOTONIC, which
-all processes of a machine share.
+A track is a row of the trace. A capture node has the tracks ``capture`` (the camera's work, until
+the frame is published) and one for its thread (``deliver``: until all consumers have the frame).
+An inference node has ``link`` (published → taken), ``infer`` (submitted → fence seen; then
+``queue``: until earlier frames are done) and one for its thread (``import``, ``decode``,
+``publish``). The kernel's tracks are device jobs (submit → complete), imports, fences, waits and
+attachments. Every time is CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from typing import Any, NamedTuple
 from zc_perception.npu.kinds import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
-#: The stages, each between two of a frame's CLOCK_MONOTONIC times: captured, published, received,
-#: submitted, signalled, done, decoded, sent.
+#: The stages of a frame: name and description. Each lies between two of the times that
+#: :func:`times_ns` returns.
 STAGES = (
     ('capture', "the camera has it (a driver's stamp) → published"),
     ('link', 'published → taken by the inference node'),
@@ -53,22 +52,22 @@ STAGES = (
     ('decode', 'its turn comes → the boxes are there'),
     ('publish', 'the boxes are there → detections are sent'),
 )
-# The weight of one punctual frame in the running mean of a stage's usual time.
+# The weight of each frame within the deadline in the running means of the stages' durations.
 _NEWEST = 1 / 16
 
 
 def spans_ns(times_ns: Sequence[int]) -> list[int]:
     """
-    Return how long each stage took, in nanoseconds.
+    Return the durations of the stages in nanoseconds, from the times between them.
 
-    If a time is unknown (0), its stage counts as 0, and the next stage gets the time. The
-    submission may be noted only after the fence was seen, so negative durations become 0.
+    If a time is unknown (0), the stage that it ends has duration 0, and the next stage is longer.
+    Negative durations become 0: a node may note the submission after the fence was seen.
     """
     return [end - begin for begin, end in itertools.pairwise(itertools.accumulate(times_ns, max))]
 
 
 class Late(NamedTuple):
-    """A late frame, and the stage that most exceeded its own usual time."""
+    """A late frame, and the stage that exceeded its usual duration most; times in ms."""
 
     whole_ms: float
     stage: str
@@ -83,7 +82,7 @@ class Late(NamedTuple):
 
 
 class FrameBudget:
-    """Counts frames that took longer than *deadline_s*, by stage; one thread judges."""
+    """Count the frames that took longer than *deadline_s*, by stage; for one thread."""
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_ns = round(deadline_s * 1e9)
@@ -93,7 +92,7 @@ class FrameBudget:
         self._worst: Late | None = None
 
     def judge(self, *times_ns: int) -> None:
-        """Judge one frame by its times, which :data:`STAGES` describes."""
+        """Add one frame by its times, those of :func:`times_ns`."""
         spans = spans_ns(times_ns)
         usual = self._usual
         if sum(spans) <= self.deadline_ns:
@@ -114,7 +113,7 @@ class FrameBudget:
             self._worst = late
 
     def take_worst(self) -> Late | None:
-        """Return the worst frame since the last call."""
+        """Return the slowest late frame since the last call, or ``None``."""
         worst, self._worst = self._worst, None
         return worst
 
@@ -128,23 +127,24 @@ BUFFERS = 'buffers'
 OTHER = 'other events'
 _KERNEL = 'kernel'
 
-# The kernel may do its last work for a frame (a release or a detach) a little after the last node
-# has finished the frame.
+# An event still belongs to a frame this long after the last node has finished it, because the
+# kernel releases and detaches buffers a little later.
 _AFTER_NS = 20_000_000
-# Both use the same clock, but a record's time is taken before or after a system call, and the
-# event's time during the call.
+# The tolerance when times of records and events are compared. A record's time is taken before or
+# after a system call, an event's time during the call.
 _SLACK_NS = 1_000_000
-# The first of our own ids, above all ids of processes and threads in Linux (PID_MAX_LIMIT).
+# Ids that this module makes begin here, above all of Linux's pids and tids (PID_MAX_LIMIT).
 FIRST_OWN_ID = 1 << 22
-_FAILED = 0xFFFFFFFFFFFFF001  # numbers from this one on are the kernel's error pointers
+_FAILED = 0xFFFFFFFFFFFFF001  # results from this number on are the kernel's error pointers
 
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
     """
-    One line of a kernel trace (``trace_clock`` mono).
+    One event of a kernel trace that was recorded with ``trace_clock`` mono.
 
-    :ivar time_ns: CLOCK_MONOTONIC, to the microsecond.
+    :ivar time_ns: CLOCK_MONOTONIC in ns, with the resolution of a microsecond.
+    :ivar comm: the name of the thread *tid*.
     :ivar tid: the thread that ran; in an interrupt, the thread that was interrupted.
     :ivar fields: the event's fields by name, as text without quotes.
     """
@@ -157,7 +157,7 @@ class KernelEvent:
     fields: Mapping[str, str]
 
     def number(self, field_name: str) -> int:
-        """Return a field as a number (decimal or with 0x); -1 if it is no number."""
+        """Return a field as a number (decimal or with 0x); -1 if it is missing or no number."""
         try:
             return int(self.fields.get(field_name, ''), 0)
         except ValueError:
@@ -165,18 +165,18 @@ class KernelEvent:
 
     @property
     def inode(self) -> int:
-        """The inode of the event's buffer; -1 if the event names none."""
+        """The inode of the event's buffer; -1 if the event has none."""
         return self.number('ino' if 'ino' in self.fields else 'inode')
 
     @property
     def failed(self) -> bool:
-        """Whether the event is from a function's end and has an error pointer as result."""
+        """Whether the event reports that a function returned an error pointer."""
         return self.number('result') >= _FAILED
 
 
 @dataclass
 class NodeTrack:
-    """The records of one node's log, and the node's deadline (0: none)."""
+    """The records of one node's log, and the node's deadline in seconds (0: none)."""
 
     node: str
     role: str
@@ -187,7 +187,7 @@ class NodeTrack:
 
 @dataclass
 class JoinedFrame:
-    """One frame, numbered from 1 in the order of time, with all nodes' records of it."""
+    """All nodes' records of one frame; frames are numbered from 1 in the order of time."""
 
     first: FrameRecord
     number: int = 0
@@ -206,7 +206,7 @@ class JoinedFrame:
 
     @property
     def whole(self) -> bool:
-        """Whether the frame's way is known from the camera to the detections."""
+        """Whether there are records of all steps, from the camera to the detections."""
         kinds = {record.kind for _, record in self.records}
         return RecordKind.PUBLISHED in kinds and RecordKind.PROCESSED in kinds
 
@@ -235,17 +235,17 @@ def ended_ns(record: FrameRecord) -> int:
 
 
 def ran_at(record: FrameRecord, time_ns: int) -> bool:
-    """Return whether a frame's job may have been in the device at that time."""
+    """Return whether the device may have been working on a frame's job at that time."""
     return record.submitted_ns - _SLACK_NS <= time_ns <= ended_ns(record) + _SLACK_NS
 
 
 def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
     """
-    Return the frames that these nodes saw, in the order of their beginning.
+    Join the nodes' records by frame; return the frames in the order in which they began.
 
-    Processes that have the buffers themselves identify a frame by its buffers, their generation
-    and its sequence number. If a node got a copy (a plain ``sensor_msgs/Image``), only the stamp
-    is left, which identifies the frame if exactly one frame has that stamp.
+    Records of the same buffers, generation and sequence number are of the same frame. If a node
+    got a copy (a plain ``sensor_msgs/Image``), its record is joined by the stamp, but only if
+    exactly one frame has this stamp.
     """
     frames: dict[tuple[int, int, int], JoinedFrame] = {}
     of_stamp: dict[int, list[JoinedFrame]] = {}
@@ -276,10 +276,7 @@ class FrameFinder:
     """
     Find the frame that a kernel event belongs to.
 
-    The frame is found by the device's import handle and job number, or by a job's fence, or else
-    by inode and time.
-
-    :ivar of_fence: the frames by their job's fence (its context and number); see :meth:`of_job`.
+    :ivar of_fence: the frames by their job's fence (context and number); :meth:`of_job` fills it.
     """
 
     def __init__(self, frames: Sequence[JoinedFrame]) -> None:
@@ -299,11 +296,11 @@ class FrameFinder:
         self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int
     ) -> JoinedFrame | None:
         """
-        Return the frame of a submit event, and note that the job's fence belongs to it.
+        Return the frame of a submit event, and store it for the job's fence.
 
-        Handles and job numbers are valid only for one open file, so two nodes may have the same
-        ones: then the frame submitted at that time is meant. A driver without job numbers gives 0,
-        so that only the time identifies the frame.
+        Two nodes may have the same handle and job number, because these are valid only for one
+        open file of the device. Then the frame whose submission was nearest in time is returned.
+        If a driver has no job numbers (0), a frame is found by handle and time.
         """
         for key in ((handle, seqno), (handle, 0)):
             running = [
@@ -317,7 +314,7 @@ class FrameFinder:
         return None
 
     def of_inode(self, inode: int, time_ns: int) -> JoinedFrame | None:
-        """Return the frame that this buffer held at that time."""
+        """Return the frame that was in the buffer with this inode at that time."""
         frames = self._of_inode.get(inode, [])
         index = (
             bisect_right(frames, time_ns + _SLACK_NS // 10, key=lambda frame: frame.begin_ns) - 1
@@ -329,7 +326,7 @@ class FrameFinder:
 
 @dataclass
 class Span:
-    """An event with a duration, on one track; ``frame`` is its flow's number, 0: none."""
+    """An event with a duration; *frame*: the frame's number, so that a flow joins it, or 0."""
 
     name: str
     category: str
@@ -342,7 +339,7 @@ class Span:
 
 @dataclass
 class Track:
-    """A row of a process; *tid* is the kernel's thread id, or an id of our own."""
+    """A row of the trace; *tid* is the kernel's thread id, or an id of :meth:`Trace.own_id`."""
 
     pid: int
     name: str
@@ -360,7 +357,7 @@ class Track:
         frame: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """Add an event with a duration, which is at least 1 ns."""
+        """Add an event with a duration; it becomes at least 1 ns, so that viewers show it."""
         self.spans.append(
             Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments)
         )
@@ -381,7 +378,7 @@ class Track:
 
 
 class Trace:
-    """Collect processes and tracks; :meth:`to_json` returns what ``json.dump`` writes."""
+    """Collect processes and tracks; :meth:`to_json` returns the trace for ``json.dump``."""
 
     def __init__(self) -> None:
         self._processes: dict[int, list[str]] = {}
@@ -394,13 +391,13 @@ class Trace:
         return self._next_id
 
     def process(self, pid: int, name: str) -> None:
-        """Name a process; the names of several nodes in one process are joined."""
+        """Add a name to a process; a process with several nodes has several names."""
         names = self._processes.setdefault(pid, [])
         if name not in names:
             names.append(name)
 
     def track(self, pid: int, name: str, tid: int = 0) -> Track:
-        """Return the row *name* of thread *tid* of a process; rows are in order of first calls."""
+        """Return the track *name* of a process; make it at the first call, for thread *tid*."""
         for track in self._tracks:
             if (track.pid, track.name) == (pid, name):
                 return track
@@ -441,7 +438,7 @@ class Trace:
         return {'traceEvents': named + events, 'displayTimeUnit': 'ms', 'otherData': dict(other)}
 
     def _lanes(self, track: Track) -> list[int]:
-        """Assign each span to the first lane that is free then; return the lanes' numbers."""
+        """Put spans that overlap into separate lanes, each a row; return the lanes' ids."""
         lanes = [track.tid]
         free_at = [0]
         for span in sorted(track.spans, key=lambda span: (span.start_ns, -span.end_ns)):
@@ -457,7 +454,7 @@ class Trace:
         return lanes
 
     def _flows(self) -> list[dict[str, Any]]:
-        """Return one flow per frame, through all its spans in the order of their beginning."""
+        """Return the events of a flow (arrows) for each frame, from span to span in time order."""
         steps: dict[int, list[tuple[Span, Track]]] = {}
         for track in self._tracks:
             for span in track.spans:
@@ -555,12 +552,12 @@ def _inference_stages(
 
 
 def _fence_of(event: KernelEvent) -> tuple[int, int]:
-    """Return the context and the number of a fence event's fence."""
+    """Return the context and the number of an event's fence; drivers name the context 'ctx'."""
     return event.number('ctx' if 'ctx' in event.fields else 'context'), event.number('seqno')
 
 
 class _Kernel:
-    """Put the kernel's events on tracks of their own, in the order of time."""
+    """Add the kernel's events to a trace, on tracks of an own process."""
 
     def __init__(self, trace: Trace, finder: FrameFinder) -> None:
         self._trace = trace
@@ -582,7 +579,7 @@ class _Kernel:
         return self._trace.track(self._pid, name)
 
     def submitted(self, event: KernelEvent) -> JoinedFrame | None:
-        """Note the frame of a submit event, so that its fence is known afterwards."""
+        """Store the frame of a submit event, so that events of its fence find the frame."""
         fence = _fence_of(event)
         return self._finder.of_job(event.number('handle'), fence[1], fence, event.time_ns)
 
@@ -628,7 +625,7 @@ class _Kernel:
             self._instant(SIGNALS, event, frame)
 
     def finish(self) -> None:
-        """End the spans that began and didn't end: they last until the last event."""
+        """Add the jobs and waits that did not end, up to the time of the last event."""
         for submit, frame in self._submits.values():
             self._span(
                 JOBS,
@@ -684,14 +681,14 @@ def build_timeline(
     nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = ()
 ) -> dict[str, Any]:
     """
-    Return the trace, for ``json.dump``.
+    Return the trace of these nodes and kernel events, for ``json.dump``.
 
-    A flow connects each frame's spans, from the camera through all nodes and the device.
+    A flow (arrows) connects each frame's spans, from the camera through all nodes and the device.
     ``otherData`` has the number of frames, how many of these are whole, and for each kind of event
-    the number of events whose frame was found.
+    how many there were and of how many the frame was found.
 
-    :param events: the kernel's events, if they could be recorded; events of no known frame are
-        shown, too.
+    :param events: the kernel's events, if they could be recorded; events without a known frame
+        are in the trace, too.
     """
     trace = Trace()
     frames = join_frames(nodes)
@@ -703,7 +700,7 @@ def build_timeline(
             stages(trace, node, record, frame)
     kernel = _Kernel(trace, FrameFinder(frames))
     in_order = sorted(events, key=lambda event: event.time_ns)
-    # note all submits first, because a fence's first events come before the job's submit
+    # Read all submit events first: a fence's first events come before its job's submit event.
     for event in in_order:
         if event.name in kernel.traced.submitted:
             kernel.submitted(event)
@@ -725,12 +722,12 @@ WHOLE = 'whole'
 
 
 def is_whole(record: FrameRecord) -> bool:
-    """Return whether a frame's way is known from the camera to the sent detections."""
+    """Return whether both times are known: the frame was captured, its detections were sent."""
     return bool(record.captured_ns and record.sent_ns)
 
 
 def stages_us(record: FrameRecord) -> dict[str, float]:
-    """Return the microseconds of each stage of one processed frame, and of the whole way."""
+    """Return the durations in µs of a processed frame's stages, and of all together (WHOLE)."""
     spans = spans_ns(times_ns(record))
     return {
         **{name: span / 1e3 for (name, _), span in zip(STAGES, spans, strict=True)},
@@ -739,7 +736,7 @@ def stages_us(record: FrameRecord) -> dict[str, float]:
 
 
 def times_ns(record: FrameRecord) -> tuple[int, ...]:
-    """Return the times that begin and end the stages."""
+    """Return the eight times of a processed frame that bound the seven :data:`STAGES`."""
     return (
         record.captured_ns, record.published_ns, record.received_ns, record.submitted_ns,
         record.signalled_ns, record.done_ns, record.decoded_ns, record.sent_ns,

@@ -14,12 +14,11 @@
 # limitations under the License.
 
 """
-``zc_timeline``: show where a frame's time goes in the nodes that run right now.
+``zc_timeline``: show how long running nodes take for each stage of a frame.
 
-The program reads the nodes' own frame logs, and needs neither root nor ROS.
-
-Each row shows a stage's median, its 99th percentile, and the median's share of the whole way's
-median. The trace, for ui.perfetto.dev, has every frame.
+The program reads the nodes' frame logs, and needs neither root nor ROS. Each row has a stage's
+median, its 99th percentile, and the median's share of the median from camera to detections. The
+trace, for ui.perfetto.dev, has every frame.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from zc_perception.observe.timeline import NodeTrack
     from zc_perception.programs import OptionParser
 
-_WHAT = """Tells where a frame's time goes, stage by stage, in the nodes that run right now. It
-reads what they note of each frame; they aren't slower for it."""
+_WHAT = """Shows how long each stage of a frame takes in the nodes that run right now. It reads
+the frame logs that the nodes always write, so it doesn't slow them down."""
 _EXAMPLES = (
     'zc_timeline',
     'zc_timeline --seconds 10 --trace trace.json',
@@ -58,20 +57,24 @@ def _parser() -> OptionParser:
         after='Exit code: 0, 1 there is nothing to see, 2 wrong use.',
     )
     parser.main.add_argument(
-        'pids', nargs='*', type=int, metavar='PID', help='processes of the nodes (default: all)'
+        'pids', nargs='*', type=int, metavar='PID', help="the nodes' processes (default: all)"
     )
     parser.main.add_argument(
-        '--seconds', type=float, default=5.0, help='how long to look (default: 5)'
+        '--seconds', type=float, default=5.0, help='how long to measure (default: 5)'
     )
     parser.main.add_argument(
-        '--trace', metavar='FILE', help='write every frame there, for ui.perfetto.dev'
+        '--trace', metavar='FILE', help='write a trace of every frame, for ui.perfetto.dev'
     )
-    parser.main.add_argument('--json', metavar='FILE', help='write the rows there')
+    parser.main.add_argument('--json', metavar='FILE', help="write the table's rows as JSON")
     return parser
 
 
 def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
-    """Return a row for each stage, and one for the whole way; ZcError: too few frames."""
+    """
+    Return a row for each stage, and one for the time from camera to detections.
+
+    :raises ZcError: fewer than two records have all times.
+    """
     from zc_perception.errors import ZcError
     from zc_perception.observe.timeline import is_whole, stages_us, WHOLE
 
@@ -113,7 +116,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def budget_of(track: NodeTrack) -> dict[str, Any]:
-    """Return what became of a node's deadline in these frames."""
+    """Return how many frames missed the node's deadline, because of which stages."""
     from zc_perception.observe.timeline import FrameBudget, is_whole, times_ns
 
     budget, whole = FrameBudget(track.deadline_s), list(filter(is_whole, track.records))
@@ -140,7 +143,7 @@ def _budget_line(budget: dict[str, Any]) -> str:
 
 
 def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
-    """Return the records that the nodes write in the given time."""
+    """Return the records that nodes write in the next *seconds*; warn of unreadable nodes."""
     import time
 
     from zc_perception.errors import printable, ZcError
@@ -180,8 +183,7 @@ def _run(options: argparse.Namespace) -> int:
     from zc_perception.observe.timeline import build_timeline
     from zc_perception.whole_file import output_file, write_output
 
-    # The longest time to look. A frame log keeps the last 136 s of a camera of 30 Hz, so nothing
-    # is lost in this time.
+    # A frame log keeps the last 136 s of a camera with 30 Hz, so in this time no record is lost.
     longest_s = 120.0
     if not 0 < options.seconds <= longest_s:
         raise ConfigError(
@@ -212,7 +214,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; return 0, or 1: no frames to show, 2: wrong use, 128 + n: signal n."""
+    """Run the program; return 0, or 1: no frames to show, 2: wrong use, 128 + n: signal n."""
     with ending_quietly('zc_timeline'):
         from zc_perception.programs import exit_code_of, start
 
