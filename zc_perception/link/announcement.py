@@ -17,10 +17,10 @@
 The announcement, by which consumers in other processes find a publisher's shared-memory socket.
 
 The publisher sends it as a latched message on ``<topic>/_zc``, and writes it into a file beside
-the socket. docs/wire.md defines both. A consumer reads the file if the ROS graph shows a publisher
-whose message hasn't arrived. Two causes are known with Fast DDS 2.14. After a consumer was killed,
-it may write the next consumer's message into shared memory that no longer exists. And if the
-message is lost during discovery, it is repeated only with the next heartbeat, after 3 s.
+the socket. docs/wire.md defines both. Consumers also read the files, because a publisher without
+ROS sends no message, and Fast DDS 2.14 may lose or delay it. After a consumer was killed, Fast DDS
+may write the next consumer's message into shared memory that no longer exists. If the message is
+lost during discovery, Fast DDS repeats it only with its next heartbeat, after 3 s.
 """
 
 from __future__ import annotations

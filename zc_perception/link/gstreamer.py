@@ -332,7 +332,7 @@ class FramePipeline(BarePipeline):
     Call all methods except :meth:`close` from one thread.
 
     :param description: the pipeline's text, see :func:`complete`.
-    :param framerate: frames per second; 0: unknown, so that encoders delay each frame by one.
+    :param framerate: frames per second; 0: unknown, so that encoders wait for one more frame.
     :param refused: caps not to offer, because an element refused them in an earlier run.
     :raises ConfigError: *description* can't be parsed, or an element is missing.
     """

@@ -154,8 +154,8 @@ class Connection:
         """
         Send the frame, or append it to the waiting frames; never block.
 
-        A frame waits if the window is full, if it has a fence, or behind other waiting frames.
-        The caller keeps its own lease.
+        A frame waits if the window is full, behind other waiting frames, or for a fence that can't
+        be sent. The caller keeps its own lease.
 
         :raises FrameReleasedError: the caller's lease has ended.
         """
