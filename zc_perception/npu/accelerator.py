@@ -45,16 +45,15 @@ Outputs = Sequence[RawTensor]
 @dataclass(frozen=True)
 class Capabilities:
     """
-    What an accelerator can do.
+    An accelerator's names and abilities.
 
-    :param copy_free: whether the accelerator itself reads the frame's memory, so that the CPU
-        makes no pass over the pixels.
-    :param max_in_flight: the number of jobs that it accepts before the first of them has
-        completed.
-    :param may_hang: whether jobs that don't end show that the device hangs and must be opened
-        anew; false for a CPU, which is only slow.
-    :param on_card: whether the accelerator is a separate device, such as a PCI card, and not the
-        CPU.
+    :param device: the name of the card, or of the model's runtime.
+    :param copy_free: whether the device itself reads the frame's memory, so that the CPU makes no
+        pass over the pixels.
+    :param max_in_flight: the number of jobs accepted before the first of them has completed.
+    :param may_hang: whether the device counts as hanging, and is opened again, if its jobs don't
+        end; false for a CPU, which is only slow.
+    :param on_card: whether the device is separate from the CPU, such as a PCI card.
     """
 
     name: str
@@ -148,9 +147,9 @@ class Accelerator(ABC):
     :meth:`load`, :meth:`submit` and :meth:`close`. The other methods have defaults that fit an
     accelerator which imports no buffers: the CPU reads the frames.
 
-    *Ownership.* The scheduler owns the accelerator while the scheduler runs. Afterwards the code
-    that opened the accelerator closes it. Each job belongs to the scheduler, which closes or
-    abandons it. The frame stays leased until the job's fence has signalled.
+    *Ownership.* The scheduler owns the accelerator while the scheduler runs; afterwards the code
+    that opened the accelerator closes it. The scheduler closes or abandons each job. A frame stays
+    leased until its job's fence has signalled.
 
     *Threads.* Only the scheduler's thread uses an accelerator. But any thread may call the methods
     that only read: :meth:`capabilities`, :meth:`notices`, :meth:`facts`, :meth:`hot_threads`, and
@@ -162,8 +161,8 @@ class Accelerator(ABC):
 
     A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or
     :meth:`submit`, or its jobs fail with that error. Then the scheduler abandons or closes the
-    jobs, and closes the accelerator. Both must work on a dead device. A new accelerator is opened
-    afterwards, and shares no import with the old one.
+    jobs, closes the accelerator, and opens a new one, which shares no import with the old one. On
+    a dead device, abandoning and closing must still work.
     """
 
     ENGINES: ClassVar[Sequence[EngineRules]] = ()
@@ -185,9 +184,9 @@ class Accelerator(ABC):
     ``None``: the accelerator is used only if the parameter names it.
     """
     DEVICE_FIRST: ClassVar[bool] = False
-    """Whether the device is opened before the model is checked, so that its error comes first.
+    """Whether to open the device before checking the model, so that its error is reported first.
 
-    Opening such a device must not keep other programs from using the device."""
+    Only for devices that other programs can use while they are open."""
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:

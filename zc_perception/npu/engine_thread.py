@@ -350,7 +350,7 @@ class EngineThread:
 
     def _run(self, job: EngineJob) -> None:
         result, error = None, AcceleratorError('the accelerator was closed')
-        # None if the job was given up before it began; skip it, so that the next job starts now.
+        # None if the job was given up before it began; then skip it.
         frame = None if self._closing else job.begin_reading()
         if frame is not None:
             try:

@@ -125,7 +125,7 @@ class EngineRules:
 
     def check_tensors(self, tensors: Sequence[Any], place: Place) -> None:
         """
-        Check the outputs' sizes and places together.
+        Check the sizes and offsets of all outputs.
 
         :param tensors: a :class:`~zc_perception.npu.manifest.TensorSpec` for each output.
         :raises ConfigError: the engine can't yield such tensors.
@@ -137,8 +137,8 @@ DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 _INPUT_TYPES = ('float32', 'float16', 'uint8', 'int8')
 _LARGEST_SIDE = 1 << 14
 _INT32 = (-(1 << 31), (1 << 31) - 1)
-# PyYAML follows YAML 1.1, where a number with an exponent needs a dot, and a sign in the exponent:
-# it reads 1e-1 as a text. This pattern reads such numbers, too.
+# Numbers such as 1e3, which PyYAML reads as texts: it follows YAML 1.1, where a number with an
+# exponent needs a dot, and a sign in the exponent.
 _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', re.ASCII)
 # Limits for decoding blank tensors, which only checks the tensors' shapes.
 _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
@@ -605,7 +605,7 @@ def find_manifest(model: str) -> Path:
     shipped = shipped_models()
     if model in shipped:
         return MODELS / model / 'model.yaml'
-    # The system refuses a name that is too long: then it is no file.
+    # A name that is too long for a file raises an error here, and names no file.
     with contextlib.suppress(OSError, ValueError):
         path = Path(local_path(model, 'model'))
         if model and path.is_dir():
@@ -734,14 +734,8 @@ class _DuplicateKeyError(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Load YAML and refuse a mapping that has a key twice."""
-
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """
-        Refuse a key that stands twice.
-
-        Check before YAML merges keys (``<<``), because a key may replace a merged key.
-        """
+        """Refuse a key twice; check before YAML merges keys (``<<``), which may be replaced."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
@@ -763,7 +757,7 @@ def parse_yaml(text: str) -> Any:
     """
     Return the values of a YAML text, with two differences from PyYAML.
 
-    Numbers such as 1e-1 are numbers, as in YAML 1.2, and a mapping must not have a key twice.
+    Texts such as 1e3 are numbers, as in YAML 1.2, and a mapping must not have a key twice.
 
     :raises yaml.YAMLError: *text* isn't YAML, or a mapping has a key twice.
     """
@@ -822,7 +816,7 @@ class _Part:
 
 
 def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
-    """Return the model's file, ``None`` without one, and a message if it should be there."""
+    """Return the model's file (``None``: none), and a message if the file is missing."""
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
@@ -1064,8 +1058,8 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
     picture = pictures[0]
     if len(picture.shape) == 4 and (picture.shape[0] or 1) > 1:
         raise ConfigError(
-            f"model file '{file}' takes batches of {picture.shape[0]} frames, and runs here on "
-            'each as it comes; export it with batch 1 (yolo export … batch=1)'
+            f"model file '{file}' takes batches of {picture.shape[0]} frames, but must run on "
+            'single frames; export it with batch 1 (yolo export … batch=1)'
         )
     shape, axes, has = picture.shape, AXES[network.layout], facts.axes
     wrong = {
@@ -1091,7 +1085,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         raise ConfigError(
             f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with "
             f'scale {network.scale:g} maps the 256 values of a sample to only {values} of '
-            f'{network.dtype}; correct one of them, or leave out both: samples go in unchanged'
+            f'{network.dtype}; correct one of them, or leave out both to use samples unchanged'
         )
     else:
         return

@@ -93,7 +93,7 @@ class RecoveringDevice:
 
     @property
     def replaceable(self) -> bool:
-        """Whether the accelerator can be opened anew."""
+        """Whether the accelerator can be opened again."""
         return self._reopen is not None
 
     @property
@@ -188,7 +188,7 @@ class HangWatch:
         self._full_since_ns = 0
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Use a job's new timeout, in seconds, as parameter ``timeout`` was changed."""
+        """Change a job's timeout (seconds), because parameter ``timeout`` was changed."""
         self._timeout_s = timeout_s
 
     def start(self) -> None:

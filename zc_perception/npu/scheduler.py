@@ -137,8 +137,8 @@ class Scheduler:
     ``on_result`` and ``on_error``, closes jobs, releases frames, and opens a lost device again. It
     waits in one poll(2) for new frames, for the fences of all jobs and for calls of other threads.
     Other threads may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune`
-    and :meth:`stop`; the calls to the accelerator that they need are made by the thread
-    ``inference``, between two frames.
+    and :meth:`stop`. If these need the accelerator, the thread ``inference`` calls it for them,
+    between two frames.
 
     *Ownership.* The queue belongs to the subscription. A frame that was taken belongs to the
     scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. The code

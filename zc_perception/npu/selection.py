@@ -87,7 +87,6 @@ def engines_of(name: str) -> tuple[str, ...]:
 
 
 def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
-    """Return the variant that the accelerator *name* would run."""
     engines = engines_of(name)
     variant = manifest.for_engines(engines)
     if variant is None:

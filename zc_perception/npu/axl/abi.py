@@ -48,7 +48,7 @@ class ImportFlags(enum.IntFlag):
 
 
 class AxlImportFd(ctypes.LittleEndianStructure):
-    """``struct axl_import_fd``: a LINEAR image without padding in one dma-buf, to be imported."""
+    """``struct axl_import_fd``: import a LINEAR image without padding in one dma-buf."""
 
     _fields_ = (
         ('fd', ctypes.c_int32),
@@ -89,7 +89,7 @@ class AxlPlane(ctypes.LittleEndianStructure):
 
 
 class AxlImportPlanes(ctypes.LittleEndianStructure):
-    """``struct axl_import_planes``: an image with an explicit layout in one or more dma-bufs."""
+    """``struct axl_import_planes``: import an image of any layout in one or more dma-bufs."""
 
     _fields_ = (
         ('struct_size', ctypes.c_uint32),

@@ -96,7 +96,7 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """Note that a job has ended; if it was the handle's last, make a delayed release."""
+        """Note that a job has ended; after the handle's last job, make a delayed release."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]
@@ -189,7 +189,7 @@ class ImportCache:
             self._drop(key)
 
     def forget_ended(self) -> None:
-        """Release the imports of all buffers closed since the last call. Cheap without any."""
+        """Release the imports of all buffers that were closed since the last call."""
         while not self._ended.empty():
             self.forget(self._ended.get_nowait())
 
@@ -637,9 +637,7 @@ class AxlJob:
 
     def outputs(self) -> Outputs:
         """
-        Return views of the result buffer, see :class:`Job`.
-
-        The device may write the buffer again after :meth:`close`.
+        Return views of the result buffer, see :meth:`Job.outputs`.
 
         :raises AcceleratorError: the fence has not signalled, or has signalled an error; see
             :meth:`JobFence.check`.
@@ -672,7 +670,7 @@ class AxlJob:
         return self.fence
 
     def close(self) -> None:
-        """See :class:`Job`. A second call does nothing."""
+        """Free import, result buffer and fence, see :meth:`Job.close`; idempotent."""
         if self._end():
             self.fence.close()
             self._results.give_back(self._result, self._handle)

@@ -83,10 +83,10 @@ class Importable(Enum):
 @dataclass(frozen=True)
 class AttachProbe:
     """
-    The driver's answer about a buffer.
+    The driver's answer to the attempt to attach a buffer.
 
     :param number: the errno; 0 with :attr:`Importable.YES`.
-    :param text: one sentence that says what happened and what to do.
+    :param text: one sentence with the result and advice.
     """
 
     answer: Importable
@@ -254,7 +254,7 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
             card.name,
             figures,
         )
-    text = 'the driver has no import and submit ioctls (ENOTTY), as the shipped driver'
+    text = "the driver has no import and submit ioctls (ENOTTY), like Axelera's shipped driver"
     return Finding(need.missing, text, _OTHER_DRIVER, card.name, figures)
 
 

@@ -85,7 +85,7 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     (
         errno.EBUSY,
         errno.EAGAIN,
-    ): "the card is back-pressured; lower parameter 'in_flight' or wait for a fence",
+    ): "the card's queue of jobs is full; lower parameter 'in_flight' or wait for a fence",
     (errno.ENOTTY, errno.ENOSYS): (
         'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) or '
         "onnx, or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
@@ -108,7 +108,7 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         'axl -e iommu -e smmu'
     ),
     (errno.ETIMEDOUT, errno.ETIME): (
-        "the card is back-pressured or its PCIe link is degraded; lower parameter 'in_flight' "
+        "the card is overloaded or its PCIe link is degraded; lower parameter 'in_flight' "
         "or the frame rate, or raise 'timeout'"
     ),
     (errno.EIO,): (
@@ -137,12 +137,10 @@ def errno_name(number: int) -> str:
 
 class AxlError(AcceleratorError):
     """
-    An ioctl of the axl driver, or a job, failed.
-
-    ``errno`` has the driver's error number; the message also advises what to do.
+    An ioctl of the axl driver, or a job, failed; the message advises what to do.
 
     :param request: the name of the ioctl that failed, or :data:`JOB`.
-    :param number: the errno.
+    :param number: the driver's error number, also in attribute ``errno``.
     :param detail: the import or buffer that the call was for; empty: the message names none.
     :param more: a further diagnosis for the end of the message.
     """
@@ -357,7 +355,7 @@ class AxlDevice:
         """
         Ask the driver for its limits by QUERY; without QUERY, infer them from its other ioctls.
 
-        :raises AcceleratorError: the driver's answer makes no sense.
+        :raises AcceleratorError: the driver's answer has impossible values.
         """
         try:
             query, table = self._query(_FORMATS)
@@ -488,10 +486,7 @@ class AxlDevice:
 
     def release_import(self, handle: int) -> None:
         """
-        Release an import (RELEASE_IMPORT).
-
-        If a job still uses the import, the driver keeps the buffer attached until that job's fence
-        signals.
+        Release an import (RELEASE_IMPORT); the driver keeps it until jobs that use it have ended.
 
         :raises AxlError: with ENOENT: this open file has no such handle.
         """

@@ -182,7 +182,7 @@ class BindingSession(Session):
         except ZcError:
             raise
         except Exception as error:
-            raise self._failure(error, 'the model does not say what its tensors are') from None
+            raise self._failure(error, 'the model does not describe its tensors') from None
 
     def _connect(self) -> Any:
         try:

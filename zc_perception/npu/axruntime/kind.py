@@ -147,7 +147,7 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
 
     :param path: ``model.json``.
     :returns: ``None`` if only the runtime can read the file: it isn't JSON, or its version is
-        newer than :data:`_KNOWN_VERSION`.
+        newer than 4.
     :raises ConfigError: the file is wrong; the message names the key and the values allowed.
     """
     if path.suffix != '.json':
@@ -247,7 +247,7 @@ def jobs(values: Mapping[str, Any]) -> int:
 
 
 class AxRuntime(Accelerator):
-    """Declare accelerator axruntime; module ``axruntime.accelerator`` implements it."""
+    """Declare accelerator axruntime; :mod:`~zc_perception.npu.axruntime.accelerator` has it."""
 
     ENGINES = (AXRUNTIME,)
     PARAMETERS = (

@@ -184,11 +184,7 @@ class Argument(ctypes.Structure):
 
 
 class DeviceInfo(ctypes.Structure):
-    """
-    ``axrDeviceInfo`` of the releases up to 1.6.
-
-    The struct of later releases may be longer: see :func:`device_stride`.
-    """
+    """``axrDeviceInfo`` up to release 1.6; a later one may be longer: :func:`device_stride`."""
 
     _fields_ = (
         ('name', _NAME),

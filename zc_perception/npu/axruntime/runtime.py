@@ -381,9 +381,9 @@ def device_stride(first: int, count: int) -> int:
     """
     Return the distance in bytes between the entries of the library's device list.
 
-    Later releases have appended members to the struct. Each entry begins with a device's name. So
-    this function searches for the second name, from the end of the shortest struct on. The search
-    ends at that name, before the end of the list.
+    Later releases have longer structs. Each entry begins with a device's name. So this function
+    searches for the second name, from the end of the shortest struct on. With two or more entries,
+    the search doesn't read past the end of the list.
 
     :param first: the address of the first entry.
     :raises AcceleratorError: no second name was found.
@@ -394,8 +394,8 @@ def device_stride(first: int, count: int) -> int:
         if _DEVICE_NAME.match(ctypes.string_at(first + stride, 64)):
             return stride
     raise AcceleratorError(
-        'libaxruntime lists its devices in a way that is not known here; leave only one in, or '
-        'use accelerator: onnx'
+        'libaxruntime lists its devices in an unknown format; leave only one card in the machine, '
+        'or use accelerator: onnx'
     )
 
 

@@ -225,7 +225,7 @@ class TensorBuffer:
             self._buffer.begin_cpu_access(CpuAccess.READ)
 
     def end_reading(self) -> None:
-        """End the CPU's reading."""
+        """End the CPU's reading: DMA_BUF_IOCTL_SYNC end."""
         if self._buffer is not None:
             self._buffer.end_cpu_access(CpuAccess.READ)
 

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The ``onnx`` accelerator: run models on the CPU or an ONNX Runtime provider, in one own thread.
+The ``onnx`` accelerator: run models by ONNX Runtime or OpenCV in a thread of its own.
 
 :class:`OnnxEngine` runs a model file with ONNX Runtime. :class:`HogEngine` runs OpenCV's people
 detector, which needs no model file.
@@ -202,8 +202,7 @@ class OnnxEngine(TensorEngine):
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
         options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
         try:
-            # Switch ONNX Runtime's fallback off: it would open another session on the CPU and
-            # print a line.
+            # Without ONNX Runtime's fallback, which would silently run the model on the CPU.
             session = onnxruntime.InferenceSession(
                 str(self._file), options, providers=providers or [(CPU, {})], enable_fallback=0
             )
