@@ -179,7 +179,8 @@ REFUSED = [
     says('one that can use nothing', [CAMERA, BufferConstraints('npu', formats=())], 'npu: none)'),
     says('a CPU with tiles', [who('camera', 'NV12 tiled'),
                               who('cpu', 'NV12 tiled', cpu_access=READ)],
-         f'the CPU access of cpu needs LINEAR, common are only NV12 {modifier_name(TILED)}'),
+         'the CPU access of cpu needs LINEAR, but the only common formats are NV12 '
+         f'{modifier_name(TILED)}'),
     says('too large', [CAMERA, who('npu', max_size=(64, 47))],
          'npu takes images of at most 64x47, not 64x48; choose a smaller size'),
     says('a size that the format cannot have', [CAMERA], ('NV12 LINEAR 63x48: width 63 is not a '
@@ -620,17 +621,17 @@ def chosen(*participants: BufferConstraints) -> tuple[str, str]:
         ),
         ([camera(SYSTEM, CMA), metis(note=UNKNOWN)], SYSTEM,
          f'it comes first of {SYSTEM}, {CMA} and suits everybody; metis: {UNKNOWN}'),
-        ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD, ('no other is on offer (camera: '
-                                                                   'there is no /dev/udmabuf)')),
+        ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD,
+         'no other heap is offered (camera: there is no /dev/udmabuf)'),
         (
             [camera('v4l2/uvcvideo', note="the driver's own buffers are used"),
              metis(True, NO_GROUP)],
             'v4l2/uvcvideo',
-            ("no other is on offer (camera: the driver's own buffers are used); only the "
-             'import tells metis whether it is contiguous'),
+            ("no other heap is offered (camera: the driver's own buffers are used); only the "
+             'import by metis shows whether it is contiguous'),
         ),
         ([who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/', 'udmabuf'))], UDMABUF,
-         'no other is on offer'),
+         'no other heap is offered'),
     ],
 )  # fmt: skip
 def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(

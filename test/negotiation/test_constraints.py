@@ -76,7 +76,7 @@ def test_without_limits_a_layout_is_tight() -> None:
         ),
         (
             {'formats': (f('NV12 linear'),), 'costs': (math.inf,)},
-            'must be finite numbers; leave out what must not be chosen',
+            'must be finite numbers; leave out formats that must not be chosen',
         ),
         ({'min_size': (10, 10), 'max_size': (20, 9)}, 'min_size 10x10 is above max_size 20x9'),
         ({'slots': 4, 'max_slots': 3}, 'slots 4 must be at most max_slots 3'),
@@ -183,7 +183,7 @@ def test_the_last_row_need_not_be_whole() -> None:
 def test_memory_of_an_unknown_heap_is_no_promise(fields: dict[str, Any]) -> None:
     unknown = replace(BASE, heap=None)
     assert violations(BufferConstraints('npu', **fields), unknown) == [
-        'it wants certain memory, and nobody said which heap these buffers come from'
+        'it wants certain memory, but the heap of these buffers is not known'
     ]
     assert violations(BufferConstraints('viewer'), unknown) == []
 

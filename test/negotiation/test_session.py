@@ -196,11 +196,11 @@ def test_who_comes_late_must_suit_what_is_there(producer: Producer) -> None:
     )
     refused = session.join(Consumer(who('greedy', slots=2)))
     assert refused.verdict is Verdict.REFUSED and refused.reason.startswith(
-        'it needs 2 slots, 1 of 6 are not spoken for (camera 2, npu 3)'
+        'it needs 2 slots, but only 1 of 6 are not reserved (camera 2, npu 3)'
     )
     session.leave(fits)
     session.leave(fits)
-    assert 'takes no part' in session.objection(fits)
+    assert 'not part of the negotiation' in session.objection(fits)
     assert session.join(Consumer(who('greedy', slots=2))).verdict is Verdict.ACCEPTED, (
         'the place is free'
     )
@@ -292,10 +292,10 @@ def test_text_is_constraints(text: str, expected: dict[str, Any]) -> None:
             ),
         ),
         ('npu: NV12;', 'there is an empty option; remove a semicolon'),
-        ('npu: NV12; slots=1; slots=2', "'slots=2' says slots a second time"),
+        ('npu: NV12; slots=1; slots=2', "'slots=2' sets slots a second time"),
         (
             'npu: NV12; one_buffer; buffer_per_plane',
-            "'buffer_per_plane' says placement a second time",
+            "'buffer_per_plane' sets placement a second time",
         ),
     ],
 )
@@ -310,7 +310,7 @@ def test_anything_else_is_one_sentence_with_the_nearest_word(text: str, message:
 def test_a_list_leaves_empty_entries_out_and_has_each_name_once() -> None:
     assert parse_stand_ins(['', '  ']) == []
     assert [c.participant for c in parse_stand_ins(['a: any', '', 'b: NV12'])] == ['a', 'b']
-    with pytest.raises(ConfigError, match="'a' stands there twice; give each its own name"):
+    with pytest.raises(ConfigError, match="'a' is listed twice; give each entry its own name"):
         parse_stand_ins(['a: any', 'a: NV12'])
 
 

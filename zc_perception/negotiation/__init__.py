@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The participants' agreement on buffers, before the first frame.
+The negotiation of buffers between a camera and its consumers, before the first frame.
 
-Each participant states its constraints; the result is one buffer setting. Read
-:mod:`~zc_perception.negotiation.session` first: how a camera and its consumers agree.
-:mod:`~zc_perception.negotiation.agreement` chooses the setting.
-:mod:`~zc_perception.negotiation.constraints` is what each participant asks for,
-:mod:`~zc_perception.negotiation.settings` is the result.
+The camera and its consumers are the participants. Each one states its constraints
+(:mod:`~zc_perception.negotiation.constraints`), and the result is one buffer setting
+(:mod:`~zc_perception.negotiation.settings`), which
+:mod:`~zc_perception.negotiation.agreement` chooses. Read
+:mod:`~zc_perception.negotiation.session` first: it describes the whole procedure.
 """

@@ -14,15 +14,16 @@
 # limitations under the License.
 
 """
-Choose one setting that suits every participant, or explain why none does.
+Choose one buffer setting that suits every participant, or explain why there is none.
 
-This module also checks the allocator's answer to the setting.
+This module also checks that an allocation matches the setting.
 
-Formats are intersected as pairs. Sizes, heaps, placement, alignments and counts don't depend on
-each other, so each is checked by itself. If nothing is common to all participants, the error names
-every constraint that is a cause. Among several possible settings the lowest sum of stated costs
-wins, and the producer's own order decides a tie. So the result depends neither on chance nor on
-which participant was faster.
+Formats are compared as pairs of fourcc and modifier. Sizes, heaps, placement, alignments and slot
+counts don't depend on each other, so each is checked by itself. If no setting suits all
+participants, the error names every constraint that is a cause.
+
+If several settings are possible, the one with the lowest sum of costs is chosen; the producer's
+order decides a tie. So the result doesn't depend on the order in which consumers arrived.
 """
 
 from __future__ import annotations
@@ -57,18 +58,17 @@ from zc_perception.pixel.layout import check_dimensions, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
-# Limits of padding in bytes and as a multiple of the image. No device needs larger alignments, and
-# they would take all memory. The first limit is for small images.
+# An image with padding may take at most _MOST_TIMES its size without padding, plus _MOST_PADDING
+# bytes for small images. No device needs more, and larger alignments could use up all memory.
 _MOST_PADDING = 1 << 24
 _MOST_TIMES = 8
 
 
 def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> list[HeapOffer]:
     """
-    Return the heaps to choose from.
+    Return the heaps that the producer names, in its order.
 
-    These are the heaps that the producer names, in its order. If it names none, they are all heaps
-    that any participant names in full.
+    If it names none, return all heaps that any participant names in full, without a prefix.
     """
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
@@ -87,9 +87,9 @@ def _producer(
 @dataclass(frozen=True)
 class HeapChoice:
     """
-    The heap that suits every participant, and the reason; else the objections to every heap.
+    The chosen heap and the reason for this choice; or, if no heap suits, all objections.
 
-    Heap and objections are empty if no participant has a constraint on heaps.
+    All fields are empty if no participant has a constraint on heaps.
     """
 
     heap: HeapOffer | None = None
@@ -129,10 +129,10 @@ def _reason(
         names = ', '.join(offer.name for offer in offers)
         found = [f'it comes first of {names} and suits everybody']
     else:
-        found = [f'no other is on offer{_producer_note(participants, fmt)}']
+        found = [f'no other heap is offered{_producer_note(participants, fmt)}']
     for p in participants:
         if p.contiguous and best.contiguous is None:
-            found.append(f'only the import tells {p.participant} whether it is contiguous')
+            found.append(f'only the import by {p.participant} shows whether it is contiguous')
         elif p.devices and p.memory_note and not p.contiguous:
             found.append(f'{p.participant}: {p.memory_note}')
     return f'heap {best.name} because {"; ".join(found)}'
@@ -151,12 +151,7 @@ def _producer_note(participants: Sequence[BufferConstraints], fmt: Format | None
 def _against(
     offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints], fmt: Format | None
 ) -> str:
-    """
-    List the participants' objections to these heaps.
-
-    For each participant: its first objection to each heap, or the same objection once for all
-    heaps.
-    """
+    """List each participant's first objection to each heap; name equal objections only once."""
     heaps_of: dict[Objection, list[str]] = {}
     for participant in participants:
         for offer in offers:
@@ -168,9 +163,10 @@ def _against(
 
 def _candidates(participants: Participants) -> list[Format]:
     """
-    Return all formats that every participant accepts, the cheapest first.
+    Return the producer's formats that every participant accepts, the lowest sum of costs first.
 
-    An implicit layout that no consumer lists comes after LINEAR.
+    A format with modifier INVALID that no consumer lists comes after the others, if LINEAR is
+    among them.
     """
     producer, *others = (p for p in participants if p.formats is not None)
     found = [
@@ -195,8 +191,9 @@ def _format_objection(participants: Participants) -> str:
     if common:
         users = ', '.join(p.participant for p in participants if p.uses_cpu)
         return (
-            f'the CPU access of {users} needs LINEAR, common are only {formats_text(common)} '
-            f'({offers}); add a LINEAR format, or a device that reads the pixels'
+            f'the CPU access of {users} needs LINEAR, but the only common formats are '
+            f'{formats_text(common)} ({offers}); add a LINEAR format, or let a device read the '
+            'pixels'
         )
     both = set.intersection(*({code for code, _ in p.formats or ()} for p in choosy))
     reason = ''
@@ -219,15 +216,15 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
         return (
             None,
             (
-                f'planes cannot lie as both want: {names}; choose a format with one plane or '
-                'change one of them'
+                f'participants want different placements of planes: {names}; choose a format with '
+                'one plane or change one of them'
             ),
         )
     return next(iter(wanted), None), None
 
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
-    """Return the slots wanted and needed, and the reason if these numbers are impossible."""
+    """Return the slots to ask for and those needed, and an error if there can't be so many."""
     needed = max(sum(p.slots for p in participants), 1)
     limited = [p for p in participants if p.max_slots is not None]
     most = min(limited, key=lambda p: p.max_slots or 0, default=None)
@@ -245,9 +242,9 @@ def _count(participants: Participants, wanted: int) -> tuple[int, int, str | Non
 
 def slots_of(participants: Participants, wanted: int) -> int:
     """
-    Return how many slots :func:`agree` asks for; the number doesn't depend on the images.
+    Return the number of slots that :func:`agree` asks for, whatever the images' size and format.
 
-    :param wanted: the total number, if no participant minds, even where fewer are needed.
+    :param wanted: the total number to ask for, unless more are needed or fewer are allowed.
     """
     return _count(participants, wanted)[0]
 
@@ -259,7 +256,7 @@ def _by_step(participants: Participants, name: str) -> str:
 
 
 def _steps(participants: Participants) -> str:
-    """List which participants ask for which alignments."""
+    """List for each alignment the participants that ask for it, with their values."""
     return '; '.join(
         f'{name}: {by}'
         for name in ('stride_align', 'offset_align', 'height_align')
@@ -275,9 +272,10 @@ def _layout_objection(
     placement: Placement | None,
 ) -> str | None:
     """
-    Explain why no image of a format can exist, or why a LINEAR image can't keep the limits.
+    Explain why no image of *fmt* and *size* can exist within the limits; ``None``: it can.
 
-    Only the allocator knows what other layouts need, so for them its answer is checked.
+    Only LINEAR layouts are computed here. Only the allocator knows the needs of other layouts, so
+    :func:`check_answer` checks its answer for them.
     """
     fourcc, text = fmt[0], format_text(fmt)
     if fmt[1] != LINEAR:
@@ -300,7 +298,7 @@ def _layout_objection(
     if wanted > _MOST_PADDING + _MOST_TIMES * plain:
         return (
             f'{text} {size_text(size)} would take {wanted >> 20} MiB for each image, '
-            f'{wanted // plain} times its pixels ({_steps(participants)}); ask for smaller steps'
+            f'{wanted // plain} times its pixels ({_steps(participants)}); use smaller alignments'
         )
     widest = max(plane.stride for plane in layout.planes)
     if limits.max_stride is not None and widest > limits.max_stride:
@@ -318,23 +316,23 @@ def _layout_objection(
 
 def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> AllocationRequest:
     """
-    Choose one setting for images of *size* that suits all *participants*.
+    Choose one buffer setting for images of *size* that suits all *participants*.
 
     The first participant that names formats is the producer.
 
-    :param wanted_slots: the total number of slots if no participant minds, even where fewer are
-        needed.
+    :param wanted_slots: the total number of slots to ask for, unless more are needed or fewer are
+        allowed.
     :raises NegotiationError: no setting suits every participant. The message names the
         participants and constraints that are the cause.
     """
     if all(p.formats is None for p in participants):
-        raise NegotiationError('no participant names a format; the camera must')
+        raise NegotiationError('no participant names a format; the camera must name one')
     limits = joint_limits(participants)
     placement, placement_objection = _choose_placement(participants)
     total, needed, count_objection = _count(participants, wanted_slots)
     candidates = _candidates(participants)
     objections = [] if candidates else [_format_objection(participants)]
-    # With one plane the placement makes no difference.
+    # If participants want different placements, prefer formats with one plane, which suit all.
     single = [
         (code, modifier)
         for code, modifier in candidates
@@ -376,10 +374,10 @@ def check_answer(
     request: AllocationRequest, allocation: Allocation, participants: Participants
 ) -> BufferSettings:
     """
-    Return the settings of the buffers that were really allocated.
+    Check the allocator's answer, and return the settings of the allocated buffers.
 
-    An allocator chooses a modifier from the list and may add padding; it may change nothing else.
-    If it names no layout, the layout is implicit.
+    The allocator chooses one of the request's modifiers and may add padding; it may change nothing
+    else. If only INVALID was requested, the settings have INVALID, too.
 
     :raises NegotiationError: the allocator changed something that it may not change, gave too few
         or too small buffers, or broke a participant's constraint.

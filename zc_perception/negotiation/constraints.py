@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The constraints of one participant: what it can use.
+The constraints of one participant: the buffers that it can use.
 
-Constraints can be written as text: in a parameter file, where they stand in for a consumer that
-comes later, and in part in a HELLO:
+Constraints can be written as text. A parameter file has them for a consumer that comes later (a
+stand-in), and a consumer's HELLO message has a part of them:
 ``NAME: NV12 NV12:0x0300000000000010; stride_align=256; heap=dma_heap/; slots=2; contiguous``
 
 Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participants) and the kernel's
@@ -42,8 +42,8 @@ from zc_perception.pixel.modifier import check_modifier, LINEAR, modifier_name, 
 
 Format = tuple[int, int]
 """
-A format is always the pair (fourcc, modifier). The modifier INVALID says that implicit layouts are
-acceptable.
+A format is always the pair (fourcc, modifier). The modifier INVALID stands for an implicit layout,
+which only the driver knows.
 """
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -52,7 +52,7 @@ _SHOWN = 3
 
 
 class Placement(Enum):
-    """How planes are spread over memory buffers."""
+    """How an image's planes are distributed over memory buffers."""
 
     ONE_BUFFER = 'one buffer for all planes'
     BUFFER_PER_PLANE = 'one buffer for each plane'
@@ -60,9 +60,9 @@ class Placement(Enum):
 
 def placement_of(layout: ImageLayout) -> Placement | None:
     """
-    Return how a layout's planes lie in buffers.
+    Return the placement of a layout's planes in buffers.
 
-    ``None`` if the image has only one plane, or if some planes share a buffer and some don't.
+    ``None``: the image has only one plane, or some planes share a buffer and some don't.
     """
     planes = len(layout.planes)
     if planes == 1:
@@ -71,7 +71,7 @@ def placement_of(layout: ImageLayout) -> Placement | None:
 
 
 def format_text(fmt: Format) -> str:
-    """Return fourcc and modifier as text, such as ``NV12 LINEAR``."""
+    """Return a format as text, such as ``NV12 LINEAR``."""
     return f'{fourcc_name(fmt[0])} {modifier_name(fmt[1])}'
 
 
@@ -91,25 +91,22 @@ def size_text(size: Size) -> str:
 
 
 def fits_within(size: Size, limit: Size) -> bool:
-    """Return whether *size* is at most *limit* in both directions."""
+    """Return whether both width and height of *size* are at most those of *limit*."""
     return size[0] <= limit[0] and size[1] <= limit[1]
 
 
 @dataclass(frozen=True)
 class BufferConstraints:
     """
-    One participant's constraints.
-
-    ``None`` means that the participant has no such constraint.
+    One participant's constraints; ``None`` means that there is no such constraint.
 
     :param participant: the participant's name, for messages.
-    :param formats: the (fourcc, modifier) pairs that it can use, the best first; ``None``: any
-        format, like caps without a ``drm-format``. INVALID in the list means that it also takes
-        buffers whose layout nobody names; INVALID alone means that it knows no modifiers. If a
-        layout has two modifiers (:func:`~zc_perception.pixel.modifier.same_layout`) either
-        modifier is accepted.
-    :param costs: the cost of each format for it, lower is better; without *costs* a format's
-        position in the list is its cost.
+    :param formats: the (fourcc, modifier) pairs that the participant can use, the best first.
+        INVALID in the list means that it also takes buffers without a stated modifier; INVALID
+        alone means that it doesn't support modifiers. If a layout has two modifiers
+        (:func:`~zc_perception.pixel.modifier.same_layout`), either one is accepted.
+    :param costs: for each format, the cost of its use; lower is better. By default, a format's
+        cost is its position in the list.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
     :param height_align: planes must have memory for the image's height rounded up to this many
@@ -117,18 +114,17 @@ class BufferConstraints:
     :param max_stride: largest stride in bytes.
     :param min_size: smallest image, width and height.
     :param max_size: largest image.
-    :param placement: whether all planes are in one buffer, or each plane in its own.
+    :param placement: whether all planes must be in one buffer, or each plane in its own.
     :param heaps: names of heaps whose buffers it can use, or prefixes ending in ``/``.
-    :param format_heaps: a producer's heaps for single formats. A format in this table has these
-        heaps instead of ``heaps``.
+    :param format_heaps: for some of a producer's formats, the heaps that replace ``heaps``.
     :param contiguous: whether it needs physically contiguous memory.
-    :param memory_note: for messages: why memory must be contiguous, or why the camera offers no
-        other heaps.
-    :param cpu_access: whether the CPU reads or writes the pixels for it; CPU access needs LINEAR
-        and a heap that can be mapped.
+    :param memory_note: a reason for messages: why memory must be contiguous, or why the camera
+        offers no other heaps.
+    :param cpu_access: the access by which its CPU code uses the pixels. It needs LINEAR and a heap
+        that can be mapped.
     :param devices: the names of the devices that will attach to the buffers.
-    :param slots: the number of slots that it holds at the same time; the numbers of all
-        participants are added.
+    :param slots: the number of slots that it holds at the same time. The pool needs the sum of all
+        participants' slots.
     :param max_slots: the largest total number of slots that it can work with.
     :raises NegotiationError: the constraints can never be satisfied.
     """
@@ -194,7 +190,8 @@ class BufferConstraints:
                 )
             if not all(map(math.isfinite, self.costs)):
                 self._refuse(
-                    f'costs {self.costs} must be finite numbers; leave out what must not be chosen'
+                    f'costs {self.costs} must be finite numbers; leave out formats that must not '
+                    'be chosen'
                 )
 
     @property
@@ -209,9 +206,9 @@ class BufferConstraints:
 
     def accepts_format(self, fmt: Format) -> bool:
         """
-        Tell whether the participant can use images of (fourcc, modifier).
+        Return whether the participant can use images of *fmt*.
 
-        A participant that uses the CPU accepts only LINEAR, because the CPU reads rows.
+        If it uses the CPU, it accepts only LINEAR, because the CPU code accesses pixels by rows.
         """
         if self.uses_cpu and fmt[1] != LINEAR:
             return False
@@ -219,15 +216,15 @@ class BufferConstraints:
 
     def listed(self, fmt: Format) -> Format | None:
         """
-        Return the entry of ``formats`` that means *fmt*; a layout may have two modifiers.
+        Return the entry of ``formats`` with the same layout as *fmt*, or ``None``.
 
-        :returns: the entry; ``None`` if the list has no such entry.
+        The modifiers may differ, because a layout may have two modifiers.
         """
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 
     def format_cost(self, fmt: Format) -> float:
-        """Return the cost of *fmt*; 0 if the participant lists no formats."""
+        """Return the cost of *fmt*; 0 if ``formats`` doesn't list it."""
         own = self.listed(fmt)
         if self.formats is None or own is None:
             return 0.0
@@ -235,14 +232,14 @@ class BufferConstraints:
         return float(place) if self.costs is None else float(self.costs[place])
 
     def for_format(self, fmt: Format | None) -> BufferConstraints:
-        """Return the constraints for images of *fmt*; ``None``: no single format is common."""
+        """Return the constraints with the heaps for images of *fmt*; ``None``: for any format."""
         heaps = None if fmt is None else dict(self.format_heaps).get(fmt)
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
         )
 
     def size_problems(self, size: Size) -> Iterator[str]:
-        """Yield each reason why the participant can't use images of *size*."""
+        """Yield a message for each reason why the participant can't use images of *size*."""
         if self.min_size is not None and not fits_within(self.min_size, size):
             yield (
                 f'takes images of at least {size_text(self.min_size)}, not '
@@ -314,8 +311,7 @@ def _cpu_text(access: CpuAccess) -> str:
     return next(word for word, meaning in _CPU.items() if meaning == access)
 
 
-# For each option's word: the field of the constraints, and the functions that read and write its
-# value.
+# For each option: the field of the constraints, and the functions that parse and format its value.
 _OPTIONS: dict[str, tuple[str, Callable[[str], Any], Callable[[Any], str]]] = {
     **{
         name: (name, _number, str)
@@ -338,11 +334,11 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 
 def _format(word: str) -> Format:
     """Parse a ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
-    # Splitting the entry into words has removed the blanks of 'R8  '.
+    # A fourcc such as 'R8  ' ends with blanks, which were lost when the entry was split.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
-    # A drm-format may name a format that isn't in our table, but no camera of this package makes
-    # such a format, so it is most likely a typing error.
+    # Refuse a fourcc that isn't in our table: no camera of this package can give it, so it is most
+    # likely a typing error.
     pixel_format(fourcc)
     return fourcc, modifier
 
@@ -374,14 +370,14 @@ def _options(parts: Sequence[str]) -> dict[str, Any]:
             raise ValueError('there is an empty option; remove a semicolon')
         field, value = _option(part.strip())
         if field in fields:
-            raise ValueError(f"'{part.strip()}' says {field} a second time")
+            raise ValueError(f"'{part.strip()}' sets {field} a second time")
         fields[field] = value
     return fields
 
 
 def parse_options(text: str) -> BufferConstraints:
     """
-    Parse constraints of a consumer of any format, as :func:`options_text` writes them.
+    Parse a text of :func:`options_text`; the result has no name and accepts any format.
 
     :raises ConfigError: an option isn't known, or the constraints can never be satisfied.
     """
@@ -393,13 +389,13 @@ def parse_options(text: str) -> BufferConstraints:
 
 def parse_stand_in(text: str) -> BufferConstraints:
     """
-    Parse the constraints of one entry of the parameter ``participants``.
+    Parse one entry of the parameter ``participants``, which has the form :data:`SYNTAX`.
 
     Formats are ``drm-format`` strings, or ``any``. A linear format has no modifier;
-    ``NV12:INVALID`` is an implicit layout. Options are those of :class:`BufferConstraints`;
+    ``NV12:INVALID`` is an implicit layout. Options are fields of :class:`BufferConstraints`;
     ``contiguous``, ``one_buffer`` and ``buffer_per_plane`` take no value.
 
-    :raises ConfigError: the entry has anything else; the message has the nearest known word.
+    :raises ConfigError: the entry has another form, or the constraints can never be satisfied.
     """
     head, *parts = text.split(';')
     name, colon, words = (word.strip() for word in head.partition(':'))
@@ -419,17 +415,17 @@ def parse_stand_in(text: str) -> BufferConstraints:
 
 def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
     """
-    Parse all entries of the parameter; empty ones are left out.
+    Parse all entries of the parameter ``participants``; empty entries are ignored.
 
-    :raises ConfigError: see :func:`parse_stand_in`; also if two entries have the same name.
+    :raises ConfigError: as :func:`parse_stand_in`, or if two entries have the same name.
     """
     found: dict[str, BufferConstraints] = {}
     for entry in filter(None, (entry.strip() for entry in entries)):
         constraints = parse_stand_in(entry)
         if constraints.participant in found:
             raise ConfigError(
-                f"parameter 'participants': '{constraints.participant}' stands there twice; "
-                'give each its own name'
+                f"parameter 'participants': '{constraints.participant}' is listed twice; "
+                'give each entry its own name'
             )
         found[constraints.participant] = constraints
     return list(found.values())
@@ -437,10 +433,9 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
 
 def options_text(constraints: BufferConstraints) -> str:
     """
-    Return everything in *constraints* except name and formats as text.
+    Return the options of *constraints* as text; empty: all have their defaults.
 
-    :func:`parse_stand_in` reads this text after name and formats. It is empty if the constraints
-    ask for nothing.
+    The text has the form that :func:`parse_stand_in` reads after name and formats.
     """
     found = [
         f'{key}={write(getattr(constraints, field))}'

@@ -14,29 +14,27 @@
 # limitations under the License.
 
 """
-One camera's agreement with all consumers of its buffers.
+Negotiate buffers between one camera and all their consumers.
 
 ::
 
     session = BufferSession(camera.constraints(), (1920, 1080), wanted_slots=8)
     settings = session.allocate([Consumer(accelerator.constraints(), trial_import)], allocate)
     outcome = session.join(late)      # accepted, or refused with the reason
-    reason = session.stands_against([late])    # empty: another setting suits all
+    reason = session.stands_against([late])    # empty: another setting would suit all
 
-The camera says what it can make, and the consumers that exist say what they can use. Stand-ins
-speak for consumers that come later, until a consumer of the stand-in's name exists. The session
-agrees on one setting and lets the camera allocate. Then each consumer imports every buffer on
-trial, because a setting that suits all consumers doesn't guarantee that an import succeeds.
-Consumers in other processes are treated in the same way: they send their constraints in their
-HELLO, and import on trial by themselves.
+The camera and the present consumers state their constraints. A stand-in is the constraints of a
+consumer that comes later; it counts until a consumer with its name exists. The session chooses one
+setting, and the camera allocates the buffers. Then each consumer imports every buffer on trial,
+because the constraints alone don't guarantee that an import succeeds. Consumers in other processes
+send their constraints in their HELLO message, and import on trial by themselves.
 
-The allocated buffers must suit a consumer that comes later. If they don't,
-:meth:`BufferSession.stands_against` tells whether another setting suits all consumers. A session
-allocates only once: for another setting the camera's owner makes another session.
+A consumer that joins after the allocation gets the buffers only if they suit it. If they don't,
+:meth:`BufferSession.stands_against` checks whether another setting would suit all consumers. A
+session allocates only once: for another setting the camera's owner makes another session.
 
-Every failure is reported. Camera and stand-ins must agree, or the session fails and names the
-constraints that are the cause. A consumer that does not fit gets no buffers; its name and the
-reason are reported.
+If camera and stand-ins can't agree, the session fails, and its error names the constraints that
+are the cause. A consumer that does not fit gets no buffers; :class:`Outcome` has the reason.
 
 **Threads.** Every method may be called from any thread. Allocators and trial imports run without
 the lock.
@@ -74,10 +72,10 @@ class Consumer:
 
     Two consumers are equal only if they are the same object.
 
-    :param constraints: what the consumer can use; ``participant`` is its name for people.
-    :param trial_import: imports one slot's buffers as the consumer will later, and raises an error
-        if it can't; ``None``: the consumer imports nothing, or does so in its own process.
-    :param name: the name of the stand-in that it replaces; by default its name for people.
+    :param constraints: the consumer's constraints; ``participant`` is its name in messages.
+    :param trial_import: imports one slot's buffers on trial; ``None``: the consumer imports
+        nothing, or does so in its own process.
+    :param name: the name of the stand-in that it replaces; by default its name in messages.
     """
 
     constraints: BufferConstraints
@@ -97,9 +95,9 @@ class Verdict(Enum):
 @dataclass(frozen=True)
 class Outcome:
     """
-    A verdict and its reason.
+    A participant's verdict and the reason for it.
 
-    REFUSED: its constraints don't suit. FELL_BACK: its trial import failed.
+    REFUSED: the participant's constraints don't suit. FELL_BACK: its trial import failed.
     """
 
     verdict: Verdict
@@ -116,19 +114,18 @@ class Outcome:
 
 class BufferSession:
     """
-    One camera's agreement with its consumers: see the module's docstring.
+    The negotiation of one camera with its consumers: see the module's docstring.
 
-    :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. Its
-        order decides between formats or heaps that cost the same.
+    :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. The
+        order of its formats and heaps decides a tie.
     :param size: the images' width and height in pixels.
-    :param wanted_slots: the total number of slots if no participant objects, even if participants
-        need fewer.
-    :param stand_ins: the constraints of consumers that come later. They are treated as if these
-        consumers existed already.
+    :param wanted_slots: the total number of slots to ask for, unless more are needed or fewer are
+        allowed.
+    :param stand_ins: the constraints of consumers that come later.
 
-    ``possible`` has the constraints of the camera if it were opened again; at first it is
-    *camera*, and the owner may set it. ``why`` says why these settings were chosen; empty: there
-    was no choice.
+    Attribute ``possible`` has the constraints that the camera could have if it were opened again;
+    the owner may set it, and by default it is *camera*. ``why`` has the reason for the chosen
+    settings; it is empty if there was no choice.
     """
 
     def __init__(
@@ -152,12 +149,12 @@ class BufferSession:
 
     def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
         """
-        Agree with every consumer that fits, allocate, and let each consumer import on trial.
+        Choose a setting for all consumers that fit, allocate, and let them import on trial.
 
         Call this only once in a session. Each consumer imports the buffers of every slot.
 
-        :raises NegotiationError: camera and stand-ins don't agree, or the allocation isn't what
-            the camera was asked for.
+        :raises NegotiationError: camera and stand-ins can't agree, or the allocation doesn't match
+            the request.
         :raises AllocationError: *allocator* has no memory.
         """
         request, outcomes = self.plan(consumers)
@@ -181,11 +178,9 @@ class BufferSession:
         self, consumers: Sequence[Consumer]
     ) -> tuple[AllocationRequest, dict[Consumer, Outcome]]:
         """
-        Return the request that :meth:`allocate` makes, and the consumers that it refuses.
+        Return the request that :meth:`allocate` would make, and the consumers it would refuse.
 
-        Nothing is allocated.
-
-        :raises NegotiationError: camera and stand-ins don't agree.
+        :raises NegotiationError: camera and stand-ins can't agree.
         """
         refused: dict[Consumer, Outcome] = {}
         fitting: list[Consumer] = []
@@ -214,7 +209,7 @@ class BufferSession:
         self, newcomers: Sequence[Consumer], camera: BufferConstraints | None = None
     ) -> str:
         """
-        Return why no other setting suits all users of the buffers and *newcomers*; else ``''``.
+        Return why no setting suits the accepted consumers and *newcomers*; empty: one would.
 
         :param camera: the camera's constraints; by default ``possible``.
         """
@@ -226,7 +221,7 @@ class BufferSession:
         return ''
 
     def outcome(self, consumer: Consumer) -> Outcome | None:
-        """Return the result for *consumer*; ``None``: this session doesn't know the consumer."""
+        """Return the result for *consumer*; ``None``: it isn't part of this session."""
         with self._lock:
             return self._outcomes.get(consumer)
 
@@ -241,9 +236,10 @@ class BufferSession:
 
     def join(self, consumer: Consumer) -> Outcome:
         """
-        Let *consumer* in after the allocation.
+        Add *consumer* after the allocation, and return the result for it.
 
-        The allocated buffers must suit the consumer, and it imports every slot's buffers on trial.
+        It is accepted if the allocated buffers suit it, enough slots are free, and its trial
+        imports of all slots succeed.
 
         :raises NegotiationError: nothing is allocated yet.
         """
@@ -256,7 +252,7 @@ class BufferSession:
         return outcome
 
     def _too_few(self, consumer: Consumer, settings: BufferSettings) -> Outcome | None:
-        """Refuse *consumer* where fewer slots are left than it needs."""
+        """Return a refusal if fewer slots are free than *consumer* needs, else ``None``."""
         claims = [self._camera, *(one.constraints for one in self._accepted())]
         free = settings.slots - sum(claim.slots for claim in claims)
         wanted = consumer.constraints.slots
@@ -265,8 +261,8 @@ class BufferSession:
         holders = ', '.join(f'{one.participant} {one.slots}' for one in claims if one.slots)
         return Outcome(
             Verdict.REFUSED,
-            f'it needs {wanted} slots, {max(free, 0)} of {settings.slots} are not spoken for '
-            f"({holders}); raise parameter 'slots', or name it in the parameter participants",
+            f'it needs {wanted} slots, but only {max(free, 0)} of {settings.slots} are not '
+            f"reserved ({holders}); raise parameter 'slots', or name it in parameter participants",
         )
 
     def _accepted(self) -> list[Consumer]:
@@ -276,13 +272,13 @@ class BufferSession:
             ]
 
     def leave(self, consumer: Consumer) -> None:
-        """Remove *consumer*; others can get its slots. A second call does nothing."""
+        """Remove *consumer*, so that others can get its slots. Idempotent."""
         with self._lock:
             self._outcomes.pop(consumer, None)
 
     def objection(self, consumer: Consumer) -> str:
         """
-        Explain why *consumer* must not get these buffers.
+        Return why *consumer* must not get these buffers.
 
         The text is empty if it may get them, or if nothing is allocated yet.
         """
@@ -291,7 +287,7 @@ class BufferSession:
                 return ''
             outcome = self._outcomes.get(consumer)
         if outcome is None:
-            return 'it takes no part in the agreement on these buffers'
+            return 'it was not part of the negotiation of these buffers'
         return '' if outcome.has_buffers else str(outcome)
 
     @property
@@ -310,14 +306,13 @@ class BufferSession:
 
     @property
     def settled(self) -> bool:
-        """Whether the buffers are allocated."""
         return self._settings is not None
 
     def outcomes(self) -> dict[str, Outcome]:
         """
         Return the result for each participant, by name.
 
-        If two consumers have the same name, the result is that of the later consumer.
+        If two consumers have the same name, the later one's result is returned.
         """
         found = (
             {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
@@ -334,7 +329,7 @@ class BufferSession:
 
     def describe(self) -> str:
         """
-        Return one line: what was chosen, why, and the result for each participant.
+        Return one line for logs: the settings, the reason, and each participant's result.
 
         :raises NegotiationError: nothing is allocated.
         """
@@ -351,11 +346,11 @@ def trial_failure(
     number: int | None = None,
 ) -> str:
     """
-    Import every slot's buffers on trial; return the error's text, or an empty one.
+    Import every slot's buffers on trial; return the error's text, or an empty text.
 
-    After a failure, earlier imports are given back.
+    After a failure, earlier imports are undone.
 
-    :param number: the number of the only slot in *slots*, where the total isn't known yet.
+    :param number: the slot's number for the error's text, if *slots* has only one slot of several.
     """
     if trial is None:
         return ''
@@ -364,8 +359,8 @@ def trial_failure(
         try:
             undo = trial(settings, buffers)
         except Exception as error:
-            # A consumer's code may raise any exception; then only this consumer fails, and the
-            # others go on.
+            # A consumer's code may raise any exception. Only this consumer fails then, and the
+            # others continue.
             while undos:
                 with contextlib.suppress(Exception):
                     undos.pop()()

@@ -14,13 +14,11 @@
 # limitations under the License.
 
 """
-The results of an agreement: image limits, the request to the allocator, final settings.
-
-Images in the buffers must keep the limits; the settings are final after the allocator's answer.
+The results of a negotiation, in their order: image limits, allocation request, buffer settings.
 
 Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one buffer) and the
-kernel's *Exchanging pixel buffers* (what an allocation request takes and what its answer may
-vary).
+kernel's *Exchanging pixel buffers* (the contents of an allocation request, and the values that the
+allocator may change).
 """
 
 from __future__ import annotations
@@ -51,7 +49,11 @@ Buffers = tuple[DmaBuf, ...]
 
 
 Objection = tuple[str, str, str]
-"""The words before a heap's name, behind the name of one heap, and behind the names of several."""
+"""
+A reason against heaps, as parts of a sentence (see :func:`objection_text`).
+
+The parts are the text before the heaps' names, the text after one name, and that after several.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,10 @@ class HeapOffer:
     """
     One heap that the allocator can use.
 
-    :param name: ``dma_heap/system``, ``udmabuf``, ``memfd``, ``v4l2/DRIVER`` …
+    :param name: for example ``dma_heap/system``, ``udmabuf``, ``memfd`` or ``v4l2/DRIVER``.
     :param contiguous: whether the heap's buffers are physically contiguous; ``None``: unknown
         until a device imports one.
-    :param attachable: whether devices can attach to its buffers.
+    :param attachable: whether devices can attach to the heap's buffers.
     """
 
     name: str
@@ -71,9 +73,9 @@ class HeapOffer:
 
     def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
         """
-        List why *participant* can't use this heap for images of *fmt*; empty if it can.
+        List the reasons why *participant* can't use this heap for images of *fmt*.
 
-        The constraints depend on the format, see :meth:`BufferConstraints.for_format`.
+        The constraints may depend on the format, see :meth:`BufferConstraints.for_format`.
         """
         return [
             objection_text(objection, [self.name])
@@ -96,12 +98,12 @@ class HeapOffer:
 
 
 def heap_offer(name: str) -> HeapOffer:
-    """Return a heap's offer, with the properties that follow from its name alone."""
+    """Return the offer of the heap *name*, with the properties that the name implies."""
     if is_contiguous(name):
         return HeapOffer(name, contiguous=True)
     if name in ('dma_heap/system', 'udmabuf'):
         return HeapOffer(name, contiguous=False)
-    if name == 'memfd':  # ordinary memory, no dma-buf
+    if name == 'memfd':  # a memfd is no dma-buf, so devices can't attach to it
         return HeapOffer(name, contiguous=False, attachable=False)
     return HeapOffer(name)
 
@@ -118,7 +120,7 @@ def objection_text(objection: Objection, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """The limits that the images must keep: the constraints of all participants together."""
+    """The limits for strides, offsets and sizes of images: all participants' limits combined."""
 
     stride_align: int = 1
     offset_align: int = 1
@@ -127,10 +129,10 @@ class ImageLimits:
 
     def layout(self, fourcc: int, size: Size, placement: Placement | None) -> ImageLayout:
         """
-        Return the LINEAR layout of a *size* image that keeps the limits.
+        Return the LINEAR layout of an image of *size* within the limits.
 
-        :raises LayoutError: the format can't have that size, or an alignment is out of range.
-        :raises FormatError: the format isn't known here.
+        :raises LayoutError: the format can't have this size, or an alignment is out of range.
+        :raises FormatError: this package doesn't know the format.
         """
         return compute_layout(
             fourcc,
@@ -145,14 +147,12 @@ class ImageLimits:
 @dataclass(frozen=True)
 class BufferSettings:
     """
-    A complete description of the buffers, except where their memory is.
+    A complete description of a pool's buffers, without the memory itself.
 
-    Many buffers share one such object.
-
-    :param layout: the image format: size, fourcc, modifier, planes.
-    :param slots: the number of slots (each may consist of several memory buffers).
+    :param layout: size, fourcc, modifier and planes of the images.
+    :param slots: the number of slots; each may consist of several memory buffers.
     :param heap: the heap that the buffers come from; ``None``: no participant named a heap.
-    :param limits: the limits that all strides, offsets and sizes keep.
+    :param limits: the limits within which all strides, offsets and sizes are.
     """
 
     layout: ImageLayout
@@ -162,7 +162,6 @@ class BufferSettings:
 
     @property
     def format(self) -> Format:  # noqa: A003
-        """The pair (fourcc, modifier)."""
         return self.layout.fourcc, self.layout.modifier
 
     @property
@@ -171,31 +170,30 @@ class BufferSettings:
         return placement_of(self.layout)
 
     def describe(self) -> str:
-        """Return one line for logs."""
         heap = '' if self.heap is None else f" from heap '{self.heap.name}'"
         return f'{self.layout.describe()}, {self.slots} slots{heap}'
 
     def sizes(self) -> tuple[int, ...]:
-        """Return how many bytes each memory buffer of a slot needs."""
+        """Return the size in bytes of each memory buffer of one slot."""
         return tuple(self.layout.buffer_size(index) for index in range(self.layout.num_buffers))
 
 
 @dataclass(frozen=True)
 class AllocationRequest:
     """
-    The request to the allocator.
+    The request for buffers to the allocator, which is the camera.
 
     The allocator chooses one of ``modifiers``. It may add padding, and change nothing else.
 
-    :param fourcc: the pixel format.
-    :param modifiers: the acceptable modifiers, the best first. INVALID among them says that an
-        implicit layout is acceptable; INVALID alone demands it.
-    :param size: the image's own size.
-    :param limits: the limits that strides, offsets and sizes have to keep.
-    :param slots: the number of slots wanted.
-    :param needed: the fewest slots that participants can work with; more slots only avoid drops.
-    :param placement: ``None``: the allocator's choice.
-    :param reasons: why these settings were chosen, where there was a choice.
+    :param modifiers: the acceptable modifiers, the best first. INVALID among them means that an
+        implicit layout is acceptable; INVALID alone requires it.
+    :param size: the images' width and height in pixels, without padding.
+    :param slots: the number of slots that should be allocated.
+    :param needed: the lowest number of slots that participants can work with; more slots only
+        avoid dropped frames.
+    :param limits: the limits for strides, offsets and sizes.
+    :param placement: the placement of planes in buffers; ``None``: the allocator chooses.
+    :param reasons: the reasons for these settings, if others were possible.
     """
 
     fourcc: int
@@ -210,10 +208,9 @@ class AllocationRequest:
 
     def layout(self) -> ImageLayout:
         """
-        Return the LINEAR layout that suits every participant.
+        Return the LINEAR layout within the limits.
 
-        :raises NegotiationError: LINEAR isn't acceptable, so that only the allocator knows the
-            layout.
+        :raises NegotiationError: LINEAR isn't acceptable, so only the allocator knows the layout.
         """
         if LINEAR not in self.modifiers:
             names = ', '.join(format_text((self.fourcc, modifier)) for modifier in self.modifiers)
@@ -231,7 +228,6 @@ class AllocationRequest:
         return BufferSettings(self.layout(), self.slots, self.heap, self.limits)
 
     def describe(self) -> str:
-        """Return one line for messages."""
         modifiers = ', '.join(map(modifier_name, self.modifiers))
         return (
             f'{fourcc_name(self.fourcc)} ({modifiers}) {size_text(self.size)}, {self.slots} slots'
@@ -241,11 +237,11 @@ class AllocationRequest:
 @dataclass(frozen=True)
 class Allocation:
     """
-    The allocator's answer.
+    The buffers that the allocator made.
 
-    :param layout: the layout as queried after the allocation; its modifier is INVALID if the
-        allocator doesn't name one.
-    :param buffers: each slot's memory buffers.
+    :param layout: the images' actual layout; its modifier is INVALID if the allocator doesn't name
+        one.
+    :param buffers: for each slot, its memory buffers.
     """
 
     layout: ImageLayout
@@ -256,16 +252,18 @@ Allocator = Callable[[AllocationRequest], Allocation]
 Undo = Callable[[], None]
 TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
 """
-Imports one slot's buffers as it will later. Raises if it can't. Gives the import back at once, or
-keeps it for later and returns how to give it back, for when nothing comes of the buffers.
+A consumer's function that imports one slot's buffers on trial, and raises an error if it can't.
+
+It undoes the import itself, or it keeps the import for later use and returns a function that
+undoes it. This function is called if the buffers are not used after all.
 """
 
 
 def violations(constraints: BufferConstraints, settings: BufferSettings) -> list[str]:
     """
-    List which of *constraints* the buffers violate.
+    Return a message for each of *constraints* that buffers with *settings* violate.
 
-    It is used for an allocator's answer and for a consumer that joins late.
+    *settings* are those of an allocator's answer, or of buffers that a consumer joins late.
     """
     layout, found = settings.layout, []
     if not constraints.accepts_format(settings.format):
@@ -292,7 +290,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     padded = -(-layout.height // constraints.height_align) * constraints.height_align
     for index, plane in enumerate(layout.planes if layout.modifier == LINEAR else ()):
         kind = layout.format.planes[index]
-        # The last row needn't be whole.
+        # The last row may lack its padding.
         if plane.size < plane.stride * (kind.rows(padded) - 1) + kind.row_bytes(layout.width):
             found.append(
                 f'plane {index} has {plane.size} bytes, too few for {padded} rows '
@@ -310,7 +308,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     if settings.heap is not None:
         found += settings.heap.objections(constraints, settings.format)
     elif constraints.wants_certain_memory:
-        found.append('it wants certain memory, and nobody said which heap these buffers come from')
+        found.append('it wants certain memory, but the heap of these buffers is not known')
     if settings.slots < constraints.slots:
         found.append(f'there are {settings.slots} slots, it needs {constraints.slots}')
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
@@ -322,7 +320,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
 
 
 def joint_limits(participants: Sequence[BufferConstraints]) -> ImageLimits:
-    """Combine the limits of all participants."""
+    """Combine all participants' limits: common multiples of alignments, the lowest maximum."""
     strides = [p.max_stride for p in participants if p.max_stride is not None]
     return ImageLimits(
         stride_align=math.lcm(*(p.stride_align for p in participants)),
