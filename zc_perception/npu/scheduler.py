@@ -120,7 +120,7 @@ class SchedulerStatistics:
 
     @property
     def lost(self) -> int:
-        """The number of frames that failed or came while the device was lost."""
+        """The number of frames that were late, failed or refused, or came to a lost device."""
         return self.refused_recovering + self.refused_device + self.timed_out + self.failed
 
     def utilisation_since(self, earlier: SchedulerStatistics) -> float:

@@ -242,5 +242,5 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-#: The request codes for the pinned ioctl numbers.
+#: The request codes for `IOCTL_NUMBERS`.
 REQUESTS = requests()

@@ -123,7 +123,7 @@ class ImportsInUse:
 
 @dataclass(frozen=True)
 class CachedImport:
-    """One import; *keepers* are the duplicates that keep the buffers' inode numbers in use."""
+    """One import; *keepers* are duplicate descriptors: they keep the inode numbers in use."""
 
     handle: int
     identities: frozenset[BufferIdentity]

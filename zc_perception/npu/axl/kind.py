@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Declare accelerator axl, and engine ``axl`` of a manifest.
+Declare accelerator axl, and its engine ``axl`` for manifests.
 
 A model of this engine is already on the card. It writes its result into one buffer, which only the
 manifest describes. Every node imports this module when it starts; therefore only :meth:`Axl.open`

@@ -130,7 +130,7 @@ _NAME = ctypes.c_char * 256
 
 
 class Result(IntEnum):
-    """``axrResult``. ``PENDING_ERROR``: the device is still being configured."""
+    """``axrResult``, a call's result. ``PENDING_ERROR``: the device isn't configured yet."""
 
     SUCCESS = 0
     RUNTIME_ERROR = 1

@@ -76,7 +76,7 @@ class Call:
 
 class RuntimeCalls:
     """
-    The calls made on one instance, in order; the run thread uses this object.
+    The runtime's calls on one instance, in order; only the run thread uses this object.
 
     The device may read a call's input until the call's result comes. So each input slot counts its
     calls in ``users``, and is filled again only when no call uses it.
