@@ -345,7 +345,7 @@ def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(
     [
         ({'format': 'rgb_8'}, FormatError, "'rgb_8' is not known; did you mean 'rgb8'"),
         ({'width': 47}, LayoutError, 'width 47 is not a multiple of 2'),
-        ({'slots': 1}, ConfigError, 'slots 1 is not a number in 2 .. 64'),
+        ({'slots': 1}, ConfigError, 'slots 1 is not a whole number in 2 .. 64'),
         ({'frame_id': '\udce4bc'}, ConfigError, r"frame_id is '\udce4bc'; it cannot be encoded"),
         ({'trusted_gids': [99999999999]}, ConfigError, 'trusted_gids has 99999999999; give a'),
         ({'trusted_gids': [True]}, ConfigError, 'trusted_gids has True'),

@@ -79,7 +79,7 @@ TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
     ({'unfound': 1}, ROS_MESSAGE, True, '1 adapted publisher(s) are not announced'),
     ({'plain': PLAIN}, ROS_MESSAGE, True, f'{IS_PLAIN}: stop it'),
     ({'plain': PLAIN, 'mismatch': 'volatile'}, UNMATCHED, False, 'elsewhere: volatile'),
-    (BOTH, IN_PROCESS, True, f'{IS_HERE}; nothing readable has come by message yet, although /d'),
+    (BOTH, IN_PROCESS, True, f'{IS_HERE}; no readable message has come from the other'),
     (BOTH | HEARD, ROS_MESSAGE, True, IS_PLAIN),
     (BOTH | HEARD | {'plain': ['/other']}, IN_PROCESS, True, '/other'),
     (BOTH | {'recognises': False}, ROS_MESSAGE, True, '/driver'),

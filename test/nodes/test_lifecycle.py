@@ -163,13 +163,13 @@ def test_a_transition_that_is_refused_by_its_label_is_told_with_those_that_there
         assert not run.change(node, transition)
     assert not run.change(node, 0, 'cleanup')
     assert (
-        "the node is active: there is no transition 'cleanup' from here; there is deactivate, "
-        'shutdown'
+        "the node is active: there is no transition 'cleanup' from this state; possible: "
+        'deactivate, shutdown'
     ) in capfd.readouterr().err
     assert run.change(node, 0, 'deactivate')
     assert not run.change(node, CLEANUP, 'configure'), 'a label counts for more than a number'
     assert not run.change(node, 0, 'fl\x1b[31my')
-    assert "there is no transition 'fl\\x1b[31my' from here" in capfd.readouterr().err
+    assert "there is no transition 'fl\\x1b[31my' from this state" in capfd.readouterr().err
 
 
 def test_the_executor_serves_others_during_a_transition(

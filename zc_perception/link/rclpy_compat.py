@@ -264,7 +264,7 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         try:
             return callback(request, response)
         except Exception as error:
-            reason = f"it can't be read, nor can the parameters after it: {one_line(error)}"
+            reason = f"can't be read, so the parameters after it aren't set: {one_line(error)}"
             refused = SetParametersResult(successful=False, reason=reason)
             if hasattr(response, 'result'):
                 response.result = refused
@@ -319,7 +319,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
                 if label and label not in there:
                     response.success = False
                     refused(
-                        f"there is no transition '{printable(label)}' from here; there is "
+                        f"there is no transition '{printable(label)}' from this state; possible: "
                         f'{", ".join(there) or "none"}'
                     )
                     return
@@ -328,7 +328,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
                     refused('')
         except Exception as error:
             response.success = False
-            refused(f'there is no such transition from here ({" ".join(str(error).split())})')
+            refused(f'it has no such transition from this state ({" ".join(str(error).split())})')
 
     async def serve(request: Any, response: Any) -> Any:
         executor = node.executor

@@ -206,14 +206,14 @@ def choose(view: TopicView) -> Choice:
             (ROS_MESSAGE, reason)
             for reason in (
                 *indirect.values(),
-                *(f'{reason}, and read by messages like the others' for _, reason in direct),
+                *(f'{reason}, but read by messages, because others are' for _, reason in direct),
             )
         )
         return Choice(ROS_MESSAGE, why, True, routes, True, who, pending)
     if direct:
         routes = (*direct, *((UNMATCHED, reason) for reason in indirect.values()))
         if indirect:
-            why = f'{worst[1]}; nothing readable has come by message yet, although {why}'
+            why = f'{worst[1]}; no readable message has come from the other publishers yet: {why}'
             return Choice(worst[0], why, True, routes, False, who, pending)
         return Choice(*worst, routes=routes, waiting=pending)
     if waiting:

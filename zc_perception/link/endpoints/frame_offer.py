@@ -343,7 +343,7 @@ class FrameOffer:
         way = (
             f'it gets no frames: {withheld}'
             if withheld
-            else 'it gets messages, which are copies, or nothing where it allows no copies'
+            else 'it gets messages, which are copies, or nothing if it allows no copies'
         )
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
@@ -496,7 +496,7 @@ class FrameOffer:
             return ', '.join(consumer.constraints.participant for consumer in self._granted)
 
     def give_up(self, why: str) -> None:
-        """Refuse the consumers of the last :meth:`renew` for good: no buffers suit all of them."""
+        """Refuse the consumers of the last :meth:`renew` permanently; it got no new buffers."""
         with self._lock:
             granted, self._granted = self._granted, []
         self._fail(granted, why)

@@ -194,7 +194,7 @@ def _nanoseconds(stamp: Stamp) -> int:
         )
     if not 0 <= number <= _LAST_STAMP_NS:
         raise ConfigError(
-            f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, which a message can say; '
+            f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, the range of a ROS time; '
             'give nanoseconds since 1970'
         )
     return int(number)
@@ -349,7 +349,7 @@ class FramePublisher:
             or not _LEAST_SLOTS <= slots <= MAX_SLOTS
         ):
             raise ConfigError(
-                f'slots {slots!r} is not a number in {_LEAST_SLOTS} .. {MAX_SLOTS}; 8 do for most'
+                f'slots {slots!r} is not a whole number in {_LEAST_SLOTS} .. {MAX_SLOTS}; try 8'
             )
         self._colorimetry = _colorimetry(fmt, colorimetry)
         self._frame_id = _checked_frame_id(frame_id)
