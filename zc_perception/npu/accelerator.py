@@ -190,11 +190,7 @@ class Accelerator(ABC):
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Return by name the values of the inference node's parameters that this class reads.
-
-        A parameter that *values* lacks gets its default.
-        """
+        """Return the values of this class's parameters by name; a missing one gets its default."""
         specs = (*FOR_ALL, *cls.PARAMETERS)
         return {spec.name: values.get(spec.name, spec.default) for spec in specs}
 
@@ -325,18 +321,10 @@ class Accelerator(ABC):
 
     @property
     def imports(self) -> int:
-        """
-        Return how many imports the device has made for frames.
-
-        Cache hits and :attr:`trial_imports` are not counted.
-        """
+        """The number of imports for frames, without cache hits and :attr:`trial_imports`."""
         return 0
 
     @property
     def trial_imports(self) -> int:
-        """
-        Return how many trial imports were made and released at once.
-
-        This is 0 if the accelerator has an import cache, because the cache keeps trial imports.
-        """
+        """The number of trial imports that were released at once; 0 if a cache keeps them."""
         return 0

@@ -805,7 +805,6 @@ class _Part:
         )
 
     def get(self, key: str) -> Any:
-        """Return the key's value, or its default."""
         return self.values.get(key, manifest_table().keys[key].default)
 
     def needed(self, key: str) -> Any:

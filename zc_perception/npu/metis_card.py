@@ -268,12 +268,7 @@ class Iommu:
 
     @property
     def needs_contiguous(self) -> bool:
-        """
-        Whether the device can only use physically contiguous buffers.
-
-        ``False`` if the IOMMU is unknown: then each import tries whether the device can use the
-        buffer.
-        """
+        """Whether the device needs physically contiguous buffers; ``False`` if unknown."""
         return self.translates is False
 
 
@@ -374,11 +369,7 @@ class PcieLink:
         return f'unknown ({self.problem})' if self.problem else str(self.now)
 
     def diagnosis(self) -> str:
-        """
-        Return what is wrong with the link, and the advice; empty if the link is fast enough.
-
-        A link that can't be read gets a text too.
-        """
+        """Return why the link is slow or can't be read, with advice; empty if it is good."""
         if self.problem:
             return f"the card's PCIe link can't be read ({self.problem}); {CHECK}"
         if self.now.enough:

@@ -150,7 +150,6 @@ class AxRuntimeAccelerator(AxRuntime):
             raise
 
     def _open_session(self) -> Session:
-        """Open a session by the Python package or, if that can't be used, by the C library."""
         library, device = self._values['axruntime_library'], self._values['accelerator_device']
         if library:
             self._why_no_binding = 'axruntime_library names the C library'

@@ -154,7 +154,6 @@ class BindingSession(Session):
         super().__init__(device)
 
     def _failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
-        """Translate an error of the package by :func:`explain`; return the exception to raise."""
         return explain(what, str(error), code_of(error), release=self.release, running=running)
 
     def _list_devices(self) -> Sequence[Device]:
@@ -210,11 +209,7 @@ class BindingSession(Session):
             ) from None
 
     def free(self, handle: Any) -> None:
-        """
-        Release a connection, see :meth:`Session.free`.
-
-        The package destroys other objects with their last reference, so there is no call to make.
-        """
+        """Release a connection; the package destroys other objects with their last reference."""
         if hasattr(handle, 'release'):
             handle.release()
 

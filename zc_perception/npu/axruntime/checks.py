@@ -130,11 +130,7 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
-    """
-    Check that the SDK's compiler is on PATH.
-
-    Before release 1.8 the runtime needs the compiler to load a model.
-    """
+    """Check for the SDK's compiler, which the runtime needs before 1.8 to load a model."""
     need = needs.accelerator('axruntime')
     if need is Need.REQUIRED:
         answers = [

@@ -190,11 +190,7 @@ class VoyagerRules(EngineRules):
     """Rules for manifests of engine ``axruntime``, whose compiled file gives the input's size."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """
-        Return the input's size, see :meth:`EngineRules.input_size`.
-
-        Without the file the size is unknown: (0, 0). Nothing uses it then.
-        """
+        """Return the input's size; without the file (0, 0), which nothing uses."""
         super().input_size(given, file, place)
         compiled = None if file is None else read_compiled_input(file)
         if compiled is None:

@@ -429,7 +429,6 @@ class RuntimeSession(Session):
         super().__init__(device)
 
     def _failure(self, what: str) -> ZcError:
-        """Return the exception for the context's last error."""
         return explain(what, *self.library.last_error(self._context), release=self.release)
 
     def _list_devices(self) -> tuple[Device, ...]:

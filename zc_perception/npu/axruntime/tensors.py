@@ -61,9 +61,7 @@ _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
-"""
-A function that turns tensors' memory into a run's arguments; each interface has its own.
-"""
+"""A function that turns tensors' memory into a run's arguments; each interface has its own."""
 
 
 def runtime_tensor(

@@ -99,11 +99,7 @@ class RuntimeCalls:
 
     @property
     def holds_jobs(self) -> bool:
-        """
-        Whether any job, even one that was given up, waits for further calls.
-
-        Such a job takes a place on the device until the calls are made.
-        """
+        """Whether any job, even one that was given up, waits for further calls."""
         return any(call.job is not None for call in self._waiting)
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
@@ -387,11 +383,7 @@ class AxRuntimeWorker:
         return job
 
     def _job_is_over(self, slot: OutputSlot | None) -> None:
-        """
-        Free the output slot of a job that is over, if it had one. Any thread calls this.
-
-        If the model was already closed, release the slot's memory.
-        """
+        """Free a job's output slot, or its memory if the model was closed. Any thread calls it."""
         with self._lock:
             self.open_jobs -= 1
             self._lent.discard(slot)
@@ -407,11 +399,7 @@ class AxRuntimeWorker:
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
     def end(self) -> None:
-        """
-        Let the threads finish the submitted jobs, then release the model.
-
-        A second call does nothing.
-        """
+        """Let the threads finish the submitted jobs, then release the model. Idempotent."""
         if not self._ending:
             self._ending = True
             self._jobs.put(None)
