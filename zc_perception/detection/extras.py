@@ -166,7 +166,6 @@ class _Axis:
 
 
 def _wipe(labels: NDArray[np.uint16], places: NDArray[np.int32]) -> None:
-    """Set the pixels in the rectangles *places* (n, 4) x0, y0, x1, y1 to 0."""
     if compiled is not None:
         compiled.wipe(labels, places)
         return
@@ -183,12 +182,7 @@ def _paint(
     columns: _Axis,
     rows: _Axis,
 ) -> None:
-    """
-    Paint masks, in compiled code or in NumPy.
-
-    Both add the weighted prototypes in the same order, so that rounding is equal and both give
-    the same pixels.
-    """
+    """Paint masks in C or NumPy; both add prototypes in the same order, so results are equal."""
     if compiled is not None and compiled.paint(
         labels,
         boxes,

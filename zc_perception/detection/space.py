@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Find the 3D position of boxes with a depth picture.
-
-The depth picture must be registered to the colour picture: both show the same view.
-"""
+"""Find boxes' 3D positions with a depth picture that shows the same view as the colour picture."""
 
 from __future__ import annotations
 

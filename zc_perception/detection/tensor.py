@@ -122,12 +122,9 @@ class QuantisedTensorSpec:
     does. Padding is written as the real number 0: the zero point, clipped to int8 (a compiled
     YOLOv8n has the zero point −130).
 
-    :param width: width of the network's input, without padding.
-    :param height: height of the network's input, without padding.
+    :param width: the width of the network's input in pixels, without padding; *height* likewise.
     :param channels: 3, or 4 for a model whose fourth channel is always real 0.
     :param padding: for rows, columns and channels, the numbers of elements before and after.
-    :param low: the real value of sample 0.
-    :param high: the real value of sample 255.
     :param bgr: channel order B, G, R instead of R, G, B.
     :param pad: the sample that fills the letterbox's border, 0..255.
     :raises ConfigError: the scale, zero point or padding is out of range.

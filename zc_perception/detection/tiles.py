@@ -59,11 +59,7 @@ _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int] | None:
-    """
-    Parse parameter ``roi`` into x, y, width and height; return ``None`` for the whole picture.
-
-    :raises ConfigError: *text* isn't four even numbers.
-    """
+    """Parse parameter ``roi`` (empty: ``None``, the whole picture); ConfigError: it is invalid."""
     numbers = [int(part) for part in text.split(',') if re.fullmatch(r'\s*\d{1,5}\s*', part)]
     if text and (
         len(numbers) != 4
@@ -79,11 +75,7 @@ def parse_roi(text: str) -> tuple[int, int, int, int] | None:
 
 
 def parse_tiles(text: str) -> tuple[int, int]:
-    """
-    Parse parameter ``tiles`` into the numbers of columns and rows.
-
-    :raises ConfigError: *text* is not ``COLUMNSxROWS``, or a number is out of range.
-    """
+    """Parse parameter ``tiles`` into columns and rows; raise ConfigError if it is invalid."""
     found = re.fullmatch(r'(\d{1,2})x(\d{1,2})', text)
     columns, rows = (int(found[1]), int(found[2])) if found else (0, 0)
     if not (1 <= columns <= _MOST and 1 <= rows <= _MOST):

@@ -167,11 +167,7 @@ class Tracking:
         return 0 if tracks is None else len(tracks)
 
     def __call__(self, found: Detections, stamp_ns: int, size: tuple[int, int]) -> Detections:
-        """
-        Return the detections with ids, or *found* itself if tracking is off.
-
-        :param size: the frame's width and height.
-        """
+        """Return *found* with ids, or unchanged if tracking is off; *size* is width and height."""
         settings = self._settings
         if settings is None:
             self._tracks = None

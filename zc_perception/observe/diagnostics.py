@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Publish ``/diagnostics`` in the standard form, with a status for each part of a node.
-
-A message is published once a second, and at once if a level changes.
-"""
+"""Publish ``/diagnostics`` with a status for each part of a node."""
 
 from __future__ import annotations
 
@@ -50,17 +46,9 @@ TOPIC = '/diagnostics'
 PERIOD_S = 1.0
 _REST_S = 5.0
 LOOK_S = 0.2
-"""
-Seconds between two calls of *signs*, see :class:`DiagnosticsPublisher`.
-
-It limits messages to five a second, however often levels change.
-"""
+"""Seconds between two calls of *signs*; so at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
-"""
-Seconds for which *collect* is called at each check after the value of *signs* has changed.
-
-In this time a warning about the change can also end, and silence is noticed.
-"""
+"""Seconds for which *collect* is called after *signs* changed, to notice a warning's end."""
 
 
 class Level(Enum):
@@ -128,8 +116,8 @@ class Row:
     :param shown: docs/diagnostics.md has this text in place of a sentence that is only a field.
     :param see: that page adds this text to the advice, or has it in place of advice that is only
         a field.
-    :param joins: if this row and later rows with *joins* are true, whether the status has the
-        sentences of all of them.
+    :param joins: whether this row's sentence is joined with those of later true rows that also
+        have *joins*.
     """
 
     when: Callable[[Any], object]

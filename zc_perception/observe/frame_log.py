@@ -138,11 +138,9 @@ class FrameRecord(NamedTuple):
     :ivar received_ns: when the consumer took the frame.
     :ivar submitted_ns: when the device got the job.
     :ivar signalled_ns: when the consumer's thread noticed that the job's fence had signalled.
-    :ivar done_ns: when decoding began, after that of earlier frames; for a failed frame, when it
-        failed.
+    :ivar done_ns: when decoding began, in the order of frames; or when the frame failed.
     :ivar decoded_ns: when the boxes were ready.
-    :ivar sent_ns: when the detections were sent; in a capture node, when all consumers had the
-        frame.
+    :ivar sent_ns: when detections were sent; in a capture node, when all consumers had the frame.
     :ivar capture_cost_ns: how long the camera's code worked on the frame.
     :ivar inodes: the inodes of the frame's buffers, 1 to 4.
     :ivar st_dev: the device number that these inodes belong to.

@@ -63,7 +63,6 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
 
     :param needed: ``CAP_SYS_PTRACE``, ``CAP_SYS_ADMIN``, or both; if none is given, both.
     :param user: the effective user id; ``None``: that of this process.
-    :param status: the file that lists this process's capabilities.
     """
     if (os.geteuid() if user is None else user) != 0:
         return 'run as root'

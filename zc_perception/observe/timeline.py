@@ -144,7 +144,6 @@ class KernelEvent:
     One event of a kernel trace that was recorded with ``trace_clock`` mono.
 
     :ivar time_ns: CLOCK_MONOTONIC in ns, with the resolution of a microsecond.
-    :ivar comm: the name of the thread *tid*.
     :ivar tid: the thread that ran; in an interrupt, the thread that was interrupted.
     :ivar fields: the event's fields by name, as text without quotes.
     """

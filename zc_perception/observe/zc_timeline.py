@@ -70,11 +70,7 @@ def _parser() -> OptionParser:
 
 
 def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
-    """
-    Return a row for each stage, and one for the time from camera to detections.
-
-    :raises ZcError: fewer than two records have all times.
-    """
+    """Return a row for each stage and for all together; ZcError if there are too few frames."""
     from zc_perception.errors import ZcError
     from zc_perception.observe.timeline import is_whole, stages_us, WHOLE
 

@@ -48,11 +48,7 @@ class Range(Enum):
 
 
 class Transfer(Enum):
-    """
-    The transfer function of the samples.
-
-    BT.601 and BT.2020 have the same curve as BT.709; PQ is SMPTE ST 2084.
-    """
+    """The transfer function; BT.601 and BT.2020 use BT.709's curve, and PQ is SMPTE ST 2084."""
 
     BT709 = 'bt709'
     SRGB = 'srgb'
@@ -61,11 +57,7 @@ class Transfer(Enum):
 
 @dataclass(frozen=True)
 class Colorimetry:
-    """
-    The colorimetry of an image; every frame has one.
-
-    Primaries are not stored: they follow from matrix and transfer, as in the usual standards.
-    """
+    """An image's colorimetry, without primaries: they follow from matrix and transfer."""
 
     matrix: Matrix
     range: Range  # noqa: A003

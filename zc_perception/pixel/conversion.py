@@ -90,8 +90,6 @@ class Resized:
     A plane that already has this size and 8 bits is not copied.
 
     :param shape: the plane's rows, columns and, if there are several, components.
-    :param size: the result's width and height.
-    :param interpolation: OpenCV's filter.
     :param wide: whether the plane's samples have 16 bits.
     """
 
@@ -191,11 +189,7 @@ def yuv_of(fmt: PixelFormat) -> Yuv:
 
 
 class Apart:
-    """
-    Split planes into luma and chroma (one plane of U, V pairs, or two planes).
-
-    The results are views, but copies for packed formats.
-    """
+    """Split planes into luma and chroma (pairs or two planes): views, or copies if packed."""
 
     def __init__(self, yuv: Yuv, width: int, height: int) -> None:
         self._yuv = yuv
@@ -213,11 +207,7 @@ class Apart:
 
 
 def two_by_two(packed: Pixels) -> Pixels:
-    """
-    View a packed plane (rows, columns / 2, 4) as (rows, columns, 2).
-
-    Each pixel then has its luma and one of the two chroma samples.
-    """
+    """View a packed plane as (rows, columns, 2): each pixel's luma and one chroma sample."""
     return packed.reshape(packed.shape[0], packed.shape[1] * 2, 2)
 
 
@@ -385,11 +375,7 @@ class _Aligned:
             self._output = np.empty((height, _COLUMNS, channels), np.uint8)
 
     def run(self, convert: Any, inputs: Sequence[Pixels], out: Pixels) -> None:
-        """
-        Convert *inputs* to *out*.
-
-        :param convert: the conversion: a function of a list of inputs and an output.
-        """
+        """Call *convert* for parts of the columns, with a list of inputs and an output."""
         split = self._split
         if not self._rest:
             convert(inputs, out)

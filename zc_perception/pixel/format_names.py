@@ -236,11 +236,7 @@ _GSTREAMER_BY_NAME = {f.gstreamer: (f.code, LINEAR) for f in FORMATS.values() if
 
 
 def gstreamer_name(fourcc: int) -> str:
-    """
-    Return GStreamer's ``format`` for a LINEAR image.
-
-    :raises FormatError: GStreamer has no name for the format.
-    """
+    """Return GStreamer's ``format`` for a LINEAR image; raise FormatError if it has no name."""
     name = pixel_format(fourcc).gstreamer
     if name is None:
         raise FormatError(
@@ -299,8 +295,7 @@ def ros_encoding(fourcc: int) -> str:
 
     ``nv12`` is this package's own name, because sensor_msgs has only one for NV21.
 
-    :raises FormatError: ROS has no name for the format; the image must be converted, for example
-        to ``rgb8``.
+    :raises FormatError: ROS has no name for the format; convert the image, such as to ``rgb8``.
     """
     name = pixel_format(fourcc).ros
     if name is None:
@@ -312,11 +307,7 @@ def ros_encoding(fourcc: int) -> str:
 
 
 def from_ros_encoding(text: str) -> int:
-    """
-    Return the DRM fourcc of an Image's ``encoding``; Images are always LINEAR.
-
-    :raises FormatError: the encoding has no DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
-    """
+    """Return an ``encoding``'s DRM fourcc; raise FormatError if it has none, such as ``32FC1``."""
     if text not in ROS_FORMATS:
         raise FormatError(
             f"image encoding '{text}' has no DRM fourcc here{nearest(text, ROS_FORMATS)}"
@@ -424,7 +415,7 @@ _MOST_DENOMINATOR = 1001
 
 class BufferPlanes(NamedTuple):
     """
-    The sizes of a picture's buffers, and the offsets and strides of its planes, in bytes.
+    The sizes of a picture's buffers (up to the last plane), and its planes' offsets and strides.
 
     As in a ``GstBuffer``, offsets count from the beginning of the first buffer, as if the buffers
     followed each other in memory.
@@ -436,11 +427,7 @@ class BufferPlanes(NamedTuple):
 
 
 def buffer_planes(layout: ImageLayout) -> BufferPlanes:
-    """
-    Return the plane offsets of a ``GstBuffer`` that is made of a picture's buffers.
-
-    A buffer's size ends with its last plane.
-    """
+    """Return the planes' offsets in a ``GstBuffer`` that is made of a picture's buffers."""
     sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
     begins = [sum(sizes[:index]) for index in range(len(sizes))]
     return BufferPlanes(

@@ -32,11 +32,7 @@ from zc_perception.errors import FormatError, nearest
 
 
 def fourcc_code(name: str) -> int:
-    """
-    Return the 32-bit little-endian code of a four-character name (``fourcc_code()`` of DRM).
-
-    :raises FormatError: the name isn't four ASCII characters.
-    """
+    """Return the 32-bit code of a name; raise FormatError if it isn't four ASCII characters."""
     if len(name) != 4 or not name.isascii():
         raise FormatError(f"fourcc '{name}' must be four ASCII characters, such as 'NV12'")
     return int.from_bytes(name.encode('ascii'), 'little')
@@ -190,11 +186,7 @@ NV12 = fourcc_code('NV12')
 
 
 def pixel_format(code: int) -> PixelFormat:
-    """
-    Return the table's entry for a DRM fourcc.
-
-    :raises FormatError: the code isn't in the table.
-    """
+    """Return the table's entry for a DRM fourcc; raise FormatError if there is none."""
     try:
         return FORMATS[code]
     except KeyError:
@@ -205,11 +197,7 @@ def pixel_format(code: int) -> PixelFormat:
 
 
 def format_by_name(name: str) -> PixelFormat:
-    """
-    Return the table's entry for a DRM name in upper case, such as ``NV12``.
-
-    :raises FormatError: no format has this name. The message suggests the nearest one.
-    """
+    """Return the entry for a DRM name such as ``NV12``; raise FormatError if there is none."""
     for entry in _TABLE:
         if entry.name.strip() == name.rstrip(' '):
             return entry

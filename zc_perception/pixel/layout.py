@@ -59,11 +59,7 @@ class PlaneLayout:
 
 
 class PlaneArray(NamedTuple):
-    """
-    The arguments for a NumPy array of a LINEAR plane; *sample* is NumPy's name of the type.
-
-    The offset in the buffer and the strides are in bytes.
-    """
+    """The arguments for a NumPy array of a LINEAR plane; offset and strides are in bytes."""
 
     buffer: int
     shape: tuple[int, ...]

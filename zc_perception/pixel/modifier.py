@@ -49,12 +49,7 @@ Vendor = IntEnum(
 
 
 class KnownModifier(IntEnum):
-    """
-    Tiled layouts that cameras and decoders use.
-
-    The names are those of ``drm_fourcc.h`` without ``DRM_FORMAT_MOD_`` (or Intel's
-    ``I915_FORMAT_MOD_``).
-    """
+    """Tiled layouts of cameras and decoders, named as in ``drm_fourcc.h`` without the prefix."""
 
     INTEL_X_TILED = 0x01 << 56 | 1
     INTEL_Y_TILED = 0x01 << 56 | 2
@@ -72,11 +67,7 @@ _VENDORS_WITH_MORE_PLANES = (Vendor.NONE, Vendor.INTEL, Vendor.AMD, Vendor.VIVAN
 
 
 def check_modifier(modifier: int) -> int:
-    """
-    Return *modifier* unchanged.
-
-    :raises FormatError: *modifier* isn't a 64-bit unsigned number.
-    """
+    """Return *modifier* unchanged; raise FormatError if it isn't a 64-bit unsigned number."""
     if not 0 <= modifier < 1 << 64:
         raise FormatError(f'modifier {modifier:#x} is outside 0 .. 2^64-1')
     return modifier

@@ -88,11 +88,7 @@ ENCODINGS: dict[str, Encoding] = (
 
 
 def encoding_named(name: str) -> Encoding:
-    """
-    Return the entry of *name* in :data:`ENCODINGS`.
-
-    :raises FormatError: the table doesn't have the name. The message lists all names.
-    """
+    """Return the entry of *name* in :data:`ENCODINGS`; raise FormatError if there is none."""
     found = ENCODINGS.get(name)
     if found is None:
         why = ', it has depths and no colours' if name in DEPTHS else nearest(name, ENCODINGS)

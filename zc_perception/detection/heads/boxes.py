@@ -401,11 +401,7 @@ def _numbers(box: NDArray[np.float32]) -> str:
 
 
 def check_background(spec: HeadSpec) -> None:
-    """
-    Check the option ``head.background``.
-
-    :raises ConfigError: the number isn't 0 (first class), the last class, or -1 (none).
-    """
+    """Raise ConfigError if ``head.background`` isn't 0 (first), the last class or -1 (none)."""
     if spec.background not in (-1, 0, spec.num_classes):
         raise ConfigError(
             f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} '

@@ -136,7 +136,6 @@ def detections(
 def _compiled(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
-    """Do the same as :func:`detections`, in compiled code."""
     corners, scores, classes, rows = candidates
     count = min(limits.count, len(scores))
     places, sources = np.empty(count, np.intp), np.empty((count, 4), np.float32)
@@ -157,7 +156,6 @@ class CompiledRows:
     one after the other. One thread uses an object.
 
     :param tensor: the output tensor, with one scale for all values.
-    :param cells: the number of rows.
     """
 
     def __init__(self, tensor: RawTensor, cells: int) -> None:
@@ -464,9 +462,7 @@ def _keep_few(
 
     Boxes of different classes are moved apart, so that OpenCV sees no overlap.
 
-    :param places: (2, n) x0, y0.
-    :param sizes: (2, n) float32 differences, at least ``_NO_SIZE``.
-    :param scores: above zero.
+    :param sizes: (2, n) float32 differences, at least ``_NO_SIZE``; *places* are x0, y0.
     :param wide: at least the extent of all boxes together, and below ``_WIDE``; classes are moved
         apart by more than this.
     """
@@ -504,11 +500,7 @@ def _class_by_class(
 
 
 def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
-    """
-    Return the IoU of each box in *a* with the box at the same index in *b*.
-
-    Each step is rounded as in OpenCV's ``rectOverlap``.
-    """
+    """Return the IoU of each pair of boxes, with each step rounded as in OpenCV's rectOverlap."""
     ahead = b[:2] - a[:2]
     sides = np.minimum(a[2:4] - np.maximum(ahead, 0), b[2:4] + np.minimum(ahead, 0))
     np.maximum(sides, 0, out=sides)

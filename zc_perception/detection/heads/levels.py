@@ -118,11 +118,7 @@ class ReadyFor(Generic[_Reader]):
 
 
 def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
-    """
-    Return the index of the output that has the masks' prototypes; -1 if there is none.
-
-    It is the largest grid with *masks* channels.
-    """
+    """Return the index of the masks' prototypes, the largest grid with *masks* channels, or -1."""
     grids = [
         (output.values.size, -index)
         for index, output in enumerate(outputs)
@@ -132,11 +128,7 @@ def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
 
 
 def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> Sequence[RawTensor]:
-    """
-    Return the outputs without the masks' prototypes.
-
-    :raises AcceleratorError: the spec has masks, but no output can be their prototypes.
-    """
+    """Remove the masks' prototypes from the outputs; raise AcceleratorError if there are none."""
     if not masks:
         return outputs
     which = prototypes(outputs, masks)
@@ -396,11 +388,7 @@ class Grids:
 
 @lru_cache(maxsize=16)
 def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
-    """
-    Return the grids for a network's input size (width, height).
-
-    :raises ConfigError: the width or the height isn't a multiple of a stride.
-    """
+    """Return the grids of an input; raise ConfigError if a stride doesn't divide its sides."""
     width, height = input_size
     for stride in strides:
         if width % stride or height % stride:
@@ -498,11 +486,7 @@ def negative_sizes(boxes: NDArray[np.float32]) -> str:
 
 
 def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
-    """
-    Return the input size that the model's coordinates refer to.
-
-    :raises AcceleratorError: ``head.input_size`` and the letterbox's input size differ.
-    """
+    """Return the model's input size; raise AcceleratorError if the letterbox has another one."""
     size = (box.input_width, box.input_height)
     if spec.input_size not in ((0, 0), size):
         said = f'{spec.input_size[0]}x{spec.input_size[1]}'
@@ -514,11 +498,7 @@ def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
 
 
 def grids_for(spec: HeadSpec, box: Letterbox) -> Grids:
-    """
-    Return the grids for frames of this geometry.
-
-    :raises AcceleratorError: the strides don't divide the input's size.
-    """
+    """Return the grids of an input; raise AcceleratorError if strides don't divide its sides."""
     try:
         return grids_of(input_size(spec, box), spec.strides)
     except ConfigError as error:

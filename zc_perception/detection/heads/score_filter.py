@@ -56,11 +56,7 @@ def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """
-    Return scores: apply the sigmoid, or clip probabilities to 1.
-
-    Rounding on the device may make a probability slightly larger than 1.
-    """
+    """Apply the sigmoid, or clip probabilities to 1, which rounding on the device may exceed."""
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 
@@ -138,11 +134,7 @@ def out_of_reach(
 
 
 def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
-    """
-    Explain why the numbers can't be scores from 0 to 1 (small rounding errors allowed).
-
-    Return an empty text if they can.
-    """
+    """Explain why numbers can't be scores from 0 to 1; return an empty text if they can."""
     if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
         return ''
     return (
@@ -212,11 +204,7 @@ def _settle(
     sigmoid: bool,
     high: float | None = None,
 ) -> Found:
-    """
-    Dequantise the candidates' scores, and keep only cells that reach the score exactly.
-
-    This is needed because the raw threshold is a lower bound.
-    """
+    """Dequantise the candidates and check them again: the raw threshold is a lower bound."""
     # Usually all cells stay. Minimum and maximum show it: if a value is NaN, both are NaN.
     if not len(best):
         return NOTHING
@@ -347,11 +335,7 @@ class ChannelMajorFilter:
 
 
 class CellMajorFilter:
-    """
-    A filter for values in which all classes of a cell are adjacent in memory.
-
-    It compares every number with the threshold.
-    """
+    """A filter for values in which a cell's classes are adjacent; it compares every number."""
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid

@@ -157,11 +157,7 @@ class Ssd(Head):
 
 
 class _PerPrior:
-    """
-    The reader of outputs with one arrangement.
-
-    :ivar priors: (4, N) centre and size of each prior in input pixels.
-    """
+    """The reader of one arrangement; *priors* are (4, N) centre and size in input pixels."""
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox) -> None:
         self._spec = spec
