@@ -217,11 +217,7 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
 def _of_jetson(
     question: Question, judge: Callable[[Need, dict[str, Any]], Finding]
 ) -> Callable[[System, Needs], Iterator[Finding]]:
-    """
-    Make a check that runs *question* on a Jetson, and passes its answer to *judge*.
-
-    On other machines, and if no argus camera is used, the check is skipped.
-    """
+    """Make a check that passes *question*'s answer to *judge*, or is skipped without a Jetson."""
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
         need = needs.camera('argus')
@@ -385,7 +381,7 @@ class ArgusCamera(GStreamerCamera):
 
     @property
     def identity(self) -> str:
-        """The pipeline's text; its sensor number is fixed, because sensors are never replugged."""
+        """The pipeline's text, which has the sensor's number; this number never changes."""
         return f'argus: {self._text}'
 
     @property
@@ -411,11 +407,7 @@ class ArgusCamera(GStreamerCamera):
         )
 
     def possible(self) -> BufferConstraints:
-        """
-        Return :meth:`constraints`, because the source has only one format.
-
-        If the VIC was needed but failed, LINEAR is left out.
-        """
+        """Return :meth:`constraints`, but without LINEAR if the VIC has failed."""
         now = self.constraints()
         return (
             replace(now, formats=now.formats[:1], costs=None)

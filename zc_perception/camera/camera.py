@@ -72,11 +72,7 @@ class Known:
 
 
 Agree = Callable[[Known], BufferSettings]
-"""
-A function that negotiates buffers between a camera and its consumers, and returns the result.
-
-It raises NegotiationError if they can't agree.
-"""
+"""A function that negotiates a camera's buffers, or raises NegotiationError."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +92,7 @@ class PlannedPool:
 
 
 def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
-    """
-    Return the heaps that parameter ``heap`` allows.
-
-    :raises AllocationError: no heap can be used.
-    """
+    """Return the heaps that parameter ``heap`` allows; AllocationError: none can be used."""
     if heap == 'auto':
         return auto_heaps(system, use)
     return OfferedHeaps((heap,), (f"parameter 'heap' is '{heap}'",))
@@ -265,11 +257,7 @@ def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
 
 
 SLOT_WAIT_S = 0.25
-"""
-Seconds that :meth:`Camera.capture` waits for a slot if the source isn't live.
-
-The wait is short, so that the camera stops quickly.
-"""
+"""Seconds that :meth:`Camera.capture` of a source that isn't live waits for a slot."""
 PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
@@ -438,7 +426,7 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return the use of its buffers; ``None``: this kind ignores parameter ``heap``."""
+        """Return the camera's use of heap buffers; ``None``: parameter ``heap`` has no effect."""
         return None
 
     @classmethod
@@ -624,17 +612,13 @@ class Camera(ABC):
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
-    """
-    Return the constraints of a producer whose frames the CPU writes.
-
-    The producer needs two slots: it fills one while it publishes the other.
-    """
+    """Return the constraints of a producer whose frames the CPU writes."""
     return BufferConstraints(
         'camera',
         formats=((fourcc, LINEAR),),
         heaps=heaps.names,
         memory_note='; '.join(heaps.reasons),
-        slots=2,
+        slots=2,  # one is filled while the other is published
         min_size=size,
         max_size=size,
         cpu_access=CpuAccess.READ | CpuAccess.WRITE,

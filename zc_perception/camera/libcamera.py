@@ -161,11 +161,7 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
 
 
 def import_libcamera() -> Any:
-    """
-    Import libcamera's Python module.
-
-    :raises ConfigError: the module isn't installed, or another module has this name.
-    """
+    """Import libcamera's Python module; ConfigError: it or its CameraManager is missing."""
     try:
         module = importlib.import_module('libcamera')
     except ImportError as error:
@@ -182,9 +178,7 @@ def import_libcamera() -> Any:
 
 class Mailbox:
     """
-    The completed requests of one camera.
-
-    No lock is needed for a request, because a deque's operations are atomic.
+    The completed requests of one camera; it needs no lock, because a deque is atomic.
 
     :param cookie: the upper bits of the cookies of this camera's requests; the lower 16 bits are
         the slot's index.
@@ -205,7 +199,7 @@ class Requests:
     """
     Passes the manager's completed requests to the cameras of this process.
 
-    Each camera's thread waits. The thread that wakes up first fetches all cameras' requests.
+    Of the cameras' waiting threads, the first that wakes up fetches the requests of all.
     """
 
     _of_module: ClassVar[dict[int, Requests]] = {}
@@ -457,11 +451,7 @@ class LibcameraCamera(Camera):
 
     @property
     def identity(self) -> str:
-        """
-        The camera's id, which stays the same after a reboot.
-
-        It consists of bus positions and sensor names.
-        """
+        """The camera's id: bus positions and sensor names, which stay the same after a reboot."""
         return f'libcamera: {self._camera.id}'
 
     @property
@@ -562,11 +552,6 @@ class LibcameraCamera(Camera):
         return {limits[0]: (period_us, period_us)}
 
     def capture(self) -> Frame | None:
-        """
-        Return the next frame; ``None``: no frame came in time, or the frame was dropped.
-
-        :raises CameraLostError: the camera was unplugged or gives no frames.
-        """
         pool = self._pool
         if pool is None:
             raise CameraError('the camera is not configured')

@@ -177,7 +177,6 @@ class PairMatcher(Generic[T]):
         self._last[side] = None
 
     def statistics(self) -> StereoStatistics:
-        """Return the counters; any thread may call this."""
         alone = tuple(self._alone.items())
         apart = min(tuple(self._apart.values()), default=None)
         return StereoStatistics(
@@ -418,13 +417,13 @@ class SideCamera(Camera):
         )
 
     def constraints(self) -> BufferConstraints:
-        """Return the camera's constraints with more slots, for frames that wait."""
         return self._with_waiting(self.inner.constraints())
 
     def possible(self) -> BufferConstraints:
         return self._with_waiting(self.inner.possible())
 
     def _with_waiting(self, constraints: BufferConstraints) -> BufferConstraints:
+        # Frames that wait for their counterparts need slots, too.
         return replace(constraints, slots=constraints.slots + self._sides.depth)
 
     def allocate(self, request: AllocationRequest) -> None:
@@ -436,7 +435,6 @@ class SideCamera(Camera):
             pool.set_quota('stereo', self._sides.depth)
 
     def capture(self) -> Frame | None:
-        """Return this side's oldest frame with a counterpart; ``None``: no frame has one."""
         frame = self._sides.take(self)
         if frame is not None:
             return frame
@@ -449,17 +447,11 @@ class SideCamera(Camera):
         return self._sides.take(self)
 
     def stop(self) -> None:
-        """Stop this side; the other side continues."""
         self._stopped.set()
         self.inner.stop()
         self._sides.wake()
 
     def close(self) -> None:
-        """
-        Close this side; the other side continues.
-
-        Pairs are made again when :meth:`StereoSides.join` adds another camera for this side.
-        """
         self.stop()
         self._sides.leave(self)
         self.inner.close()

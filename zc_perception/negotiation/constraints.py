@@ -59,11 +59,7 @@ class Placement(Enum):
 
 
 def placement_of(layout: ImageLayout) -> Placement | None:
-    """
-    Return the placement of a layout's planes in buffers.
-
-    ``None``: the image has only one plane, or some planes share a buffer and some don't.
-    """
+    """Return the layout's placement; ``None``: one plane, or only some planes share a buffer."""
     planes = len(layout.planes)
     if planes == 1:
         return None
@@ -215,11 +211,7 @@ class BufferConstraints:
         return self.formats is None or self.listed(fmt) is not None
 
     def listed(self, fmt: Format) -> Format | None:
-        """
-        Return the entry of ``formats`` with the same layout as *fmt*, or ``None``.
-
-        The modifiers may differ, because a layout may have two modifiers.
-        """
+        """Return the entry of ``formats`` with *fmt* or its layout's other modifier, or None."""
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 
@@ -252,7 +244,6 @@ class BufferConstraints:
             )
 
     def accepts_heap(self, heap: str) -> bool:
-        """Return whether the participant can use buffers of *heap*."""
         return self.heaps is None or any(
             heap == h or (h.endswith('/') and heap.startswith(h)) for h in self.heaps
         )
@@ -432,11 +423,7 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
 
 
 def options_text(constraints: BufferConstraints) -> str:
-    """
-    Return the options of *constraints* as text; empty: all have their defaults.
-
-    The text has the form that :func:`parse_stand_in` reads after name and formats.
-    """
+    """Return the options of *constraints* as text for :func:`parse_options`; may be empty."""
     found = [
         f'{key}={write(getattr(constraints, field))}'
         for key, (field, _, write) in _OPTIONS.items()

@@ -68,9 +68,7 @@ from zc_perception.negotiation.settings import (
 @dataclass(frozen=True, eq=False)
 class Consumer:
     """
-    A user of the buffers.
-
-    Two consumers are equal only if they are the same object.
+    A user of the buffers; two consumers are equal only if they are the same object.
 
     :param constraints: the consumer's constraints; ``participant`` is its name in messages.
     :param trial_import: imports one slot's buffers on trial; ``None``: the consumer imports
@@ -277,11 +275,7 @@ class BufferSession:
             self._outcomes.pop(consumer, None)
 
     def objection(self, consumer: Consumer) -> str:
-        """
-        Return why *consumer* must not get these buffers.
-
-        The text is empty if it may get them, or if nothing is allocated yet.
-        """
+        """Return why *consumer* must not get these buffers; empty: it may, or none exist yet."""
         with self._lock:
             if self._settings is None:
                 return ''
@@ -292,11 +286,7 @@ class BufferSession:
 
     @property
     def settings(self) -> BufferSettings:
-        """
-        The settings of the allocated buffers.
-
-        :raises NegotiationError: nothing is allocated yet.
-        """
+        """The settings of the allocated buffers; NegotiationError: nothing is allocated yet."""
         with self._lock:
             if self._settings is None:
                 raise NegotiationError(
@@ -309,11 +299,7 @@ class BufferSession:
         return self._settings is not None
 
     def outcomes(self) -> dict[str, Outcome]:
-        """
-        Return the result for each participant, by name.
-
-        If two consumers have the same name, the later one's result is returned.
-        """
+        """Return the result for each participant by name; if names are equal, the last result."""
         found = (
             {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
         )
@@ -328,11 +314,7 @@ class BufferSession:
         return found
 
     def describe(self) -> str:
-        """
-        Return one line for logs: the settings, the reason, and each participant's result.
-
-        :raises NegotiationError: nothing is allocated.
-        """
+        """Return one line for logs: the settings, the reason, and each participant's result."""
         why = f' ({self.why})' if self.why else ''
         return f'{self.settings.describe()}{why}; ' + ', '.join(
             f'{name} {outcome}' for name, outcome in self.outcomes().items()

@@ -72,11 +72,7 @@ class HeapOffer:
     attachable: bool = True
 
     def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
-        """
-        List the reasons why *participant* can't use this heap for images of *fmt*.
-
-        The constraints may depend on the format, see :meth:`BufferConstraints.for_format`.
-        """
+        """List the reasons why *participant* can't use this heap for images of *fmt*."""
         return [
             objection_text(objection, [self.name])
             for objection in self.each_objection(participant, fmt)
@@ -263,7 +259,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     """
     Return a message for each of *constraints* that buffers with *settings* violate.
 
-    *settings* are those of an allocator's answer, or of buffers that a consumer joins late.
+    *settings* are an allocator's answer, or belong to buffers that a late consumer wants.
     """
     layout, found = settings.layout, []
     if not constraints.accepts_format(settings.format):

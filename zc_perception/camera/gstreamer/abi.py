@@ -290,11 +290,7 @@ class GStreamer:
         )
 
     def set_property(self, element: int, name: str, value: object) -> None:
-        """
-        Set a property, whose value GStreamer parses from text, as gst-launch does.
-
-        If the property doesn't exist, GStreamer only prints a warning.
-        """
+        """Set a property from a text, as gst-launch does; GStreamer only warns if it's unknown."""
         text = str(value).lower() if isinstance(value, bool) else str(value)
         self.gst_util_set_object_arg(element, name.encode(), text.encode())
 
@@ -307,9 +303,5 @@ class GStreamer:
 
 @functools.cache
 def load_gstreamer() -> GStreamer:
-    """
-    Return this process's only :class:`GStreamer`; the first call loads the libraries.
-
-    :raises ConfigError: as :class:`GStreamer`; the next call tries again.
-    """
+    """Return this process's only :class:`GStreamer`; after a failure the next call tries again."""
     return GStreamer()

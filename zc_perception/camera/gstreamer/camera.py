@@ -377,7 +377,7 @@ class GStreamerCamera(Camera):
         return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
-        """Return the camera's constraints; strides are free only if frames are copied."""
+        """Return the constraints; consumers may ask for strides only if frames are copied."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
         return BufferConstraints(
@@ -393,11 +393,7 @@ class GStreamerCamera(Camera):
         )
 
     def possible(self) -> BufferConstraints:
-        """
-        Return the constraints with all formats that the elements before the sink could give.
-
-        The elements answer only while the pipeline runs.
-        """
+        """Return the constraints with all formats that the running pipeline could change to."""
         now = self.constraints()
         known = now.formats or ()
         others = [fmt for fmt in READABLE_FORMATS if fmt not in known]
@@ -411,11 +407,7 @@ class GStreamerCamera(Camera):
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:
-        """
-        Make the pool; if frames are shared, its slots are the pipeline's own buffers.
-
-        :raises CameraError: the pipeline has fewer than two buffers, or their layouts differ.
-        """
+        """Make the pool; if frames are shared, its slots are the pipeline's own buffers."""
         if self._shared is None:
             assert self._heaps is not None
             before = self._pool
@@ -563,11 +555,7 @@ class GStreamerCamera(Camera):
         self._caps = sample.keep_caps()
 
     def continuation(self) -> Continuation | None:
-        """
-        Hand the running pipeline over to the next camera after the caps have changed.
-
-        The caller then owns the pipeline; a second call returns ``None``.
-        """
+        """Return the running pipeline after a change of caps; the caller then owns it."""
         changed, self._changed, self._resumable = self._changed, None, False
         if changed is None:
             return None
@@ -582,12 +570,7 @@ class GStreamerCamera(Camera):
             rest.close()
 
     def statistics(self) -> CameraStatistics:
-        """
-        Return the frame counters.
-
-        Gaps in the source's frame numbers count as lost frames: the source lost them, or they came
-        faster than :meth:`capture` took them.
-        """
+        """Return the counters; gaps in the source's frame numbers count as lost frames."""
         lost, bad, no_slot = self._lost, self._bad, self._no_slot
         return CameraStatistics(self._captured, lost + bad + no_slot, 0, lost, bad, no_slot)
 
@@ -750,11 +733,7 @@ def describe_gstreamer(*elements: str) -> dict[str, Any]:
 
 
 def try_pipeline(description: str) -> dict[str, Any]:
-    """
-    Make a pipeline of *description*, as the gstreamer camera does, without opening a device.
-
-    :returns: the error as text in ``'error'``, or an empty dictionary.
-    """
+    """Return the error in making a pipeline of *description*, or ``{}``; no device is opened."""
     try:
         check_description(description)
     except ZcError as error:

@@ -96,10 +96,9 @@ class StreamFormat:
         before GStreamer 1.24.
     :param framerate: frames per second; 0: the rate varies or isn't known.
     :param nvmm: whether frames are NvBufSurfaces.
-    :param dmabuf: whether the caps have the feature ``memory:DMABuf``. Without this feature, too,
-        frames may be in dma-bufs.
-    :param offsets: each plane's default offset, for frames without a GstVideoMeta.
-    :param strides: each plane's default stride, for frames without a GstVideoMeta.
+    :param dmabuf: whether the caps have the feature ``memory:DMABuf``.
+    :param offsets: each plane's offset in frames without a GstVideoMeta.
+    :param strides: each plane's stride in frames without a GstVideoMeta.
     """
 
     width: int
@@ -288,12 +287,9 @@ class FrameReader:
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
         """
-        Return the frame's layout, and for each of its buffers an index into ``memory.parts``.
+        Return the frame's layout, and for each of its buffers the first part's index in *memory*.
 
-        The index is that of the first part that lies in this buffer.
-
-        :raises LayoutError: a plane lies outside of the frame's memories.
-        :raises FormatError: the crop rectangle can't be applied without a copy.
+        :raises LayoutError: as :func:`place_image`, which may also raise FormatError.
         """
         identities = [part.identity() for part in memory.parts]
         # Several memories, one for each plane, may be parts of the same dma-buf.
@@ -346,9 +342,7 @@ def place_image(
 
 def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[int, int, int]]:
     """
-    Return for each plane the index of its memory, its offset in this memory, and its stride.
-
-    GStreamer's own ``gst_video_frame_map`` would use the same values.
+    Return each plane's memory index, offset in this memory, and stride, as GStreamer maps them.
 
     :raises LayoutError: a plane begins outside of the memories, or its offset isn't known.
     """
@@ -468,9 +462,10 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
     """
     Return the formats that all consumers accept, the best first.
 
-    If no consumer limits the formats, return :data:`READABLE_FORMATS`. A consumer that accepts
-    none of the remaining formats is ignored here. The negotiation of buffers refuses it later,
-    with its name in the error.
+    If no consumer limits the formats, these are :data:`READABLE_FORMATS`.
+
+    A consumer that accepts none of the remaining formats is ignored here. The negotiation of
+    buffers refuses it later, with its name in the error.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:
@@ -507,10 +502,9 @@ def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
 
 def offered_nvmm_caps(formats: Sequence[Format]) -> str:
     """
-    Return caps of *formats* for a pipeline whose frames are NvBufSurfaces.
+    Return caps of *formats* for a pipeline whose frames are NvBufSurfaces; empty: there are none.
 
-    NVMM caps have no modifier, so only formats with LINEAR or INVALID are used. The result is
-    empty if there are none.
+    NVMM caps have no modifier, so only formats with LINEAR or INVALID are used.
     """
     names = [
         name

@@ -110,8 +110,7 @@ class Said(NamedTuple):
 
     :param text: the message, which begins with the element's name.
     :param debug: the debug text; its first line names file and line of GStreamer's source.
-    :param domain: the name of the GError's domain, such as ``gst-resource-error-quark``.
-    :param code: the GError's code within the domain.
+    :param domain: the name of the GError's domain; *code* is a number within this domain.
     :param source: the element's address; 0: unknown.
     """
 
@@ -129,11 +128,8 @@ class Said(NamedTuple):
 
     @property
     def not_negotiated(self) -> bool:
-        """
-        Whether an element can't take the format of the element before it.
-
-        If the pad was created late, as decodebin does, GStreamer reports ``not-linked`` instead.
-        """
+        """Whether an element can't take the format of the element before it."""
+        # GStreamer reports not-linked for a pad that is created late, such as decodebin's.
         return 'not-negotiated' in self.debug or 'not-linked' in self.debug
 
 
@@ -322,11 +318,7 @@ class Sample(Reference):
         return int(self._gst.gst_sample_get_caps(self.address) or 0)
 
     def keep_caps(self) -> Reference:
-        """
-        Return a reference to the caps, which keeps them alive after the sample is closed.
-
-        Until this reference is closed, no other caps get the same address.
-        """
+        """Return a reference to the caps; until it is closed, no other caps get their address."""
         return Reference(self._gst, self._gst.gst_mini_object_ref(self.caps))
 
     @property
@@ -392,8 +384,7 @@ def check_description(description: str) -> None:
     """
     Check that GStreamer can make a pipeline of *description*, without opening a device.
 
-    :raises ConfigError: GStreamer isn't installed or can't parse the description, or an element is
-        missing.
+    :raises ConfigError: as :class:`Pipeline`, or GStreamer isn't installed.
     """
     Pipeline(load_gstreamer(), description, buffers=1).close()
 
@@ -491,11 +482,7 @@ class Pipeline(BarePipeline):
         return found
 
     def _answer(self, _pad: int, info: ctypes._Pointer[Any], _data: int) -> int:
-        """
-        Answer CAPS and ALLOCATION queries in place of the sink.
-
-        GStreamer calls this from its own threads.
-        """
+        """Answer CAPS and ALLOCATION queries for the sink; GStreamer's threads call this."""
         query = info[0].data
         kind = Query.from_address(query).type if query else None
         if kind == QUERY_CAPS and self._accepted.address:
@@ -508,12 +495,7 @@ class Pipeline(BarePipeline):
         )
 
     def _answer_caps(self, query: int) -> None:
-        """
-        Answer a CAPS query with the accepted caps, in our order of preference.
-
-        The sink itself would answer in the query's order, so that the source would choose its own
-        first format.
-        """
+        """Answer a CAPS query in our order; the sink's answer would have the source's order."""
         gst, wanted = self._gst, c_void_p()
         gst.gst_query_parse_caps(query, byref(wanted))
         if wanted.value is None:
