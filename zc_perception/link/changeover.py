@@ -76,7 +76,7 @@ class Changeover:
         self.late = 0
 
     def changed(self, by_message: bool) -> None:
-        """Begin a change to messages (*by_message* is true) or to direct links."""
+        """Record that the subscription changes to messages (*by_message*) or to direct links."""
         with self._lock:
             self._collect()
             self._until = time.monotonic() + BOTH_WAYS_S

@@ -43,8 +43,8 @@ class ForeignImages:
     """
     A library's images, which all have the same layout.
 
-    The descriptors stay the caller's, who may close them after each call. Buffers that a method
-    returns own duplicates of them.
+    The caller owns the descriptors, and may close them after each call. Buffers that a method
+    returns own duplicates.
 
     :param sets: the descriptors of each image: one for all planes, or one for each plane.
     :param strides: bytes from one row to the next, for each plane.
@@ -158,7 +158,7 @@ class ForeignImages:
         return found
 
     def _open(self, fds: Sequence[int]) -> Buffers:
-        """Open each distinct buffer of an image; it owns a duplicate of its first descriptor."""
+        """Open each distinct buffer of an image once, by a duplicate of its first descriptor."""
         made: list[DmaBuf] = []
         try:
             for index in range(max(self._pattern) + 1):

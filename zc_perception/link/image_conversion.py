@@ -103,7 +103,7 @@ def stamp_to_message(header: Header, message: Any) -> None:
 
 def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     """
-    Return the encoding under which readers understand a frame's unconverted bytes.
+    Return the ROS encoding with which a message can carry a frame's bytes unconverted.
 
     Return ``rgb8`` if there is no such encoding. A message can't name matrix and range: readers
     assume BT.601 limited for Y'CbCr, and full range for R, G, B and grey.

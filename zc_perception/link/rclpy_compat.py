@@ -94,7 +94,7 @@ def wake_up(executor: Executor) -> None:
     """
     Wake the executor, so that it continues its coroutines. Any thread may call this.
 
-    An executor that waits doesn't notice that the result for a coroutine is there.
+    An executor that waits doesn't notice when the result for a coroutine is ready.
     """
     call_soon(executor, lambda: None)
 
@@ -203,8 +203,8 @@ def bytes_of(field: Any) -> Any:
     Return a message's ``uint8[]`` field in the CPU's memory, so that NumPy can read it.
 
     An ``array.array`` is returned as it is. From Lyrical on, the field may be a
-    ``rosidl_buffer.Buffer``, if a reader of the topic asks for memory of a vendor's backend. That
-    is copied, because it has no buffer protocol and its bytes may be in a device's memory.
+    ``rosidl_buffer.Buffer``, if a reader of the topic asks for memory of a vendor's backend. A
+    Buffer is copied, because it has no buffer protocol and its bytes may be in a device's memory.
     """
     return field.to_array() if hasattr(field, 'backend_type') else field
 

@@ -115,7 +115,7 @@ class TypeAdapter(Generic[CustomT]):
         )
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
-        """Return *item*, or the result of its :meth:`Leased.deliver`, for *holder*; for links."""
+        """Return *item* itself, or for a leased type ``item.deliver(holder)``; only for links."""
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:

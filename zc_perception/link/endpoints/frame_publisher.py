@@ -93,7 +93,7 @@ class FramePublisherStatistics(PublisherStatistics):
 
 
 class _Busy(threading.local):
-    """Whether this thread is publishing, or is calling ``released`` of free buffers."""
+    """Whether this thread is publishing or calling ``released``, so that calls are postponed."""
 
     here = False
 
@@ -712,7 +712,7 @@ class FramePublisher:
         return int(self._node.get_clock().now().nanoseconds)
 
     def get_subscription_count(self) -> int:
-        """Return how many subscriptions of any process get frames now; readers of messages too."""
+        """Return the number of subscriptions, in any process, that get frames or messages now."""
         found = self.statistics()
         return found.in_process_subscriptions + found.shared_memory_consumers + found.image_readers
 

@@ -66,7 +66,7 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     """
     A subscription of camera frames, with a callback or with a queue that you read.
 
-    :func:`create_frame_subscription` returns it, too.
+    :func:`create_frame_subscription` returns an object of this class, too.
 
     ::
 

@@ -304,7 +304,7 @@ class MessageWriter(Generic[T]):
             self._complain(f"'{self.topic}': {text}", 'errors')
 
     def close(self) -> None:
-        """Stop converting, send the messages that wait, and leave the graph."""
+        """Stop converting, publish the messages that wait, and destroy the rclpy publishers."""
         with self._lock:
             self._stop.set()
         self._queue.end()

@@ -388,7 +388,7 @@ class AdaptedSubscription(Generic[T]):
             wake_up(executor)
 
     def _too_slow(self) -> TooSlow | None:
-        """Return the work that is too slow if the window is full; ``None``: frames are kept."""
+        """Return the slow work that fills the window; ``None``: frames are kept on purpose."""
         called_at = self._called_at
         # Compare with half the time: the callback began a little after its frame was handed out.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
