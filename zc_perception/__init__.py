@@ -16,16 +16,16 @@
 """
 Zero-copy camera-to-NPU perception for ROS 2.
 
-The names below are the package's front door. Each name is imported from its own module when a
-program first uses it, so that ``import zc_perception`` loads neither ROS nor NumPy.
+A name in ``__all__`` is imported from its module when a program first uses the name, so that
+``import zc_perception`` loads neither ROS nor NumPy.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-# Type checkers treat this name as typing's own. Importing typing would take half of the time that
-# a program needs before it can handle signals.
+# Defined here, because importing typing would take half of the time that a program needs before it
+# can handle signals. Type checkers treat a variable of this name like typing.TYPE_CHECKING.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any  # noqa: I300
@@ -55,7 +55,7 @@ __all__ = [
     'create_frame_subscription',
 ]
 
-# The one place of the version: setup.py reads this line, and a test compares package.xml with it.
+# setup.py reads the version from this line, and a test compares package.xml with it.
 __version__ = '0.1.0'
 
 _MODULES = {
@@ -71,13 +71,13 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # without this, a type checker would accept any name of this package
+if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept any name of this package
 
     def __getattr__(name: str) -> Any:
         """
-        Import *name* from its module.
+        Import the public name *name* from its module, at its first use.
 
-        :raises ImportError: the name's module needs rclpy, which this Python does not find.
+        :raises ImportError: the module needs rclpy, which this Python does not find.
         """
         module = _MODULES.get(name)
         if module is None:

@@ -22,12 +22,9 @@ import time
 
 class BackOff:
     """
-    The pauses between attempts, which double up to *last_s*.
+    Compute the pause between attempts: *first_s*, then twice as long each time, up to *last_s*.
 
-    The pause is *first_s* after the first failure, then twice as long each time.
-
-    The code that makes the attempts owns this object, and uses its own lock if it has several
-    threads. Nothing here waits.
+    No method waits. An owner with several threads must lock the calls itself.
 
     ``due``: when the next attempt may begin, in seconds of CLOCK_MONOTONIC; 0 means at once.
     ``pause_s``: the latest pause in seconds; 0 while no attempt has failed.
@@ -41,25 +38,24 @@ class BackOff:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the next attempt may begin; 0: it may begin now."""
+        """Return the seconds until the next attempt may begin; 0: it may begin now."""
         return max(0.0, self.due - time.monotonic())
 
     def failed(self, last_s: float | None = None) -> None:
         """
-        Note that an attempt has failed.
+        Record a failed attempt, and compute the pause before the next one.
 
-        :param last_s: the longest pause in seconds after this failure, in place of the object's
-            own.
+        :param last_s: replaces the constructor's *last_s* for this pause only.
         """
         self.pause(
             min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s)
         )
 
     def pause(self, pause_s: float) -> None:
-        """Let the next attempt begin after *pause_s*."""
+        """Set the pause to *pause_s* seconds from now."""
         self.pause_s = pause_s
         self.due = time.monotonic() + pause_s
 
     def start_over(self) -> None:
-        """Note a success: the next attempt may begin at once; pauses begin at *first_s* again."""
+        """Record a success: the next attempt may begin at once; pauses restart at *first_s*."""
         self.due = self.pause_s = 0.0

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Define C structs for ctypes by a text that is close to the C header.
+Make ctypes structs from declarations that look like C.
 
-For example ``u32 index type flags; char[32] description`` has three numbers and a text. Tests
-compare each struct with the layout that a C compiler gives the header's struct.
+For example, ``u32 index type flags; char[32] description`` declares three numbers and a text.
+Tests compare each struct with the layout that a C compiler gives the header's struct.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ def c_struct(
     """
     Make a ctypes structure.
 
-    :param fields: declarations, separated by semicolons; each is a type and the names of the
-        fields of this type.
-    :param anonymous: names of nested structs whose fields count as fields of this struct, too.
+    :param fields: declarations, separated by semicolons: a type, then the names of its fields.
+    :param anonymous: nested structs or unions whose fields can be used like fields of this struct.
     :param types: further types that *fields* may use, by name.
     """
     return type('Struct', (ctypes.Structure,), _content(fields, packed, anonymous, types))
 
 
 def c_union(fields: str, *, packed: bool = False, **types: Any) -> type[ctypes.Union]:
-    """Make a ctypes union, see :func:`c_struct`."""
+    """Make a ctypes union; the parameters are those of :func:`c_struct`."""
     return type('Union', (ctypes.Union,), _content(fields, packed, (), types))
 
 
@@ -61,6 +60,6 @@ def _content(
         kind, _, length = kind.partition('[')
         made = known[kind] * int(length[:-1]) if length else known[kind]
         found += [(name, made) for name in names]
-    # The layout rule for packed fields, which Python 3.14 requires.
+    # Python 3.14 warns of a _pack_ without _layout_; older Pythons ignore _layout_.
     content = {'_pack_': 1, '_layout_': 'ms'} if packed else {}
     return {**content, '_anonymous_': anonymous, '_fields_': found}

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The package's one family of errors.
+The package's exceptions, and functions that format their messages.
 
-Every message is a sentence for the person at the keyboard: the value that was wrong, what is
-allowed, what to do next. Console scripts print the message as one line, without a traceback, and
-exit with :data:`EXIT_USAGE`.
+Every message is written for the program's user: it names the wrong value, the allowed values and
+the next step. Console scripts print the message as one line, without a traceback. They then exit
+with :data:`EXIT_USAGE`, or :data:`EXIT_FAILURE` if the work failed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ NO_DESCRIPTOR: Mapping[int, str] = {
     ),
 }
 """
-By errno: what to do when no descriptor is left, whatever was opened.
+What to do when no file descriptor is left, by errno.
 
-What other errnos mean depends on the call; each driver's room has its own table.
+The meaning of other errnos depends on the system call, so each driver has its own table.
 """
 _MOST_SHOWN = 120
-# Python converts no number of more than 4,300 digits to text (sys.set_int_max_str_digits).
+# Larger integers are not converted: str() raises above 4,300 digits, which are about 14,000 bits
+# (see sys.set_int_max_str_digits).
 _MOST_BITS = 10_000
 
 
@@ -48,7 +49,7 @@ class ZcError(Exception):
 
 
 class ConfigError(ZcError):
-    """A parameter, file or model that the user named can't be used."""
+    """The user named a parameter value, file or model that can't be used."""
 
 
 class LayoutError(ZcError, ValueError):
@@ -56,24 +57,28 @@ class LayoutError(ZcError, ValueError):
 
 
 class FormatError(ZcError, ValueError):
-    """A pixel format or modifier is unknown, or has no name in the asked system."""
+    """
+    A pixel format or modifier can't be used.
+
+    It is unknown or not supported, or another API (ROS, V4L2, GStreamer) has no name for it.
+    """
 
 
 class AllocationError(ZcError):
-    """Memory of the wanted kind could not be allocated."""
+    """Memory of the required kind can't be allocated or mapped."""
 
 
 class FrameReleasedError(ZcError):
-    """A frame was used after its lease had been dropped."""
+    """A frame was used after its release."""
 
 
 class StaleFrameError(ZcError):
-    """A descriptor or lease names a generation of a slot that has been reused since."""
+    """A lease or message refers to a frame whose slot the camera has reused since."""
 
 
 class NegotiationError(ZcError):
     """
-    The participants' constraints have no common setting.
+    No frame format and buffer layout meets the constraints of all participants.
 
     The message names the participants and the constraints.
     """
@@ -85,9 +90,9 @@ class CameraError(ZcError):
 
 class RecordingError(CameraError):
     """
-    The rest of a recording can't be played.
+    The rest of a recording can't be played, so the recording counts as ended.
 
-    The recording counts as ended, because opening it again would fail at the same place.
+    Opening it again would fail at the same place.
     """
 
 
@@ -95,39 +100,39 @@ class CameraLostError(CameraError):
     """
     The camera was unplugged, or gave no frame for longer than its watchdog allows.
 
-    Close the camera; the same device (by its identity) may come back.
+    Close the camera; it may be opened again when a device with the same identity is plugged in.
     """
 
 
 class CameraChangedError(CameraError):
-    """The source has another format now: close the camera, open it again and negotiate anew."""
+    """The camera's format has changed: close the camera, open it again and renegotiate."""
 
 
 class CameraBusyError(CameraError):
-    """Another program streams from the camera."""
+    """The camera can't be opened, because another program streams from it."""
 
 
 class AcceleratorError(ZcError):
     """
     An accelerator can't be opened, or a job failed.
 
-    The node goes on; the job's frame is lost and counted.
+    The node continues; it drops the job's frame and counts it as lost.
     """
 
 
 class NoDeviceError(AcceleratorError):
     """
-    This machine has no device of that kind.
+    This machine has no accelerator of the requested kind.
 
-    That is no fault: a laptop, for example, has no accelerator card.
+    This is not a fault: a laptop, for example, has no accelerator card.
     """
 
 
 class DeviceLostError(AcceleratorError):
     """
-    The accelerator is gone or hangs, and all its jobs are lost.
+    The accelerator was removed or hangs; all its jobs are lost.
 
-    Close the objects that use the device; they may be opened again later.
+    Close all objects that use the device before opening it again.
     """
 
 
@@ -146,21 +151,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def printable(text: str) -> str:
     """
-    Return *text* as one line that a terminal prints.
+    Escape line breaks, terminal control codes and other unprintable characters of *text*.
 
-    Characters that move its cursor, change its colours or aren't printable are escaped. Use this
-    function for every text that comes from outside: names of processes, nodes and files, values of
-    a file.
+    Use this function for every text from outside the package: names of processes, nodes and files,
+    and values read from files.
     """
     return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)
 
 
 def shown(value: object) -> str:
-    """
-    Return a value for a message: text in quotes, escaped by :func:`printable`.
-
-    Of a long value, the first 120 characters are shown.
-    """
+    """Format a value for a message: text in quotes, escaped, cut after 120 characters."""
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return f'a number of {value.bit_length()} bits'
     try:
@@ -171,20 +171,12 @@ def shown(value: object) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """
-    Return an exception's text, to be used within a line.
-
-    The text has no line breaks, and is escaped by :func:`printable`.
-    """
+    """Return an exception's text without line breaks, escaped by :func:`printable`."""
     return printable(' '.join(str(error).split()))
 
 
 def one_line(error: BaseException) -> str:
-    """
-    Return an exception's class and text, to be used within a sentence.
-
-    The class is left out for errors of this package.
-    """
+    """Return an exception's class and text as one line, or only the text of a :exc:`ZcError`."""
     try:
         text = message_of(error)
     except Exception:  # str() of another package's exception may raise
@@ -195,9 +187,5 @@ def one_line(error: BaseException) -> str:
 
 
 def error_line(program: str, error: Exception) -> str:
-    """
-    Return the line that a program prints about an error.
-
-    It is always one line; characters that a terminal would not print are escaped.
-    """
+    """Return the line that a program prints about an error, escaped by :func:`printable`."""
     return f'{program}: error: {printable(str(error))}'

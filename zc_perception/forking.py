@@ -14,14 +14,12 @@
 # limitations under the License.
 
 """
-Make this package's objects harmless in a forked child.
+Make this package's objects harmless in a forked child process.
 
-The child has a copy of the parent's memory, but not its threads, and owns none of its objects.
-
-A module with objects that a child must not touch (leases, sockets, memory that the parent writes,
-locks that a thread of the parent may hold) registers a function by :func:`in_child`; in the child
-this function forgets the objects. This file sets the order: first leases are forgotten, then
-objects that count leases, then objects that would release leases.
+The child has a copy of the parent's memory, but not its threads. It must not use the parent's
+leases, sockets, shared memory, or locks that a thread of the parent may hold. A module with such
+objects registers a function by :func:`in_child`; the child calls it right after the fork, and the
+function drops the objects without releasing them. :class:`Turn` sets the order of these calls.
 """
 
 from __future__ import annotations
@@ -35,7 +33,11 @@ import weakref
 
 
 class Turn(IntEnum):
-    """The order in which objects are forgotten."""
+    """
+    The order in which a forked child drops its copies of the parent's objects.
+
+    Leases come first, then the objects that count leases, then those that would release leases.
+    """
 
     FRAMES = 0
     POOLS = 1
@@ -44,8 +46,8 @@ class Turn(IntEnum):
     LOGS = 4
 
 
-# What to call in a child, by turn. A method is stored as its function with a weak reference to its
-# object, so the table keeps no object alive.
+# The functions to call in a child. A method is stored as its function with a weak reference to its
+# object, so that this table keeps no object alive; a plain function is stored with None.
 _registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] | None]] = {
     turn: weakref.WeakKeyDictionary() for turn in Turn
 }
@@ -53,11 +55,11 @@ _registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] |
 
 def in_child(turn: Turn, forget: Callable[[], object]) -> None:
     """
-    Call *forget* in each child that is forked from now on.
+    Call *forget* in each child that is forked from now on, in the child's only thread.
 
-    :param forget: a function, or a method, which is called only while its object exists. The
-        calling thread is the child's only one. It must take no lock, because a thread of the
-        parent may have held the lock, and then nobody releases it.
+    :param forget: a function, or a method; a method is called only while its object exists. It
+        must take no lock: a thread of the parent may have held the lock during the fork, and that
+        thread doesn't exist in the child to release it.
     """
     if inspect.ismethod(forget):
         _registered[turn][forget.__self__] = forget.__func__

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Find the file that a path in a parameter or file means.
-
-A path may have variables or ``~``, or be a ``file://`` or ``package://`` URL.
-"""
+"""Resolve a path that a parameter or file names: variables, ``~``, file and package URLs."""
 
 from __future__ import annotations
 
@@ -34,12 +30,12 @@ _PACKAGE = 'package://'
 
 def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
     """
-    Replace the variables and the ``~`` of *named*.
+    Replace environment variables and a leading ``~`` in the path *named*.
 
-    :param parameter: the name of the parameter, for messages.
-    :param kind: the word for *parameter* in messages: a parameter, or the key of a file.
-    :raises ConfigError: *named* has an unknown variable or user, which would otherwise become a
-        part of the file's name.
+    :param parameter: the parameter or key that has the path, for messages.
+    :param kind: what *parameter* is, for messages: ``parameter`` or ``key``.
+    :raises ConfigError: an environment variable is empty or missing, or the user after ``~`` is
+        unknown. ``os.path`` would leave them in the file's name.
     """
     beginning = f"{kind} '{parameter}' is '{named}'; "
     for plain, braced in _VARIABLE.findall(named):
@@ -62,15 +58,12 @@ def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
     """
-    Return the path that *named* means.
+    Resolve *named*: a path, or a ``file://`` or ``package://PACKAGE/path`` URL.
 
-    *named* is a path, which may be relative, or a ``file://`` or ``package://PACKAGE/path`` URL. A
-    file with exactly this name takes precedence over any other meaning.
+    If a file with exactly the name *named* exists, *named* is returned unchanged. Otherwise
+    :func:`expanded` is applied first, with its parameters and errors.
 
-    :param parameter: the name of the parameter, for messages.
-    :param kind: the word for *parameter* in messages: a parameter, or the key of a file.
-    :raises ConfigError: see :func:`expanded`; or *named* is a URL that names no file of this
-        machine or a package that isn't installed.
+    :raises ConfigError: the URL is malformed, or names another host or an unknown ROS package.
     """
     if os.path.exists(named):
         return named
@@ -91,13 +84,13 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 
 def _after(scheme: str, path: str) -> str | None:
-    """Return the part behind *scheme*, upper or lower case; ``None``: *path* has another start."""
+    """Return *path* without *scheme*, in any case; ``None``: it doesn't begin with *scheme*."""
     end = len(scheme)
     return path[end:] if path[:end].lower() == scheme else None
 
 
 def _in_package(rest: str, beginning: str) -> str:
-    """Return a file in the share folder of a ROS package."""
+    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in the package's share."""
     package, _, below = rest.partition('/')
     if not package or not below or '..' in below.split('/'):
         raise ConfigError(

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Log a message, but not too often.
+Limit how often a message is logged.
 
-A message that could come with each frame, each attempt or each check goes through :class:`Seldom`.
+Use :class:`Seldom` for a message that could occur at each frame, each attempt or each check.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ import sys
 import threading
 import time
 
-#: An interval without end: the message is logged only once.
+#: An infinite interval: a message is logged only once.
 ONCE = float('inf')
 _MOST = 64
 
 
 class Seldom:
     """
-    Logs a sentence, and the same sentence again only after an interval.
+    Log a message, but the same message again only after an interval; thread-safe.
 
-    Any thread may call it.
-
-    :param say: logs or prints a text. It is a function, because rclpy wants each severity to be
-        logged from its own line of code.
-    :param again_s: the interval in seconds; :data:`ONCE`: a sentence is never repeated.
+    :param say: logs or prints a text. rclpy demands that one line of code always logs with the
+        same severity, so a function is passed and not a logger with a severity.
+    :param again_s: the interval in seconds; :data:`ONCE`: no message is repeated.
     """
 
     def __init__(self, say: Callable[[str], object], again_s: float = 60.0) -> None:
@@ -51,11 +49,12 @@ class Seldom:
 
     def __call__(self, text: str | Callable[[], str], about: str = '') -> None:
         """
-        Log *text*, unless it was logged within the interval.
+        Log *text*, unless the same message was logged within the interval.
 
-        :param text: the text, or a function that makes it if making it is expensive; a function
-            needs *about*.
-        :param about: the key by which two texts count as the same sentence; empty: the whole text.
+        :param text: the text, or a function that returns it and is called only if the text is
+            logged. With a function, *about* is required.
+        :param about: texts with the same *about* count as the same message; empty: texts that are
+            equal do.
         """
         now, about = time.monotonic(), about or str(text)
         with self._lock:
@@ -70,7 +69,7 @@ class Seldom:
 
 
 def on_stderr(text: str) -> None:
-    """Print *text* on standard error, for code without a logger; a closed stream is no error."""
+    """Print *text* on standard error, for code without a logger; ignore a closed stream."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
             print(text.rstrip(), file=sys.stderr, flush=True)

@@ -14,12 +14,11 @@
 # limitations under the License.
 
 """
-Call functions periodically, all functions of a process on one thread.
+Call functions periodically, on one thread for the whole process.
 
-An executor of rclpy gathers all entities of all its nodes each time that it wakes up, which takes
-a millisecond for some ten nodes and holds the interpreter's lock all the time. For sixteen
-cameras, timers of rclpy that only check whether something has changed would use most of a core,
-and delay frames.
+Timers of rclpy would be too expensive. At each wake-up an rclpy executor collects all entities of
+all its nodes: this takes a millisecond for about ten nodes, and holds the interpreter's lock. With
+sixteen cameras, such timers would use most of a CPU core, and delay frames.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ _LONGEST_STOP_S = 2.0
 
 def next_turn(now: float, period_s: float, phase_s: float) -> float:
     """
-    Return the next turn after *now*.
+    Return the time of the first call after *now*, in seconds of CLOCK_MONOTONIC.
 
-    Turns are multiples of the period in the steady clock, plus *phase_s*. So the functions with
-    the same phase run directly one after the other. That takes a third of the CPU time, because
-    their code is still in the CPU's caches.
+    Calls are made at multiples of *period_s*, plus *phase_s*. So functions with the same period
+    and phase run directly after each other. This takes a third of the CPU time, because their code
+    is still in the CPU's caches.
     """
     return (math.floor((now - phase_s) / period_s + 1e-6) + 1) * period_s + phase_s
 
 
 class Watch:
     """
-    A method that is called periodically until :meth:`stop`.
+    A function that the lookout calls periodically until :meth:`stop`.
 
-    The watch doesn't keep the method's object alive, and ends when the object is gone.
+    If the function is a method, the watch doesn't keep its object alive, and ends with the object.
     """
 
     def __init__(
@@ -68,11 +67,11 @@ class Watch:
         self.stopped = False
 
     def next_turn(self) -> float:
-        """Return the time of the next call."""
+        """Return the time of the next call, in seconds of CLOCK_MONOTONIC."""
         return next_turn(time.monotonic(), self.period_s, self._phase_s)
 
     def look(self) -> None:
-        """Call the method once."""
+        """Call the function once; the lookout's thread calls this."""
         look = self._look()
         if look is None:
             self.stopped = True
@@ -81,28 +80,27 @@ class Watch:
 
     def stop(self) -> None:
         """
-        Stop the periodic calls.
+        Stop the periodic calls, and wait up to 2 s for a call that is running.
 
-        A call that is running has ended when this returns, unless the call itself stops the watch.
-        Idempotent.
+        A second call has no effect. The watched function itself may call this; it doesn't wait.
         """
         self._lookout.end(self)
 
 
 class Lookout:
     """
-    The thread that makes the calls; it runs only while there is at least one watch.
+    Calls all watched functions on one thread, which runs only while there is a watch.
 
-    A called method must not wait, and must not hold its owner's locks while it waits. If it
-    raises, the traceback goes to standard error, but not again while it stays the same. The method
-    is called again at its next turn, because a lack of memory or descriptors may pass.
+    A watched function must not block, because it would delay all others. If it raises, its
+    traceback is printed on standard error, once for each different error. The function is still
+    called again at its next turn, because a lack of memory or descriptors may be temporary.
     """
 
     def __init__(self) -> None:
         self._order = itertools.count()
         self._begin()
-        # Begin anew in a forked child: it has none of these threads, and a lock that one of them
-        # held would never be released.
+        # A forked child starts without watches: it lacks the thread, and a lock that a thread of
+        # the parent held during the fork would never be released.
         in_child(Turn.THREADS, self._begin)
 
     def _begin(self) -> None:
@@ -114,9 +112,9 @@ class Lookout:
 
     def watch(self, period_s: float, look: Callable[[], object], phase_s: float = 0.0) -> Watch:
         """
-        Call *look* every *period_s* seconds, first within one period: see :func:`next_turn`.
+        Call *look* every *period_s* seconds, at the times that :func:`next_turn` returns.
 
-        A call that was missed is not made later.
+        If the thread is late, the calls that it missed are left out.
         """
         watch = Watch(self, period_s, look, phase_s)
         with self._changed:
@@ -128,7 +126,7 @@ class Lookout:
         return watch
 
     def end(self, watch: Watch) -> None:
-        """See :meth:`Watch.stop`."""
+        """Stop calling *watch*, see :meth:`Watch.stop`."""
         with self._changed:
             watch.stopped = True
             self._due = [entry for entry in self._due if entry[2] is not watch]
@@ -156,11 +154,7 @@ class Lookout:
             self._changed.notify_all()
 
     def _next(self) -> Watch | None:
-        """
-        Wait for the next turn, and return its watch.
-
-        ``None``: there is no watch any more, so the thread ends.
-        """
+        """Wait until a watch is due, and return it; ``None``: no watch is left, end the thread."""
         with self._changed:
             while self._due:
                 due, _, watch = self._due[0]

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-CPU access to pixels: the only place where buffers become arrays.
+Map buffers for the CPU as NumPy arrays; no other module does this.
 
-DMA_BUF_IOCTL_SYNC is called at the begin and the end of each access. A consumer maps every frame,
-so mapping takes few steps: an array is made only on demand (most consumers use one plane), and
+DMA_BUF_IOCTL_SYNC is called at the beginning and the end of each access. Consumers map every
+frame, so mapping must be fast: an array is made only on demand (most consumers use one plane), and
 values that depend only on the layout are computed once per layout.
 """
 
@@ -42,7 +42,7 @@ _frombuffer, _UINT8 = np.frombuffer, np.dtype(np.uint8)
 
 
 def why_unmapped(layout: ImageLayout) -> str:
-    """Explain why the CPU can't read images of that layout; empty: the CPU can."""
+    """Return a text that explains why the CPU can't read *layout*; empty: the CPU can read it."""
     if layout.modifier == LINEAR:
         return ''
     return (
@@ -53,19 +53,18 @@ def why_unmapped(layout: ImageLayout) -> str:
 
 class PlaneViews(Sequence[NDArray[Any]]):
     """
-    The planes as NumPy arrays over the mapped memory; use it as a context manager.
+    A context manager that maps the planes as NumPy arrays over the buffers' memory.
 
     The shape of a plane is (rows, columns) if it has one component, else (rows, columns,
     components): NV12 has (height, width) and (height/2, width/2, 2), YUYV (height, width/2, 4),
-    RGB (height, width, 3). Components are ``uint8``; those of more than 8 bits are ``uint16``,
-    little endian, and words that components share (RGB565) are one unsigned integer.
+    RGB (height, width, 3). Components are ``uint8``, or little-endian ``uint16`` if they have more
+    than 8 bits. A word that holds several components (RGB565) is one unsigned integer.
 
-    The mapping ends with the block, or when this object is collected. An array that is kept longer
-    makes the frame's release raise. The access to every buffer is ended, also if the block or
-    another buffer's SYNC raises.
+    The mapping ends with the block, or when this object is collected. It then ends the CPU access
+    of every buffer, also if the block or another buffer's SYNC raises.
 
     :param live: gets a weak reference to each buffer's root array that is still in use when the
-        block has ended.
+        mapping ends. A frame uses this list to find arrays that were kept too long.
     """
 
     __slots__ = ('_access', '_buffers', '_layout', '_live', '_roots', '_synced', '_views')
@@ -87,10 +86,10 @@ class PlaneViews(Sequence[NDArray[Any]]):
 
     def __enter__(self) -> PlaneViews:
         """
-        Begin the access.
+        Begin the CPU access to all buffers.
 
         :raises FormatError: the layout isn't LINEAR.
-        :raises AllocationError: the exporter refuses mmap, or the access has WRITE and this
+        :raises AllocationError: the exporter refuses mmap, or the access includes WRITE and this
             process may only read a buffer.
         :raises AcceleratorError: a device doesn't finish its work on a buffer in time.
         """
@@ -159,10 +158,10 @@ class PlaneViews(Sequence[NDArray[Any]]):
 
     def whole(self) -> NDArray[Any]:
         """
-        Return all planes as one array: the rows of luma, then the rows of chroma.
+        Return all planes as one array: the rows of the first plane, then those of the next ones.
 
-        :raises BufferError: the planes don't follow each other in one buffer with rows of the same
-            length.
+        :raises BufferError: the planes don't follow each other without a gap in one buffer, or
+            their rows differ in length.
         """
         views, arrays = list(self), self._layout.arrays
         first, (buffer, _, sample, start, (stride, *_)) = views[0], arrays[0]
@@ -196,9 +195,8 @@ def map_buffers(
     live: list[weakref.ref[NDArray[Any]]],
 ) -> PlaneViews:
     """
-    Map buffers that do not belong to a frame yet.
+    Map buffers that don't belong to a :class:`Frame` yet; see :class:`PlaneViews`.
 
-    Use it as ``with map_buffers(layout, buffers, access, live) as planes:``. See
-    :class:`PlaneViews`.
+    Use it as ``with map_buffers(layout, buffers, access, live) as planes:``.
     """
     return PlaneViews(layout, buffers, access, live)

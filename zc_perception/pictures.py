@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Make colour pictures of frames, for code that needs one only now and then."""
+"""Convert frames to BGR pictures, for code that needs one only now and then."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _KEPT = 4
 
 class _Converters(threading.local):
     """
-    The converters of one thread; each thread has its own, because a converter has memory.
+    The converters of one thread, for the last four formats, sizes and colorimetries.
 
-    The converters of the last :data:`_KEPT` kinds of frames are kept.
+    Threads can't share a converter, because it reuses its working memory.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ def bgr_picture(
     out: NDArray[np.uint8] | None,
 ) -> NDArray[np.uint8]:
     """
-    Return the picture of a frame with these planes, in *out* or in a new array.
+    Convert a frame's planes to a BGR picture (height, width, 3), in *out* or in a new array.
 
     :raises FormatError: the format or colorimetry has no conversion.
-    :raises LayoutError: *out* has another size or type.
+    :raises LayoutError: *out* has the wrong shape or type.
     """
     converter = _converters.of(layout, colorimetry)
     if out is None:

@@ -26,10 +26,10 @@ _PACKAGE = Path(__file__).resolve().parent
 @functools.cache
 def share_folder() -> Path | None:
     """
-    Return the source tree, or the installation's ``share/zc_perception``.
+    Return the source tree, or the installation's ``share/zc_perception``; ``None``: neither.
 
-    The folder is found by the path of this file, because sudo removes environment variables.
-    ``None``: the code was copied without the folder.
+    The search starts at this file's path and not at AMENT_PREFIX_PATH, because sudo removes
+    environment variables.
     """
     shares = (folder / 'share' / _PACKAGE.name for folder in _PACKAGE.parents)
     for folder in (_PACKAGE.parent, *shares):
@@ -40,11 +40,9 @@ def share_folder() -> Path | None:
 
 def shipped_file(name: str) -> str:
     """
-    Return the path of a file in ``config/``, ``docs/`` or ``examples/``.
+    Return the absolute path of a file in ``config/``, ``docs/`` or ``examples/``.
 
-    Messages name this path, and programs read the file.
-
-    :param name: its path in the repository. Without a share folder this name is returned.
+    :param name: the file's path in the repository; returned unchanged if no share folder exists.
     """
     folder = share_folder()
     return name if folder is None else str(folder / name)
