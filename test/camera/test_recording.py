@@ -422,7 +422,7 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             camera = replay(path.parent, stamps='recorded')
             (notice,) = camera.notices()
             assert (
-                'has no end, its recorder was killed: what is whole is played; zc_record '
+                'has no end, its recorder was killed: its complete part is played; zc_record '
                 f"--repair '{path.parent}'"
             ) in notice
             found = [frame.header.stamp_ns for frame, _ in played(camera)]

@@ -251,7 +251,7 @@ def test_compressed_samples_are_played_as_the_raw_ones(encoding: str, tmp_path: 
         ),
         (
             compressed(START, DEEP, 'png'),
-            "format 'png' has grey levels of 16 bits, as depth has; .* begins with 'mono16'",
+            "format 'png' has grey levels of 16 bits, like a depth image; .* begins with 'mono16'",
         ),
     ],
 )
@@ -421,7 +421,7 @@ def test_more_or_less_than_8_bits_are_brightness_of_the_same_range(
     else:
         assert cv2.imwrite(str(path), cv2.merge([levels] * 3) if 'bgr' in kind else levels)
     camera = replay(path)
-    depth_is_none = [notice for notice in camera.notices() if 'depth is no picture' in notice]
+    depth_is_none = [notice for notice in camera.notices() if 'if it is a depth image' in notice]
     assert len(depth_is_none) == (bits == 16 and 'bgr' not in kind)
     ((_, planes),) = played(camera)
     grey = np.round(levels * (255.0 / ((1 << bits) - 1))).astype(np.uint8)
@@ -432,7 +432,7 @@ def test_more_or_less_than_8_bits_are_brightness_of_the_same_range(
 
 def test_levels_that_are_no_brightness_are_refused(tmp_path: Path) -> None:
     assert cv2.imwrite(str(tmp_path / 'a.tiff'), np.ones((HEIGHT, WIDTH), np.float32))
-    with pytest.raises(ConfigError, match=r"a\.tiff' has levels of float32, which have no"):
+    with pytest.raises(ConfigError, match=r"a\.tiff' has pixels of type float32, which can not"):
         replay(tmp_path)
 
 
@@ -487,7 +487,7 @@ def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> No
     for name in ('clip.nv12', 'clip.yuv'):
         path.rename(tmp_path / name)
         path = tmp_path / name
-        with pytest.raises(ConfigError, match=rf"raw file '.*{name}' says neither.*ffmpeg -f raw"):
+        with pytest.raises(ConfigError, match=rf"raw file '.*{name}' states no size.*ffmpeg -f"):
             replay(path)
 
 

@@ -330,7 +330,7 @@ def test_pictures_are_turned_as_the_file_says(
 
 def test_a_turn_by_no_quarter_of_a_circle_is_refused(tmp_path: Path, upright: Path) -> None:
     path = with_matrix(upright, tmp_path / 'askew.mp4', (0.8, 0.6, -0.6, 0.8))
-    with pytest.raises(ConfigError, match="can't be played: its pictures are not turned by q"):
+    with pytest.raises(ConfigError, match="can't be played: its pictures are not turned by a m"):
         play(path)
 
 
@@ -497,7 +497,7 @@ def test_a_rate_beyond_reason_is_refused_unless_the_user_says_another(tmp_path: 
     path = write_video(tmp_path / 'fast.mp4', 'libx264', scenes(4), times=[0, 1, 2, 3], **clock)
     words = (
         f"video '{path}' has 90000 frames per second by their times, 90000 by its header, and at "
-        "most 1000 are believed; set parameter 'framerate'"
+        "most 1000 are plausible; set parameter 'framerate'"
     )
     with pytest.raises(ConfigError, match=words):
         play(path)

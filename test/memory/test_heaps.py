@@ -291,7 +291,7 @@ def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
     heaps.close()
     heaps.close()
     assert Counted.open == 0
-    with pytest.raises(AllocationError, match="heap 'b': its owner is closed"):
+    with pytest.raises(AllocationError, match="heap 'b' can't be opened: its owner was closed"):
         heaps.choose('b')
     with pytest.raises(AllocationError, match='closed'):
         heaps.choose('c')

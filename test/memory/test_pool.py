@@ -127,7 +127,7 @@ WRONG_USES: list[tuple[str, Callable[[BufferPool, BufferPool], object], type[Exc
         'future lease',
         lambda pool, _: pool.lease(acquired(pool), 7, 'npu'),
         StaleFrameError,
-        r'generation 7 never was \(now 1, filling\)',
+        r'generation 7 never existed \(now 1, filling\)',
     ),
     (
         'index too high',
@@ -593,7 +593,7 @@ def test_a_pending_fence_is_what_is_waited_for(
 ) -> None:
     job = KernelFence(b'metis-0')
     buffers = make(lambda: kernel.sync_file(job))
-    with pytest.raises(ValueError, match='waits are bounded'):
+    with pytest.raises(ValueError, match='give a finite number of seconds'):
         quarantine_fence(buffers, -1.0)
     fence = quarantine_fence(buffers, 0.0)
     assert isinstance(fence, SyncFile) and not fence.wait(0.0)

@@ -264,7 +264,7 @@ def check_calibration(calibration: Calibration, source: str) -> None:
     if calibration.k[0] < 0 or calibration.k[4] < 0:
         raise ConfigError(
             f"'{source}': camera_matrix has focal lengths {calibration.k[0]:g} and "
-            f'{calibration.k[4]:g}; they are positive'
+            f'{calibration.k[4]:g}; they must be positive'
         )
 
 
@@ -381,7 +381,7 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
     if document.get('fisheye_model') == '1':
         stated['fisheye_model'] = 'equidistant'
     if not stated:
-        return 'plumb_bob', [f"'{source}': key 'distortion_model' is missing; taken as plumb_bob"]
+        return 'plumb_bob', [f"'{source}': key 'distortion_model' is missing; assuming plumb_bob"]
     if list(stated.values()) == ['']:
         return '', []  # no model and no coefficients: a lens without distortion
     for key, model in stated.items():
@@ -491,7 +491,7 @@ class _Quoted(str):
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper of its own, so that the representer below isn't added to yaml's dumper."""
+    """A YAML dumper that writes :class:`_Quoted` in quotes; yaml's own dumper stays unchanged."""
 
 
 _Dumper.add_representer(

@@ -83,7 +83,7 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Number of last messages kept of a latched topic: one for each publisher, of which few have more.
+# How many last messages of a latched topic to keep: one per publisher; topics rarely have more.
 _KEPT = 32
 
 
@@ -573,7 +573,7 @@ def is_key_frame(content: bytes) -> bool:
 
 
 class Kept(NamedTuple):
-    """A message of the black box; a latched one has the time of the first other message."""
+    """A message of the black box. A latched one gets the time of the first other message."""
 
     topic: Topic
     content: bytes

@@ -536,7 +536,7 @@ def is_write_only(fd: int) -> bool:
 
 
 def describe_descriptor(fd: int) -> str:
-    """Return a phrase for messages: what a descriptor is that can't be a buffer, and a step."""
+    """Return a phrase for messages: the kind of a descriptor that is no buffer, and a step."""
     mode = os.fstat(fd).st_mode
     link = abi.describe_fd(fd)
     if link.startswith('/memfd:'):

@@ -83,7 +83,7 @@ def check_timeout(timeout_s: float) -> float:
     """
     if not 0.0 <= timeout_s < math.inf:
         raise ValueError(
-            f'timeout {timeout_s} s: waits are bounded, give seconds from 0 (only look) upwards'
+            f'timeout {timeout_s} s: give a finite number of seconds, at least 0 (do not wait)'
         )
     return timeout_s
 
@@ -105,7 +105,7 @@ def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
     while True:
         for _, seen in poller.poll(min(remaining_ms, _LONGEST_POLL_MS)):
             if seen & select.POLLNVAL:
-                raise ValueError(f'descriptor {fd} was closed while somebody waited for it')
+                raise ValueError(f'descriptor {fd} was closed while a thread waited for it')
             if seen & events:
                 return True
             # poll(2) reports POLLERR and POLLHUP at once, even if they aren't in events, so
@@ -226,7 +226,7 @@ class DeadlineFence:
 
 
 class SyncFile:
-    """A driver's fence. It is readable for poll(2) after an error, too; :meth:`check` tells."""
+    """A driver's fence. It is readable for poll(2) even after an error, so call :meth:`check`."""
 
     def __init__(self, fd: OwnedFd) -> None:
         self._fd = fd

@@ -49,7 +49,7 @@ _MAX_SIZE = 1 << 40
 
 
 class Heap(Protocol):
-    """Allocates buffers."""
+    """Allocates buffers of one kind of memory."""
 
     @property
     def name(self) -> str:
@@ -353,7 +353,7 @@ class OfferedHeaps:
             this object was closed.
         """
         if self._closed:
-            raise AllocationError(f"heap '{name}': its owner is closed")
+            raise AllocationError(f"heap '{name}' can't be opened: its owner was closed")
         if name not in self.names:
             raise AllocationError(
                 f"heap '{name}' is not one of {', '.join(self.names)}; set parameter 'heap' to "

@@ -73,8 +73,8 @@ SPARE = 2
 """:meth:`BufferPool.grant` leaves this many slots for the next holder, where possible."""
 # A thread that waits for a free slot checks for one at least this often.
 _LOOK_AGAIN_S = 1.0
-# After an allocator has failed, wait this many seconds before the next call, at first and at most;
-# the search for contiguous memory is slow.
+# Seconds to wait before calling a failed allocator again: after its first failure, and at most.
+# The search for contiguous memory is slow.
 FIRST_RETRY_S, LAST_RETRY_S = 0.01, 1.0
 _NO_LIMIT = 1 << 30
 
@@ -94,9 +94,11 @@ _FREE, _FILLING, _LEASED, _WAITING, _RETIRED = SlotState
 
 class PendingFence(NamedTuple):
     """
-    A release fence, and the CLOCK_MONOTONIC second at which its slot is retired if still pending.
+    A release fence; if it is pending after *deadline*, its slot is retired.
 
     A fence may be an object of foreign code. If its ``wait`` raises, it counts as pending.
+
+    :param deadline: second of CLOCK_MONOTONIC.
     """
 
     fence: Fence
@@ -220,7 +222,7 @@ def close_buffers(buffers: Sequence[DmaBuf]) -> None:
     The kernel frees the memory when no device and no other process uses it any more.
     """
     for buffer in buffers:
-        # If a job that was given up still has views of the mapping, it ends with the last view.
+        # A job that was given up may still have views; the mapping then ends with the last view.
         with contextlib.suppress(BufferError, OSError):
             buffer.close()
 
@@ -487,7 +489,7 @@ class BufferPool:
         if reserve < 0 or reserve > max(slots, 1):
             raise ConfigError(
                 f'pool of {name}: {reserve} of {slots} slots reserved for the producer; '
-                f'0 to {slots} can be'
+                f'0 to {slots} are allowed'
             )
         if not 1 <= slots <= MAX_SLOTS:
             raise ConfigError(
@@ -540,7 +542,7 @@ class BufferPool:
             for slot in self._slots:
                 close_buffers(slot.buffers)
             raise
-        # Slots that wait for fences, by uid; then the indexes of retired slots to replace.
+        # Slots that wait for fences, by uid. In _missing: indexes of retired slots to replace.
         self._waiting: dict[int, Slot] = {}
         self._missing: set[int] = set()
         # One bit for each free slot: taking the lowest or a given one takes constant time.
@@ -606,8 +608,8 @@ class BufferPool:
                 )
             if waits:
                 raise ConfigError(
-                    f"pool of {self.name}: slot {index} can't be waited for; wait for any, "
-                    'or acquire what a driver has filled'
+                    f"pool of {self.name}: slot {index} can't be waited for; wait for any slot, "
+                    'or acquire the slot that a driver has filled'
                 )
         deadline = time.monotonic() + wait_s if waits else 0.0
         waker: Waker | None = None
@@ -681,7 +683,7 @@ class BufferPool:
             self._settle(slot)
         self._tell()
 
-    # What consumers do.
+    # Calls of the consumers.
 
     def lease(self, slot: Slot, generation: int, holder: str) -> Lease | None:
         """
@@ -876,7 +878,7 @@ class BufferPool:
     # The end of a slot's use.
 
     def _settle(self, slot: Slot) -> None:
-        """Free the slot, let it wait for its fences, or end it, with the lock held."""
+        """Free the slot, let it wait for its fences, or retire it, with the lock held."""
         if slot.fences:
             pending = []
             for entry in slot.fences:
@@ -1064,7 +1066,7 @@ class BufferPool:
         while self._news:
             try:
                 call = self._news.popleft()
-            except IndexError:  # another thread makes the calls
+            except IndexError:  # another thread took the last callback
                 return
             call()
 
@@ -1090,7 +1092,7 @@ class BufferPool:
     # Errors, for the caller to raise.
 
     def _stale(self, slot: Slot, generation: int) -> StaleFrameError:
-        what = 'is gone' if generation <= slot.generation else 'never was'
+        what = 'is gone' if generation <= slot.generation else 'never existed'
         return StaleFrameError(
             f'{self.name} slot {slot.index}: generation {generation} {what} '
             f'(now {slot.generation}, {slot.state.value}); use the newest frame'
@@ -1316,7 +1318,7 @@ class BufferPool:
 
     @property
     def troubles(self) -> int:
-        """Sum of the counters of :meth:`statistics` that stay 0 in normal operation."""
+        """Sum of the counters of missing slots, refused leases and faults."""
         return (
             self._exhausted
             + self._abandoned
@@ -1441,15 +1443,15 @@ Identities = tuple[BufferIdentity, ...]
 
 
 def identities_of(buffers: Buffers) -> Identities:
-    """Return the identities of one frame's buffers; all descriptors of a buffer have one."""
+    """Return the identities of one frame's buffers; duplicated descriptors don't change them."""
     return tuple(buffer.identity for buffer in buffers)
 
 
 class BorrowedMemory(NamedTuple):
     """
-    A part of the memory that a descriptor refers to, which another object owns and closes.
+    A part of a descriptor's memory; another object owns and closes the descriptor.
 
-    :param number: the descriptor.
+    :param number: the descriptor's number.
     :param offset: where the part begins, in bytes; *size* is in bytes, too.
     """
 
@@ -1486,10 +1488,10 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
 
 class HeldBuffers:
     """
-    Calls that give the buffers of each slot in use back to the buffers' owner.
+    Stores callbacks that give the buffers of each slot in use back to their owner.
 
-    The thread that ends a slot's use makes these calls, without the table's lock. Pass
-    :meth:`free` to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
+    The thread that ends the slot's use calls them, without this object's lock. Pass :meth:`free`
+    to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
     """
 
     def __init__(self) -> None:
@@ -1581,8 +1583,8 @@ class ForeignBufferPool(BufferPool):
         def allocate() -> Buffers:
             if not waiting:
                 raise AllocationError(
-                    f'the buffers of {name} are not ours to allocate; a retired one is '
-                    'replaced by the next new one'
+                    f'the pool of {name} can not allocate buffers; a retired slot gets the '
+                    "source's next new buffers"
                 )
             return waiting.pop(0)
 

@@ -205,7 +205,7 @@ class TopicDecoder:
             frames = self._codec.decode(self._av.Packet(data.tobytes()))
         if self._codec.has_b_frames:
             raise RecordingError(
-                f"recording '{self._name}' has B-frames, which belong to another message's time; "
+                f"recording '{self._name}' has B-frames, so its pictures' times can't be known; "
                 'record it from an encoder without them (max_b_frames: 0)'
             )
         if not frames or frames[-1].is_corrupt:
@@ -578,7 +578,7 @@ class BagSource(FrameSource):
             raise RecordingError(
                 f"recording '{self.name}' changes from {self._own[0]}x{self._own[1]} to "
                 f'{width}x{height}; '
-                "play its parts one by one: parameter 'replay_start' begins behind the change"
+                "play its parts one by one: set parameter 'replay_start' to the change's time"
             )
 
     def notice(self) -> str:
@@ -635,7 +635,7 @@ def _raw(picture: Picture) -> RawPicture:
         return decoded._replace(encoding=encoding)
     if decoded.encoding == 'mono16':
         raise FormatError(
-            f'{named} has grey levels of 16 bits, as depth has; '
+            f'{named} has grey levels of 16 bits, like a depth image; '
             "a picture's format begins with 'mono16'"
         )
     return decoded
@@ -670,7 +670,7 @@ def _unfinished_notice(path: Path) -> str:
     if not any(file.suffix == SUFFIX and is_unfinished(file) for file in files):
         return ''
     return (
-        f"recording '{path}' has no end, its recorder was killed: what is whole is played; "
+        f"recording '{path}' has no end, its recorder was killed: its complete part is played; "
         f"zc_record --repair '{path}' finishes it"
     )
 

@@ -79,7 +79,7 @@ def open_source(
     if place.is_file():
         if suffix in _RAW:
             raise ConfigError(
-                f"raw file '{path}' says neither size nor format; put it into a container: ffmpeg "
+                f"raw file '{path}' states no size or format; put it into a container: ffmpeg "
                 '-f rawvideo -pix_fmt nv12 -video_size WIDTHxHEIGHT -framerate 30 -i IN -c '
                 'copy OUT.nut'
             )

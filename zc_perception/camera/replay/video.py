@@ -216,7 +216,7 @@ def _is_cover(stream: Any, has_sound: bool) -> bool:
     """
     Tell whether a stream is the cover picture of music.
 
-    Old PyAV has no ``disposition``. A cover's only sign is then its rate, which is FFmpeg's clock.
+    Old PyAV has no ``disposition``. Then only the rate shows a cover: it is FFmpeg's clock rate.
     """
     disposition = getattr(stream, 'disposition', None)
     if disposition is not None:
@@ -255,7 +255,7 @@ _TO_SDR = (
     "for example with ffmpeg's filters zscale and tonemap"
 )
 _UPRIGHT_BY = (
-    'only quarters of a circle and mirroring can be undone: convert it with another program, '
+    'only turns by 90, 180 or 270 degrees and mirroring can be undone: convert it by a program, '
     "for example 'ffmpeg -i IN OUT', which turns the pictures themselves"
 )
 # A picture this wide or this high is high definition; standard definition ends at 720x576.
@@ -305,7 +305,7 @@ def turn_of(frame: Any) -> Turn:
             a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
             if abs(a) + abs(b) != 1 or (abs(a), abs(b)) != (abs(d), abs(c)):
                 raise FormatError(
-                    f'its pictures are not turned by quarters of a circle; {_UPRIGHT_BY}'
+                    f'its pictures are not turned by a multiple of 90 degrees; {_UPRIGHT_BY}'
                 )
             return a, b, c, d
     return UPRIGHT
@@ -625,7 +625,7 @@ class VideoFile:
             yield Decoded(key, None)
 
     def _packets(self) -> Iterator[Any]:
-        """Yield packets with content, then ``None``, which makes the decoder return all frames."""
+        """Yield packets with content, then ``None``, which makes the decoder return the rest."""
         tries = 0
         while tries < _READ_TRIES:
             try:
@@ -690,7 +690,7 @@ class VideoFile:
         if not wanted:
             raise ConfigError(
                 f"video '{self._path}' has {rate:g} frames per second by their times, "
-                f'{named:g} by its header, and at most {most:g} are believed; '
+                f'{named:g} by its header, and at most {most:g} are plausible; '
                 "set parameter 'framerate' to the true rate"
             )
         return wanted
@@ -820,7 +820,7 @@ class VideoSource(FrameSource):
         for _ in range(_FIRST_TRIES):
             found = self._file.next()
             if self._file.encrypted:
-                raise ConfigError(f"video '{self.name}' is encrypted; decrypt it before")
+                raise ConfigError(f"video '{self.name}' is encrypted; decrypt it first")
             if found is None:
                 break
             if found.frame is not None:
