@@ -119,7 +119,7 @@ class Desk:
             'cable',
         ),
         ({'bad': 20}, Level.ERROR, 'no good frame comes any more, 20 bad ones came', 'cable'),
-        ({'no_slot': 20}, Level.ERROR, 'no slot is free, 20 were left out', "parameter 'slots'"),
+        ({'no_slot': 20}, Level.ERROR, 'no slot is free, 20 frame(s) were', "parameter 'slots'"),
         ({'captured': 10}, Level.OK, 'streaming', ''),
         (
             {'captured': 5, 'bad': 15},
@@ -229,7 +229,7 @@ def look_at_pool(camera: PooledCamera, counters: CaptureCounters) -> Status:
     ('counts', 'message', 'advice'),
     [
         ({'exhausted': 3}, 'no slot was free for 3 frame(s) lately: inference', 'release frames'),
-        ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call release()'),
+        ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call frame.release'),
         ({'retired': 1}, '1 slot(s) retired and 0 release fence(s) failed lately', 'dmesg'),
         ({'fence_errors': 2}, '0 slot(s) retired and 2 release fence(s) failed lately', 'dmesg'),
         ({'failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),

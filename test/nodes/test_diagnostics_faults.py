@@ -78,7 +78,7 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
             'capture: link',
             WARN,
             'slow_tracker gets no more frames, because it has all 1 that it may hold',
-            'see why slow_tracker gives none back: it is too slow, or has to release them',
+            'see why slow_tracker releases none: it is too slow, or does not call release()',
         )
         run.well('capture: pool')
         run.well('capture: camera')

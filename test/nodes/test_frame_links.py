@@ -154,7 +154,7 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(
     )
     assert (
         status.level is Level.OK
-        and status.message == 'overlay can write to the buffers, which this heap cannot prevent'
+        and status.message == 'overlay can write to the buffers; this heap cannot prevent it'
     )
     subscription.destroy()
 

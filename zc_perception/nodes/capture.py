@@ -74,11 +74,11 @@ from zc_perception.pixel.fourcc import fourcc_name
 # A missing calibration gets level OK, because many cameras need none; a wrong one is a fault.
 CALIBRATION = Part(
     'calibration',
-    Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('the camera counts as not calibrated: '
-        'why the file or its URL is no good'),
+    Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('why the file or its URL is wrong; '
+        'the camera counts as not calibrated'),
         'correct it, or [calibrate](calibration.md)'),
-    Row(lambda s: s.wrong, WARN, '{text}', '{advice}', 'the file of `camera_info_url` is not '
-                                                       'there, or a calibration is of another '
+    Row(lambda s: s.wrong, WARN, '{text}', '{advice}', 'the file of `camera_info_url` is '
+                                                       'missing, or its calibration is of another '
                                                        'camera '
         'or picture size', 'calibrate, set `camera_name` or `camera_info_url`, or see '
         '[another picture size](calibration.md#another-picture-size)'),

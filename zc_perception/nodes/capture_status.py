@@ -45,8 +45,8 @@ CAMERA = Part(
         ERROR,
         '{reason}',
         (
-            'the node tries again until it works; check its cable and power, and whether another '
-            'program uses it'
+            "the node tries again until it works; check the camera's cable and power, and whether "
+            'another program uses it'
         ),
         'the reason why it was lost',
     ),
@@ -119,7 +119,7 @@ CAMERA = Part(
         lambda s: s.copy_reason,
         WARN,
         'every frame is copied by the CPU: {copy_reason}',
-        'let the pipeline end in dma-bufs',
+        'use a pipeline whose last element gives dma-bufs',
         see='see [cameras](cameras.md)',
         joins=True,
     ),
@@ -147,27 +147,27 @@ POOL = Part(
         WARN,
         'no slot was free for {exhausted} frame(s) lately: {holders}',
         (
-            'let that consumer release frames sooner (frame.release(), or with), or raise '
-            "parameter 'slots'"
+            'let that consumer release frames sooner (frame.release() or a with block), or '
+            "raise parameter 'slots'"
         ),
     ),
     Row(
         lambda s: s.retired or s.fence_errors,
         WARN,
         '{retired} slot(s) retired and {fence_errors} release fence(s) failed lately',
-        'a device does not finish with its frames: look at the accelerator and at dmesg',
+        'a device does not finish its work on frames: look at the accelerator and at dmesg',
     ),
     Row(
         lambda s: s.failures,
         WARN,
         'a slot could not be replaced or given back: {last_failure}',
-        'free memory of that heap',
+        'free memory of the heap that the values name',
     ),
     Row(
         lambda s: s.abandoned,
         WARN,
         '{abandoned} frame(s) were forgotten lately, not released',
-        'call release(), or use with',
+        'call frame.release(), or use the frame in a with block',
     ),
     Row(
         lambda s: s.heap == 'memfd',
@@ -206,7 +206,7 @@ NEGOTIATION = Part(
         lambda s: not s.settled and s.waits,
         WARN,
         'waits for the camera',
-        "the camera's own part says what the camera waits for",
+        'part camera says what the camera waits for',
     ),
     Row(lambda s: not s.settled, OK, 'nothing to agree on: the node is {state}'),
     Row(

@@ -99,7 +99,7 @@ SUBSCRIBER_LINK = Part(
         see='the message says what: a smaller model, a lower rate, a quicker callback'),
     Row(lambda s: s.full_s >= STALLED_S, WARN, ('{rung}: no frame comes, because this node '
                                                 'holds all {window} that it may: {holds}'),
-        'release frames sooner, and keep no arrays of their pixels; or let it hold more'),
+        'release frames sooner, and keep no arrays of their pixels; or let this node hold more'),
     Row(lambda s: s.window < s.asked, WARN, ('{rung}: this node may hold {window} frame(s) at '
                                              'a time, {asked} were asked for'),
         ("raise the publisher's 'slots'; or end other consumers, then deactivate and activate "
@@ -112,15 +112,15 @@ _REFUSALS = {
     'constraints': 'change the requirement that the message names, at that node',
     'slots': "the pool has no slots left to promise: raise 'slots'",
     'connections': 'too many consumers are connected: end some',
-    'version': 'it speaks another version: install the same one at both ends',
+    'version': 'the consumer has another version of this package: install the same at both ends',
 }
 _STALLED = Row(
     lambda s: s.stalled, WARN, ('{stalled.name} gets no more frames, because it has all '
                                 '{stalled.window} that it may hold: {holds}'),
-    'see why {stalled.name} gives none back: it is too slow, or has to release them',
+    'see why {stalled.name} releases none: it is too slow, or does not call release()',
 )  # fmt: skip
 _WITHOUT_SLOTS = Row(
-    lambda s: s.starved, WARN, ('{starved.name} gets no frames but as messages, which are '
+    lambda s: s.starved, WARN, ('{starved.name} gets frames only as messages, which are '
                                 'copies: {starved.without_slots}'),
     "raise 'slots', or let consumers hold fewer frames",
 )  # fmt: skip
@@ -160,8 +160,8 @@ PUBLISHER_LINK = Part(
                                         '{unannounced}'), UNANNOUNCED),
     Row(lambda s: s.link.image_readers, OK, ('{link.image_readers} plain image_raw reader(s): '
                                              'frames are converted, a copy each')),
-    Row(lambda s: s.trusted, OK, ('{trusted} can write to the buffers, which this heap cannot '
-                                  'prevent')),
+    Row(lambda s: s.trusted, OK, ('{trusted} can write to the buffers; this heap cannot '
+                                  'prevent it')),
     well='no plain reader: nothing is converted',
 )  # fmt: skip
 

@@ -204,7 +204,7 @@ def check_classes(values: Mapping[str, Any]) -> None:
     if manifest.head.options.get('masks') and parse_tiles(tiles) != (1, 1):
         raise ConfigError(
             f"parameter 'tiles' is {tiles}, but model {manifest.name} finds masks, which can't "
-            "be joined across tiles; take roi, or a model for task detect, pose or obb"
+            "be joined across tiles; use parameter 'roi', or a model for task detect, pose or obb"
         )
 
 
@@ -213,8 +213,8 @@ def check_classes(values: Mapping[str, Any]) -> None:
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
-    "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where "
-    'the device takes more',
+    "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight if "
+    'the device can take more',
 )
 # Measure the rate of detections over this many frames (if `max_rate` drops frames: over the time
 # of this many results), so that one frame more or less does not matter.
