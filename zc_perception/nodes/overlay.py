@@ -171,7 +171,7 @@ def draw_keypoints(
 
 
 _DEMAND_PERIOD_S = 0.5
-_IDLE_POLL_MS = 200
+_IDLE_POLL_MS = 1000
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000

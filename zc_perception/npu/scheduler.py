@@ -46,7 +46,7 @@ from zc_perception.npu.accelerator import Accelerator, ImportHandle, Job
 from zc_perception.npu.recovering_device import DeviceState, HangWatch, RecoveringDevice, Reopen
 from zc_perception.pixel.layout import ImageLayout
 
-_IDLE_POLL_S = 0.2
+_IDLE_POLL_S = 0.5
 _LONGEST_STOP_S = 1.0
 _CALL_MARGIN_S = 1.0
 T = TypeVar('T')
