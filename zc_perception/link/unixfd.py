@@ -512,8 +512,12 @@ class UnixfdServer:
                 reader.lost += 1  # the fence failed, so the frame has no new pixels
                 frame.release()
                 continue
-            if not self._send(reader, frame):
-                frame.release()
+            sent = False
+            try:
+                sent = self._send(reader, frame)
+            finally:
+                if not sent:
+                    frame.release()
 
     def _send(self, reader: _Reader, frame: Frame) -> bool:
         """Send a frame; return ``False`` if it wasn't sent, so that the caller must release it."""
