@@ -223,7 +223,7 @@ def _of_jetson(
         need = needs.camera('argus')
         if need is Need.UNUSED or (need is Need.POSSIBLE and not system.is_tegra):
             yield skip(
-                'no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE
+                'the parameter file has no argus camera' if need is Need.UNUSED else _NOT_HERE
             )
         else:
             yield judge(need, system.ask(question))
@@ -313,7 +313,7 @@ class ArgusCamera(GStreamerCamera):
     MEMORY = 'NvBufSurface'
     CHECKS = (
         *GStreamerCamera.CHECKS,
-        Check('jetson.release', 'which Jetson Linux', jetson_release),
+        Check('jetson.release', 'the Jetson Linux release', jetson_release),
         Check(
             'jetson.nvbufsurface',
             'whether libnvbufsurface loads, and its structs are those we know',

@@ -370,8 +370,7 @@ class Camera(ABC):
     """
     Whether opening may take seconds.
 
-    Then the supervisor's thread opens the camera, and :meth:`try_out` reports wrong parameters
-    before.
+    If so, the supervisor's thread opens the camera; :meth:`try_out` checks the parameters before.
     """
     PACED: ClassVar[bool] = True
     """Whether frames come at a steady rate; a recording may have pauses."""
@@ -608,7 +607,7 @@ class Camera(ABC):
         """Close the device and the pool; leased frames stay readable until their release."""
 
     def close_rest(self) -> None:  # noqa: B027
-        """Stop what :meth:`close` left running for a next camera; no next camera will come."""
+        """Stop anything that :meth:`close` left running for the next camera; none will follow."""
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
@@ -860,7 +859,7 @@ class DrawnCamera(Camera):
         )
 
     def _skip(self) -> None:
-        """Count the frame that is due as dropped, because no slot is free."""
+        """Count the next frame as dropped, because no slot is free for it."""
         self._sequence += 1
         self._dropped += 1
 
@@ -871,8 +870,8 @@ class DrawnCamera(Camera):
         """
         Return the frame's stamp: the present time if the camera is live.
 
-        Frames that come as fast as possible are stamped at the rate :attr:`framerate` after the
-        first one, so that their distances are the same in every run.
+        Without this, frames come as fast as possible. Their stamps then follow the first one at
+        the rate :attr:`framerate`, so that the intervals are the same in every run.
         """
         if self._live:
             return self.clock.stamp(0, CaptureClock.UNKNOWN)

@@ -224,7 +224,7 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
 
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
-    """Return the slots to ask for and those needed, and an error if there can't be so many."""
+    """Return the number of slots to ask for, the number needed, and an error if it's too many."""
     needed = max(sum(p.slots for p in participants), 1)
     limited = [p for p in participants if p.max_slots is not None]
     most = min(limited, key=lambda p: p.max_slots or 0, default=None)

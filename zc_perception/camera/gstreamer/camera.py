@@ -111,7 +111,7 @@ COPY_REASON = 'gstreamer_copy'
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _ADVICE = (
     'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element '
-    'behind it that makes new frames'
+    'after it that makes new frames'
 )
 
 

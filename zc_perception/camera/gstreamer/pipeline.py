@@ -122,7 +122,7 @@ class Said(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The debug text without its first line, in parentheses; may be empty."""
+        """The debug text without its first line, in parentheses; empty: there is no other line."""
         words = ' '.join(self.debug.partition('\n')[2].split())
         return f' ({words})' if words else ''
 
@@ -290,7 +290,7 @@ class Reference:
         self.close()
 
     def __del__(self) -> None:
-        # At interpreter shutdown, what close() needs may be gone.
+        # At interpreter shutdown, modules and attributes that close() needs may be gone.
         with contextlib.suppress(AttributeError, TypeError):
             self.close()
 
