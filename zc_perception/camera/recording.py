@@ -573,7 +573,7 @@ def is_key_frame(content: bytes) -> bool:
 
 
 class Kept(NamedTuple):
-    """A message of the black box. A latched one gets the time of the first other message."""
+    """A message of the black box. Latched messages get the earliest time of the others."""
 
     topic: Topic
     content: bytes

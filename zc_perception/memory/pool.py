@@ -403,7 +403,7 @@ in_child(Turn.THREADS, REAPER.reset)
 
 class BufferPool:
     """
-    A fixed number of slots of one layout. One producer fills them, any number of consumers reads.
+    A fixed number of slots of one layout: one producer fills them, many consumers read them.
 
     **Ownership.** The pool owns its slots, and their buffers until a slot *ends*; then it closes
     the buffers. A consumer owns a :class:`Lease`, the right to use one generation of one slot. A

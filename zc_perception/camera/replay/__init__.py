@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Recordings as cameras.
+The replay camera, which plays recordings.
 
 Read module ``camera`` first: it plays the frames of a source at the right pace. Module ``source``
 has the base of all sources. Each other module is one kind of source.

@@ -685,7 +685,7 @@ def _choose(
     """
     Return the topic to play: the wanted one, or the only one with pictures.
 
-    If several topics have pictures, depth images don't count, then videos don't.
+    Of several such topics, those with depth images are left out first, then those with videos.
     """
     found = [
         f'{name} ({info.msgtype}, {info.msgcount} messages)'

@@ -120,8 +120,9 @@ class ReplayCamera(DrawnCamera):
         ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, or a '
                                    'recording of zc_record or rosbag2. ~ and $NAME are replaced.'),
         ParameterSpec('loop', True, 'start again when the end is reached.'),
-        ParameterSpec('keep_all', False, 'every frame exactly once, as fast as consumers take '
-                                         'them. It overrides loop. Set it for inference too.'),
+        ParameterSpec('keep_all', False, 'play every frame exactly once, as fast as consumers '
+                                         'take them. It overrides loop. '
+                                         'Set it for inference too.'),
         ParameterSpec('replay_topic', '', ('topic of a recording of zc_record or rosbag2. '
                                            'Empty: the only topic with pictures.')),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '',
