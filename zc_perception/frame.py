@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The type-adapted message: :class:`Frame`, a lease over the immutable :class:`FrameData`."""
+"""The message type of a camera frame: :class:`Frame`, a lease over :class:`FrameData`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from zc_perception.pixel.format_names import ros_encoding
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 _READ, _READ_WRITE = CpuAccess.READ, CpuAccess.READ | CpuAccess.WRITE
-# This number grows in a forked child, because the child's copies of frames are no leases.
+# Each fork increments this number in the child. A frame stores the number of the process that made
+# it, and so a child recognizes its copies of the parent's frames, which are not leases.
 _process = 0
 _new = object.__new__
 _GREY_OR_LUMA = (('Y',), ('R',))
@@ -63,9 +64,10 @@ in_child(Turn.FRAMES, _forked)
 @dataclass(frozen=True)
 class Header:
     """
-    The values of a ``std_msgs/Header``, without ROS.
+    The values of a ``std_msgs/Header``, for code without ROS.
 
-    They are the time of exposure in the ROS clock, and the name of the camera's optical frame.
+    :param stamp_ns: the time of exposure in the ROS clock, in nanoseconds.
+    :param frame_id: the TF name of the camera's optical frame.
     """
 
     stamp_ns: int
@@ -73,36 +75,40 @@ class Header:
 
 
 class HeaderMessages(Protocol):
-    """Makes ROS messages of headers, for modules that must not import ROS."""
+    """
+    Makes ROS messages from headers.
+
+    This module must not import ROS, so a module with ROS passes such an object to
+    :meth:`Frame.make_messages_by`.
+    """
 
     def stamp(self, stamp_ns: int) -> Any:
-        """Return a ``builtin_interfaces/msg/Time``."""
+        """Return the time as a ``builtin_interfaces/msg/Time``."""
 
     def header(self, header: Header) -> Any:
-        """Return a ``std_msgs/msg/Header``."""
+        """Return the header as a ``std_msgs/msg/Header``."""
 
 
 @dataclass(frozen=True, eq=False)
 class FrameData:
     """
-    Everything that is known about a frame except its pixels.
+    The metadata of a frame: everything except its pixels.
 
-    The values never change, and all leases of one frame share this object.
+    The object is immutable, and all leases of one frame share it.
 
-    :param header: ``stamp_ns``, the time of exposure in the ROS clock, and ``frame_id``, the
-        camera's optical frame.
+    :param header: the time of exposure, and the name of the camera's optical frame.
     :param layout: size, format and planes; the properties below are parts of it.
     :param buffers: the memory; ``buffers[plane.buffer].fileno()`` is the descriptor of a plane's
-        buffer. The frame owns it: never close it, use ``os.dup()`` to keep it.
-    :param colorimetry: which colours the pixels' numbers mean.
+        buffer. The frame owns the descriptor: never close it, use ``os.dup()`` to keep it.
+    :param colorimetry: the colour space of the pixels.
     :param buffer_uid: identifies the buffers; a buffer that replaces another one has a new uid.
-    :param generation: grows by each new use of the buffers.
+    :param generation: increases each time that the camera fills the buffers again.
     :param sequence: the camera's number of the frame; a gap means that frames were lost.
-    :param captured_ns: CLOCK_MONOTONIC of the moment at which the camera had the frame.
-    :param capture_cost_ns: how long the camera's software worked on it (drawing, decoding); 0 for
-        a frame that a driver filled.
+    :param captured_ns: the time, in CLOCK_MONOTONIC, at which the camera delivered the frame.
+    :param capture_cost_ns: how long software worked on the frame (drawing, decoding), in
+        nanoseconds; 0 for a frame that a driver filled.
     :param acquire_fence: signals when the pixels are complete; ``None``: they are complete
-        already. :meth:`Frame.map` waits for it.
+        already. :meth:`Frame.map` waits for the fence.
     """
 
     header: Header
@@ -144,11 +150,12 @@ class FrameData:
 
 def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: bool = True) -> None:
     """
-    Take a frame's lease back as soon as no view of its pixels is left.
+    Return a frame's lease to the pool as soon as no array of its pixels is left.
 
     This runs in finalizers, so it takes no lock.
 
-    :param forgotten: whether the owner forgot to release the frame.
+    :param live: weak references to the root arrays of the frame's mappings.
+    :param forgotten: whether the owner forgot to release the frame, which is then counted.
     """
     for reference in live:
         root = reference()
@@ -160,7 +167,7 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 class FrameMapping(PlaneViews):
     """
-    The context manager that :meth:`Frame.map` returns.
+    The context manager that :meth:`Frame.map` returns, and :meth:`Frame.planes` uses.
 
     While its block is open, the frame can be released only with a fence.
     """
@@ -173,8 +180,8 @@ class FrameMapping(PlaneViews):
         frame = self._frame
         if frame is None or self._views is not None:
             raise FrameReleasedError("a mapping is entered once: call 'frame.map()' again")
-        # Register the mapping first, and check the lease afterwards. release() takes the lease
-        # first, and checks for mappings afterwards. So of two threads at least one sees the other.
+        # Register the mapping before checking the lease. release() in another thread removes the
+        # lease before it checks for mappings, so at least one of the two notices the other.
         frame._mappings.append(None)
         try:
             lease = frame._lease
@@ -204,9 +211,9 @@ class FrameMapping(PlaneViews):
 
     def stay_open(self) -> None:
         """
-        Let the frame end the mapping, instead of the end of a block.
+        Keep the mapping open until the frame's release, without a block.
 
-        From then on the mapping doesn't keep the frame alive.
+        The frame then refers to the mapping, and the mapping no longer keeps the frame alive.
         """
         frame, self._frame = self._frame, None
         if frame is not None:
@@ -229,7 +236,7 @@ class FrameMapping(PlaneViews):
 
 class Frame:
     """
-    A camera frame, in the camera's own buffer.
+    A camera frame in the camera's own buffer.
 
     ::
 
@@ -239,28 +246,29 @@ class Frame:
             print(frame.sequence, frame.width, frame.y.mean())    # y is a NumPy array: no copy
 
     A Frame is a lease: while you hold it, the camera does not write to the buffer. :attr:`data`
-    says everything about the frame except its pixels, see :class:`FrameData`. Each subscriber gets
-    a Frame of its own, and no subscriber can end the Frame of another.
+    has the frame's metadata, see :class:`FrameData`. Each subscriber gets its own Frame, which no
+    other subscriber can release.
 
     **Owner.** In a callback the subscription owns the frame and releases it when the callback
-    returns. In the loop of a :class:`FrameReader` the reader owns it and releases it at the next
-    step. Call :meth:`keep` to keep it. Everywhere else you own it: call :meth:`release`, or write
-    ``with frame:``. A frame that you forget is taken back late, and is counted as abandoned.
+    returns. In the loop of a :class:`FrameReader` the reader owns the frame and releases it at the
+    next step. Call :meth:`keep` to keep the frame. Everywhere else you own it: call
+    :meth:`release`, or write ``with frame:``. If you forget this, the frame is released when
+    Python collects it, and is counted as abandoned.
 
-    **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` give NumPy arrays over the camera's
-    buffer. Use them while you hold the frame. An array that you keep longer keeps the buffer from
-    the camera, so that it never shows a later frame. :meth:`copy` and :meth:`bgr` give arrays of
-    your own. Both are counted under the names ``copy`` and ``bgr`` in
+    **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` return NumPy arrays over the camera's
+    buffer. Use them while you hold the frame. An array that you keep longer never shows a later
+    frame, because the camera can't use the buffer while the array exists. :meth:`copy` and
+    :meth:`bgr` return arrays of your own. They are counted under the names ``copy`` and ``bgr`` in
     ``zc_perception.memory.ledger.FRAME_COPIES``, the ledger of the process.
 
-    **Threads.** A frame may be handed to another thread, and read and released there. After a fork
+    **Threads.** A frame may be passed to another thread, and read and released there. After a fork
     the child's frames count as released.
 
     **Errors.** Each method lists its own. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise
     TypeError and name the right call.
     """
 
-    # makes ROS messages; a module that needs ROS sets this when it is loaded
+    # Makes ROS messages; zc_perception.link.endpoints sets this when it is imported.
     _messages: HeaderMessages | None = None
 
     __slots__ = (
@@ -279,11 +287,11 @@ class Frame:
         self.published_ns = 0
         self._lease: Lease | None = lease
         self._live: list[weakref.ref[NDArray[Any]]] = []
-        # Has None for each open map() block, and the mapping itself that planes() has opened. It
-        # is a list, because several threads may be in map() blocks.
+        # Has None for each open map() block (several threads may have one), and the mapping that
+        # planes() has opened.
         self._mappings: list[FrameMapping | None] = []
-        # Whether the link releases the frame, not the callback. None: the link ended the frame
-        # while a map() block was open.
+        # Whether the link releases the frame, not the callback. None: the link has given the frame
+        # up, and the lease ends with the open map() blocks and the arrays that are left.
         self._borrowed: bool | None = False
         self._process = _process
 
@@ -300,9 +308,9 @@ class Frame:
         capture_cost_ns: int = 0,
         acquire_fence: Fence | None = None,
     ) -> Frame:
-        """For cameras: return the producer's own Frame over a slot that it has just filled."""
-        # Do what the constructor does, in a third of the time: a frozen dataclass sets each field
-        # by a call.
+        """For cameras: make the camera's own Frame over a slot that it has just filled."""
+        # Set the fields without FrameData's constructor, which takes three times as long: a frozen
+        # dataclass sets each field by a call.
         data = _new(FrameData)
         data.__dict__.update(
             header=header, layout=slot.layout, buffers=slot.buffers, colorimetry=colorimetry,
@@ -317,12 +325,12 @@ class Frame:
 
     @property
     def released(self) -> bool:
-        """Whether the frame was released; in a forked child this is always true."""
+        """Whether the frame was released; always true for a parent's frame in a forked child."""
         return self._lease is None or self._process != _process
 
     @property
     def header(self) -> Header:
-        """The frame's ``stamp_ns`` and ``frame_id``, without ROS."""
+        """The frame's ``stamp_ns`` and ``frame_id``, for code without ROS."""
         return self.data.header
 
     @property
@@ -350,7 +358,7 @@ class Frame:
         """
         The pixel format as ``sensor_msgs/Image`` names it, such as ``nv12`` or ``bgr8``.
 
-        :raises FormatError: ROS has no name for it: use :attr:`fourcc`.
+        :raises FormatError: ROS has no name for the format: use :attr:`fourcc`.
         """
         return ros_encoding(self.data.layout.fourcc)
 
@@ -364,7 +372,7 @@ class Frame:
         """
         Time of exposure in the ROS clock, as a new ``builtin_interfaces/msg/Time``.
 
-        ``header.stamp_ns`` is the same as a number.
+        ``header.stamp_ns`` is the same time in nanoseconds.
         """
         return self._made_by().stamp(self.data.header.stamp_ns)
 
@@ -383,19 +391,17 @@ class Frame:
 
     @classmethod
     def make_messages_by(cls, messages: HeaderMessages) -> None:
-        """For links: how :attr:`stamp` and :meth:`header_msg` become messages, from now on."""
+        """For links: set the object that makes ROS messages, for all frames of the process."""
         cls._messages = messages
 
     @property
     def fds(self) -> tuple[int, ...]:
         """
-        The file descriptor of each plane's buffer, to import it elsewhere.
+        The file descriptor of each plane's buffer, to import the buffer into a device.
 
-        Planes in one buffer have the same descriptor.
-
-        ``data.planes`` has each plane's ``offset`` and ``stride``. The frame owns the descriptors:
-        never close them, and ``os.dup()`` what you use longer. A device has to wait for
-        ``data.acquire_fence`` first, if there is one.
+        Planes in one buffer have the same descriptor; ``data.planes`` has each plane's ``offset``
+        and ``stride``. The frame owns the descriptors: never close them, and ``os.dup()`` one that
+        you use longer. A device must wait for ``data.acquire_fence`` first, if there is one.
 
         :raises FrameReleasedError: the frame was released before.
         """
@@ -418,7 +424,7 @@ class Frame:
 
     def deliver(self, holder: str) -> Frame | None:
         """
-        For links: return a new Frame for *holder*; ``None``: the holder is at its quota.
+        For links: lease the frame to *holder*; ``None``: the holder's quota is used up.
 
         :raises FrameReleasedError: this frame was released before.
         """
@@ -433,7 +439,7 @@ class Frame:
         return frame
 
     def lend(self) -> None:
-        """For links: note that the frame ends when the callback that gets it returns."""
+        """For links: mark the frame as released by the link when the callback returns."""
         self._borrowed = True
 
     @property
@@ -452,21 +458,21 @@ class Frame:
 
     def hand_out(self) -> bool:
         """
-        For links: hand this frame to its holder, for which it has waited.
+        For links: count this queued frame as delivered to its holder.
 
-        Return ``False`` while the holder has as many frames as its quota allows.
+        Return ``False`` if the holder already has as many frames as its quota allows.
         """
         lease = self._lease
         return lease is None or lease.pool.hand_out(lease)
 
     def keep(self) -> Frame:
         """
-        Keep the frame beyond the callback, or the step of a loop.
+        Keep the frame after the callback returns, or after the step of a loop.
 
-        You own the Frame that is returned: release it. Each call needs its own release.
+        You own the returned Frame: release it. Each call needs its own release.
 
-        The first call in a callback returns this very object. Each further call returns another
-        Frame over the same buffer, which counts as the same frame.
+        The first call in a callback returns this object itself. Each further call returns another
+        Frame over the same buffer. For quotas both count as one frame.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
@@ -481,9 +487,9 @@ class Frame:
 
     def release_when_unseen(self) -> None:
         """
-        For links: release the frame as soon as no array of its pixels is left.
+        For links: release the frame now, or as soon as no array of its pixels is left.
 
-        This may happen on any thread.
+        The thread that drops the last array then releases the frame.
         """
         with contextlib.suppress(BufferError):
             self.release()
@@ -501,18 +507,14 @@ class Frame:
                 _abandon(lease, self._live, False)
 
     def _end_planes(self) -> None:
-        """
-        End the mapping that :meth:`planes` has opened.
-
-        Arrays that are still in use are noted in ``_live``.
-        """
+        """End the mapping that :meth:`planes` has opened; ``_live`` gets arrays still in use."""
         for mapping in [each for each in self._mappings if each is not None]:
             with contextlib.suppress(ValueError):  # another thread has ended the mapping
                 self._mappings.remove(mapping)
             mapping.__exit__(None, None, None)
 
     def _open(self) -> FrameMapping:
-        """Open the CPU's access to the pixels, which lasts as long as the frame."""
+        """Return the mapping that lasts until the frame's release; open it at the first call."""
         for mapping in self._mappings:
             if mapping is not None:
                 return mapping
@@ -526,9 +528,9 @@ class Frame:
         Return the pixels as read-only NumPy arrays over the camera's buffer.
 
         There is one array for each plane, without a copy. NV12 has an array of shape (height,
-        width) and one of (height/2, width/2, 2). Use them while you hold the frame. An array that
-        you keep longer keeps the buffer from the camera: the frame counts as held until its last
-        array is gone.
+        width) and one of (height/2, width/2, 2). Use the arrays while you hold the frame. If you
+        keep one longer, the camera can't use the buffer: the frame counts as held until its last
+        array is deleted.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
@@ -543,9 +545,9 @@ class Frame:
     @property
     def y(self) -> NDArray[Any]:
         """
-        The plane of luma or grey: one of :meth:`planes`' arrays, with the same errors.
+        The luma or grey plane: one of the arrays of :meth:`planes`, with the same errors.
 
-        :raises FormatError: the format has no such plane; the message names what to use.
+        :raises FormatError: the format has no such plane; the message names an alternative.
         """
         components = self.data.layout.format.components
         if components[0] not in _GREY_OR_LUMA:
@@ -555,12 +557,11 @@ class Frame:
     @property
     def uv(self) -> NDArray[Any]:
         """
-        The plane of chroma pairs, U first.
+        The plane of chroma pairs, U first: one of the arrays of :meth:`planes`, with its errors.
 
-        It is an array as :meth:`planes` returns them, with the same errors. For formats that have
-        V first, such as NV21, it shows the pairs reversed, also without a copy.
+        For formats with V first, such as NV21, the array is a reversed view, also without a copy.
 
-        :raises FormatError: the format has no such plane; the message names what to use.
+        :raises FormatError: the format has no such plane; the message names an alternative.
         """
         components = self.data.layout.format.components
         if len(components) == 2 and components[1] == ('U', 'V'):
@@ -578,20 +579,20 @@ class Frame:
 
     def bgr(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """
-        Return a colour picture as OpenCV uses: an array (height, width, 3) of your own.
+        Return a colour picture as OpenCV uses it: a BGR array (height, width, 3) of your own.
 
         The conversion is counted as ``bgr``.
 
-        :param out: an array for the picture, so that no memory is allocated; by default a new
-            array.
+        :param out: an array to write the picture to, so that no memory is allocated; by default a
+            new array is made.
         :raises FormatError: the format or colorimetry has no conversion, or the frame is not
             linear.
-        :raises LayoutError: *out* is not uint8 of that shape.
+        :raises LayoutError: *out* does not have that shape, or is not uint8.
         :raises FrameReleasedError: the frame was released before.
         """
         from zc_perception.pictures import (
             bgr_picture,
-        )  # imported here: it needs OpenCV, which most users of frames don't
+        )  # imported here, because it imports OpenCV, which most programs don't need
 
         with self.map() as planes:
             picture = bgr_picture(planes, self.data.layout, self.data.colorimetry, out)
@@ -600,9 +601,9 @@ class Frame:
 
     def copy(self) -> tuple[NDArray[Any], ...]:
         """
-        Return the arrays of :meth:`planes` as copies of your own.
+        Return copies of the arrays of :meth:`planes`, which you may keep after the release.
 
-        You can keep the copies as long as you like. The call is counted as ``copy``.
+        The call is counted as ``copy``.
 
         :raises FormatError: the frame is not linear: only a device that knows its modifier can
             read it.
@@ -624,20 +625,20 @@ class Frame:
         """
         Export the whole image as one read-only array, without a copy.
 
-        ``from_dlpack()`` of NumPy, torch and others calls it. NV12 is (height * 3/2, width), as
-        OpenCV's conversions take it. A plane alone is ``from_dlpack(frame.y)``. While you keep the
-        result, the camera can't use the buffer, as with an array of :meth:`planes`. The export
-        needs NumPy 2.1, and a library that asks for DLPack 1.0: older versions can't say that
-        memory is read-only.
+        ``from_dlpack()`` of NumPy, torch and others calls this. The array of NV12 has the shape
+        (height * 3/2, width), as OpenCV's conversions expect it. For one plane, use
+        ``from_dlpack(frame.y)``. While you keep the result, the camera can't use the buffer, as
+        with an array of :meth:`planes`. The export needs NumPy 2.1, and a library that requests
+        DLPack 1.0: older versions can't mark memory as read-only.
 
-        :raises BufferError: the planes don't form one array, or the library can't be told that
-            memory is read-only.
+        :raises BufferError: the planes don't form one array, or the library requests a version
+            that can't mark memory as read-only.
         :raises FrameReleasedError: the frame was released before.
         """
         return self._open().whole().__dlpack__(**asked)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the CPU's device numbers."""
+        """Return DLPack's device type and id: the CPU."""
         return _DLPACK_CPU
 
     def _await_acquire(self, fence: Fence) -> None:
@@ -649,15 +650,15 @@ class Frame:
 
     def map(self, *, write: bool = False) -> FrameMapping:  # noqa: A003
         """
-        Read the pixels with the CPU in a block, without a copy.
+        Map the pixels for the CPU in a block, without a copy: ``with frame.map() as planes:``.
 
-        For example ``with frame.map() as planes:``. ``planes[i]`` is a NumPy array over the
-        buffer, read-only unless *write*. NV12 has ``planes[0]`` of shape (height, width) and
-        ``planes[1]`` of shape (height/2, width/2, 2). The arrays end with the block: copy what you
-        keep (``planes[0].copy()``). The ``with`` statement raises the errors, not this call.
+        ``planes[i]`` is a NumPy array over the buffer, read-only unless *write*. NV12 has
+        ``planes[0]`` of shape (height, width) and ``planes[1]`` of shape (height/2, width/2, 2).
+        Don't use the arrays after the block; copy one to keep it (``planes[0].copy()``). The
+        ``with`` statement raises the errors, not this call.
 
-        :param write: whether the arrays can be written. Only the producer of a frame should write:
-            all consumers read the same memory.
+        :param write: whether the arrays can be written. Only the producer of a frame should write,
+            because all consumers read the same memory.
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
         :raises FormatError: the frame is not linear: only a device that knows its modifier can
@@ -682,12 +683,12 @@ class Frame:
 
         :param fence: the fence of a device that may still read the buffer; the pool owns it from
             this call on.
-        :raises BufferError: an array of the pixels is still alive, or without *fence* a ``map``
-            block is open. The frame stays yours.
+        :raises BufferError: an array of the pixels still exists, or a ``map`` block is open and
+            *fence* is missing. You still own the frame.
         :raises FrameReleasedError: the frame was released before.
         """
         if self._process != _process:
-            # The same clean-up runs in a forked child, where the frame has no lease to release.
+            # A forked child may run the parent's clean-up code; its frames have no lease.
             return
         if self._mappings:
             self._end_planes()
@@ -714,8 +715,8 @@ class Frame:
         try:
             self.release()
         except BufferError:
-            # The traceback of an exception keeps the views alive that its functions hold. Don't
-            # raise here, so that the exception isn't hidden; the views end with its traceback.
+            # The block has raised, and the exception's traceback keeps arrays alive. Don't hide
+            # that exception by another one; the arrays end with the traceback.
             if kind is None:
                 raise
 
@@ -726,8 +727,8 @@ class Frame:
                 if self._mappings:
                     self._end_planes()
             finally:
-                # If the frame is in a collected cycle, a coroutine that is closed only now may
-                # still use it.
+                # Mark the frame as released: if it is part of a collected reference cycle, a
+                # coroutine of the cycle may run after this and try to use it.
                 self._lease = None
                 _abandon(lease, self._live)
 

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Hand objects from one thread to another; a full queue drops its oldest object.
+Pass objects between threads by a queue that drops its oldest object when it is full.
 
-The queue has a descriptor that poll(2) shows as readable while there is an object.
+The queue's descriptor is readable for poll(2) while the queue has an object.
 """
 
 from __future__ import annotations
@@ -36,51 +36,53 @@ from zc_perception.native import compiled
 
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
-# The most objects of one fetch, more than all windows together, so that a source that always has
-# an object does not hold up the fetching thread.
+# Limits one fetch(), so that a source that always has an object can't block the fetching thread.
+# It is more than the windows of all sources together.
 _FETCHED_AT_ONCE = 64
 
 
 class Source(Protocol[T_co]):
-    """A source from which a queue's consumer itself fetches objects: another process's socket."""
+    """
+    A source of objects, such as a socket from another process.
+
+    A queue with attached sources receives their objects in its consumer's thread.
+    """
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when :meth:`receive` may have something."""
+        """Return a descriptor that is readable when :meth:`receive` may return an object."""
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
         """
-        Wait until *epoll* is readable, for at most *timeout_s*.
+        Wait until *epoll* is readable, at most *timeout_s* seconds.
 
-        During the wait the source may fetch an object, which :meth:`receive` then returns.
+        The source may read an object during the wait, which :meth:`receive` then returns.
         """
 
     def receive(self) -> T_co | None:
         """
-        Return the next object, or ``None``.
+        Return the next object, or ``None`` if there is none now.
 
-        The method never blocks and never raises: a source that fails reports that to its owner.
+        The method never blocks and never raises: the source reports a failure to its owner.
         """
 
 
 class KeepLastQueue(Generic[T]):
     """
-    A queue that keeps the newest objects: when full, it releases and counts the oldest.
+    A queue that keeps the newest objects: when full, it releases the oldest; thread-safe.
 
-    Any number of threads may use it.
+    A consumer with its own thread may attach sources. :meth:`get` then also receives from the
+    sources, in the caller's thread. Objects of sources are queued behind those that are queued
+    already, so that all objects come out in the order of their arrival.
 
-    A consumer with a thread of its own may attach sources: :meth:`get` then also takes objects
-    from them, in the caller's thread. While objects are queued, the sources' objects are queued
-    behind them, so that all objects come out in the order of their arrival.
-
-    :param depth: the most objects that are kept; ``None``: all are kept, and the producer's pool
-        limits their number.
+    :param depth: the maximum number of queued objects; ``None``: no maximum, because the
+        producer's pool limits the number.
     :param release: called with each object that no consumer will get.
-    :param gate: called with each entry; returns whether the consumer may have the entry now. If
-        not, the entry stays first in the queue until :meth:`reopen`. An object of a source is
-        checked only if it is queued.
+    :param gate: called with the first entry; returns whether the consumer may have it now. If not,
+        the queue is shut: it delivers nothing until :meth:`reopen`. An object that :meth:`get`
+        receives directly from a source is not checked.
     """
 
-    # Those that native/links.c reads and writes.
+    # The attributes that native/links.c reads and writes.
     __slots__ = (
         '__dict__', '__weakref__', '_depth', '_entries', '_epoll', '_event', '_fetching', '_gate',
         '_lock', '_receivers', '_refusing', '_shut', '_signalled', '_tokens', '_turn', '_wait',
@@ -95,47 +97,47 @@ class KeepLastQueue(Generic[T]):
         gate: Callable[[T], bool] | None = None,
     ) -> None:
         self._entries: deque[T] = deque()
-        # One token for each entry, because a thread that waits for a token wakes up much faster
-        # than one that polls a descriptor.
+        # Has one token for each entry. get() waits for a token, because a thread wakes up much
+        # faster from this than from polling a descriptor.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Held by the one thread that waits for a token. Before Python 3.13, get() of a SimpleQueue
-        # with a timeout can hang for ever: it was woken, another thread took the item first, and
-        # the timeout had passed by then.
+        # Held by the thread that waits for a token, so that only one thread waits. Before Python
+        # 3.13, SimpleQueue.get() with a timeout can hang for ever if another thread takes the item
+        # first and the timeout passes meanwhile.
         self._turn = threading.Lock()
         self._depth = depth
         self._release = release
         self._lock = threading.Lock()
-        # Held from taking a source's frame until it is queued, so that no other thread fetches the
-        # next one in between. Taken before the lock above.
+        # Held from receiving a source's object until it is queued, so that no other thread
+        # receives the next object in between. Acquired before _lock.
         self._fetching = threading.Lock()
-        # The eventfd for fileno(), made at its first call: a consumer that only calls get() needs
-        # none.
+        # The eventfd for fileno(), made when it is first needed: a consumer that only calls get()
+        # of a queue without sources needs none.
         self._event: OwnedFd | None = None
-        # The numbers of the eventfd and of the polled descriptor, kept here because each frame
-        # needs them.
+        # The numbers of the eventfd and of the descriptor that fileno() returns, stored because
+        # each frame needs them.
         self._event_fd = self._polled_fd = -1
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
-        # How get() waits: if there is only one source, by the source's own wait(), which is
-        # cheaper; else by epoll.
+        # The function by which get() waits: with one source its own wait(), which is cheaper; else
+        # epoll.poll.
         self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
-        #: Whether the queue takes no more objects; its descriptor is then readable. Other classes
-        #: only read this.
+        #: Whether close() was called; the descriptor is then always readable. Other classes must
+        #: not set this.
         self.closed = False
         self._refusing = False
         self._gate = gate
         self._shut = False
-        # Tokens that were taken while the gate was shut.
+        # How many tokens consumers took while the gate was shut; reopen() puts them back.
         self._tokens_due = 0
         self.dropped = 0
 
     def fileno(self) -> int:
         """
-        Return a descriptor that is readable while get() has something, or after close().
+        Return a descriptor that is readable while the queue or a source has an object.
 
-        That is while the queue or a source has an object. Attaching the first source changes the
+        After :meth:`close` it is always readable. Attaching the first source changes the
         descriptor.
         """
         if self._polled_fd < 0:
@@ -146,7 +148,7 @@ class KeepLastQueue(Generic[T]):
         return self._polled_fd
 
     def _polled_event(self) -> int:
-        """Return the descriptor that pollers watch; the caller holds the lock."""
+        """Return the eventfd's number; make it at the first call. The caller holds the lock."""
         if self._event is None:
             self._event = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             self._event_fd = self._polled_fd = self._event.fileno()
@@ -156,13 +158,17 @@ class KeepLastQueue(Generic[T]):
         return len(self._entries)
 
     def _signal(self) -> None:
-        """Make the eventfd readable, unless nobody polls it; the caller holds the lock."""
+        """Make the eventfd readable, if it exists; the caller holds the lock."""
         if self._event is not None:
             self._signalled = True
             os.eventfd_write(self._event_fd, 1)
 
     def put(self, entry: T) -> None:
-        """Take over an object and its lease. Never blocks."""
+        """
+        Queue an object; the queue then owns its lease. Never blocks.
+
+        A full queue drops its oldest object.
+        """
         with self._lock:
             if self._refusing:
                 overflow = entry
@@ -183,11 +189,11 @@ class KeepLastQueue(Generic[T]):
         """
         Drop the oldest object if the queue is full.
 
-        Call this before an object is made for :meth:`put`, so that the dropped object's memory is
-        free.
+        A producer calls this before it makes an object for :meth:`put`, so that it can reuse the
+        memory of the dropped object.
 
-        :param most: the most objects for which *which* is true; it replaces the depth for all
-            objects.
+        :param most: the queue counts as full with this many objects; default: the depth.
+        :param which: selects the objects to count and to drop; default: all.
         """
         most = self._depth if most is None else most
         if most is None or len(self._entries) < most:
@@ -198,11 +204,7 @@ class KeepLastQueue(Generic[T]):
             self.drop_oldest(which)
 
     def drop_oldest(self, which: Callable[[T], bool] | None = None) -> bool:
-        """
-        Drop the oldest entry, or the oldest for which *which* is true.
-
-        Return ``False`` if there is no such entry.
-        """
+        """Drop the oldest entry, or the oldest that *which* selects; ``False``: there is none."""
         with self._lock:
             overflow = next(
                 (entry for entry in self._entries if which is None or which(entry)), None
@@ -216,7 +218,7 @@ class KeepLastQueue(Generic[T]):
         return True
 
     def _untoken(self) -> None:
-        """Remove the token of an entry that was dropped. The caller holds the lock."""
+        """Remove the token of an entry that was removed; the caller holds the lock."""
         if self._tokens_due:
             self._tokens_due -= 1
             return
@@ -224,16 +226,16 @@ class KeepLastQueue(Generic[T]):
             return  # a waiting thread takes the token, and finds no entry
         try:  # noqa: SIM105 - for every frame
             self._tokens.get_nowait()
-        except queue.Empty:  # the thread that took the token is about to find no entry
+        except queue.Empty:  # another thread has taken the token, and will find no entry
             pass
 
     @property
     def shut(self) -> bool:
-        """Whether the consumer gets no entry until :meth:`reopen`."""
+        """Whether the gate has refused the first entry, so that :meth:`get` returns no entry."""
         return self._shut
 
     def reopen(self) -> None:
-        """Make waiting consumers ask the gate again, because it may let an entry through now."""
+        """Wake waiting consumers to call the gate again, because it may accept the entry now."""
         with self._lock:
             if not self._shut:
                 return
@@ -245,7 +247,7 @@ class KeepLastQueue(Generic[T]):
                 self._signal()
 
     def attach(self, source: Source[T]) -> None:
-        """Let :meth:`get` also take from *source*, whose owner detaches it before closing it."""
+        """Let :meth:`get` also receive from *source*; detach the source before closing it."""
         with self._lock:
             if self.closed:
                 return
@@ -255,8 +257,8 @@ class KeepLastQueue(Generic[T]):
                 self._polled_fd = self._epoll.fileno()
             self._epoll.register(source.fileno(), select.EPOLLIN)
             self._set_sources((*self._sources, source))
-            # Wake threads that wait for a token or on the other descriptor, so that they wait for
-            # both.
+            # Wake threads that wait only for a token or only on the eventfd, so that they wait on
+            # the epoll descriptor instead.
             self._tokens.put(None)
             self._signal()
 
@@ -266,7 +268,7 @@ class KeepLastQueue(Generic[T]):
         self._wait = sources[0].wait if len(sources) == 1 else select.epoll.poll
 
     def detach(self, source: Source[T]) -> None:
-        """Undo :meth:`attach`. A second call does nothing."""
+        """Remove a source from the queue, if it is attached."""
         with self._lock:
             if source in self._sources:
                 self._set_sources(tuple(s for s in self._sources if s is not source))
@@ -275,7 +277,11 @@ class KeepLastQueue(Generic[T]):
                         self._epoll.unregister(source.fileno())
 
     def get(self, timeout_s: float = 0.0) -> T | None:
-        """Return the oldest object, or ``None`` after *timeout_s*. The caller owns its lease."""
+        """
+        Remove and return the oldest object; the caller then owns its lease.
+
+        ``None``: no object came within *timeout_s*, or the queue was closed.
+        """
         if timeout_s <= 0.0:
             found = self._entries or self._signalled or self._sources
             return self._take() if found else None
@@ -295,8 +301,8 @@ class KeepLastQueue(Generic[T]):
                         self._turn.release()
                 entry = self._pop(owing=owing)
             else:
-                # Poll first: usually the source has no frame yet, and asking the source takes
-                # longer.
+                # Wait before asking the source: usually it has no frame yet, and asking takes
+                # longer than polling.
                 entry = self._take() if self._entries or self._signalled else None
                 if entry is None and not self.closed:
                     self._wait(epoll, timeout_s)
@@ -323,13 +329,13 @@ class KeepLastQueue(Generic[T]):
                     entry = receivers[0]() if len(receivers) == 1 else self._receive()
                     if entry is None or not self._entries:
                         return entry
-                    # Deliver entries first that were queued meanwhile. A message is older than the
-                    # fetched object, because a fetch comes before it is queued. An object of this
-                    # process may be newer, but nothing shows that.
+                    # Entries were queued meanwhile: deliver them first. A queued message is older
+                    # than the received object, because fetch() runs before a message is queued. An
+                    # object of this process may be newer, but its age is not known.
                     self.put(entry)
 
     def fetch(self) -> None:
-        """Queue the objects that the sources have now, because they came before the next put."""
+        """Queue the objects that the sources have now, before a later :meth:`put` adds another."""
         if not self._sources:
             return
         with self._fetching:
@@ -340,13 +346,13 @@ class KeepLastQueue(Generic[T]):
                 self.put(entry)
 
     def _receive(self) -> T | None:
-        """Receive from the sources; only one thread at a time."""
+        """Return one object of any source, or ``None``; the caller holds ``_fetching``."""
         receivers = self._receivers
         for receive in receivers:
             entry = receive()
             if entry is not None:
                 if len(receivers) > 1:
-                    # Limit the objects of one source, so that the other sources are asked, too.
+                    # Rotate the sources, so that a source with many objects can't starve others.
                     with self._lock:
                         self._receivers = (*self._receivers[1:], *self._receivers[:1])
                 return entry
@@ -354,9 +360,9 @@ class KeepLastQueue(Generic[T]):
 
     def _pop(self, *, owing: bool, force: bool = False) -> T | None:
         """
-        Take the oldest entry, if the gate lets it through or *force* is set.
+        Remove and return the oldest entry, if the gate accepts it or *force* is set.
 
-        *owing*: the entry's token was not taken yet, and is removed, too.
+        :param owing: whether the caller has not yet taken a token for the entry.
         """
         with self._lock:
             entries, entry = self._entries, None
@@ -386,9 +392,9 @@ class KeepLastQueue(Generic[T]):
 
     def refuse(self) -> None:
         """
-        Release all queued and all later objects, until :meth:`accept` is called.
+        Release all queued objects, and later ones at once, until :meth:`accept` is called.
 
-        The sources stay attached: their owner detaches them.
+        The sources stay attached.
         """
         with self._lock:
             self._refusing = True
@@ -397,15 +403,15 @@ class KeepLastQueue(Generic[T]):
         self.reopen()
 
     def accept(self) -> None:
-        """Undo :meth:`refuse`. After :meth:`close` this has no effect."""
+        """Queue objects again after :meth:`refuse`, unless the queue is closed."""
         with self._lock:
             self._refusing = self.closed
 
     def close(self) -> None:
         """
-        Release all queued objects; later objects are released at once.
+        Release all queued objects, and wake the consumer; later objects are released at once.
 
-        The descriptor is closed when the last reference to it is dropped.
+        The descriptors stay open until the last reference to them is dropped.
         """
         with self._lock:
             self.closed = self._refusing = True
@@ -419,15 +425,11 @@ class KeepLastQueue(Generic[T]):
             self._release(entry)
 
     def end(self) -> None:
-        """
-        Close the queue, and the sources' descriptor at once, even if the queue is still in use.
-
-        A :meth:`get` that waits returns ``None``.
-        """
+        """Close the queue, drop its epoll descriptor; a waiting :meth:`get` returns ``None``."""
         self.close()
         with self._lock:
-            # The descriptor is closed when the last reference is dropped. A thread that polls it
-            # holds a reference, so that its number can't become another file's meanwhile.
+            # A thread that still polls the descriptor holds a reference, which keeps it open, so
+            # that no other file can get its number meanwhile.
             self._epoll, self._polled_fd = None, self._event_fd
 
 

@@ -14,12 +14,11 @@
 # limitations under the License.
 
 """
-Kinds: what a parameter chooses among by name, such as cameras, accelerators and detector heads.
+Find the classes that a parameter selects by name: the kinds of camera, accelerator and head.
 
-:class:`Kinds` is the one mechanism for all of them. A table has this package's kinds, one line for
-each; other packages add kinds by entry points of a group that is named here. An entry point is in
-the metadata of an installed package, so a kind's module is imported only when somebody asks for
-this kind by name.
+A table lists this package's kinds. Other packages add kinds by entry points, in the groups that
+are named here. An entry point is part of the metadata of an installed package, so a kind's module
+is imported only when the kind is used.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ HEAD_GROUP = 'zc_perception.heads'
 @functools.cache
 def _somebody_offers(path: tuple[str, ...]) -> bool:
     """
-    Tell whether a package on *path* may offer something in a group of ours.
+    Return whether a package on *path* may have entry points in this package's groups.
 
-    This check is cheap. Reading all entry points by importlib takes 20 ms or more at each start of
-    a node, and usually no other package has an entry point of our groups.
+    This check is fast. Reading all entry points by importlib would add 20 ms or more to each start
+    of a node, and usually no other package has such an entry point.
     """
     for folder in path:
         if os.path.isfile(folder):
-            return True  # an archive: only importlib can look into it
+            return True  # an archive, which only importlib can read
         with contextlib.suppress(OSError):
             for name in os.listdir(folder or '.'):
                 if name.endswith(('.dist-info', '.egg-info', 'EGG-INFO', '.egg')):
@@ -68,14 +67,14 @@ def _somebody_offers(path: tuple[str, ...]) -> bool:
 
 
 def _entry_points(group: str, name: str = '') -> list[EntryPoint]:
-    """Return entry points; only here, because it takes long, importlib.metadata is imported."""
-    from importlib.metadata import entry_points
+    """Return a group's entry points, or those of *name*."""
+    from importlib.metadata import entry_points  # imported here, because this import is slow
 
     return [entry for entry in entry_points(group=group) if name in ('', entry.name)]
 
 
 def offered(group: str) -> tuple[str, ...]:
-    """Return the names that installed packages offer in a group."""
+    """Return the names of all entry points that installed packages have in *group*."""
     if not _somebody_offers(tuple(sys.path)):
         return ()
     return tuple(sorted({entry.name for entry in _entry_points(group)}))
@@ -87,12 +86,10 @@ def _package(entry: EntryPoint) -> str:
 
 def load_entry_point(group: str, name: str) -> object | None:
     """
-    Import and return what an installed package offers under that name.
+    Import the object of the entry point *name* in *group*; ``None``: no package has it.
 
-    ``None``: no package offers it.
-
-    :raises ConfigError: the module can't be imported, or two packages offer the name; the message
-        names the package and what to do.
+    :raises ConfigError: the object can't be imported, or two packages have the entry point; the
+        message names the packages and the next step.
     """
     entries = list(
         {
@@ -110,7 +107,7 @@ def load_entry_point(group: str, name: str) -> object | None:
     try:
         return entry.load()  # type: ignore[no-any-return]
     except Exception as error:  # the module is another package's, and may raise anything
-        # AttributeError: the module has no such class. To import the module alone would succeed.
+        # AttributeError: the module lacks the class, so importing only the module would succeed.
         outermost = entry.attr.partition('.')[0]
         trial = (
             f'from {entry.module} import {outermost}'
@@ -129,14 +126,13 @@ T = TypeVar('T')
 @dataclass(frozen=True)
 class Declared(Generic[T]):
     """
-    The declarations of all kinds of one noun, such as all cameras.
+    The declarations of all kinds of one :class:`Kinds`, such as of all cameras.
 
-    :param classes: the classes that can be imported.
-    :param broken: for each class that can't be imported, a sentence with the reason and the
-        package.
-    :param parameters: the parameters of all kinds, each once; their texts say which kind reads
-        them.
-    :param readers: by parameter, the kinds that read it.
+    :param classes: by name, the classes that can be imported.
+    :param broken: for each class that can't be imported, a message with the reason and package.
+    :param parameters: the parameters of all kinds, each once; its description names the kinds that
+        read it.
+    :param readers: by parameter name, the kinds that read the parameter.
     """
 
     classes: Mapping[str, type[T]]
@@ -148,19 +144,16 @@ class Declared(Generic[T]):
 @dataclass(frozen=True, eq=False)
 class Kinds(Generic[T]):
     """
-    The classes that one parameter chooses among by name.
+    The classes that one parameter selects by name, of this package and of other packages.
 
-    The classes come from this package and from other packages.
-
-    A kind's class declares everything about itself, such as its parameters in ``PARAMETERS``
-    (whose texts don't name the kind). Nodes, launch files, ``--help``, the YAML schema and
-    ``zc_doctor`` get these declarations from this object. No module is imported before its kind is
-    asked for.
+    A kind's class declares everything about itself, such as its parameters in ``PARAMETERS``,
+    whose descriptions don't name the kind. Nodes, launch files, ``--help``, the YAML schema and
+    ``zc_doctor`` read these declarations here. A module is imported only when its kind is used.
 
     :param noun: the word for one of the kinds in messages, such as ``camera``.
-    :param group: the group of entry points by which other packages offer kinds.
-    :param built_in: ``module:Class`` of this package's kinds by name, in the order in which people
-        read them.
+    :param group: the group of entry points by which other packages add kinds.
+    :param built_in: by name, ``module:Class`` of this package's kinds, in the order of
+        documentation and messages.
     :param base: the class from which each kind's class is derived, as ``module:Class``.
     """
 
@@ -171,7 +164,7 @@ class Kinds(Generic[T]):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The names of the kinds that other packages offer."""
+        """The names of the kinds that other packages add."""
         return tuple(name for name in offered(self.group) if name not in self.built_in)
 
     @property
@@ -182,14 +175,14 @@ class Kinds(Generic[T]):
     @property
     def declared(self) -> Declared[T]:
         """
-        The declarations of all kinds; the first use imports all of them.
+        The declarations of all kinds; the first use imports the modules of all kinds.
 
-        :raises ConfigError: two kinds declare parameters of one name that differ.
+        :raises ConfigError: two kinds declare the same parameter differently.
         """
         return _declared_by(self, tuple(sys.path))
 
     def whose(self, name: str) -> str:
-        """Return a phrase for messages: the kind, and its package if it is another package."""
+        """Name a kind for messages, and its package unless it is this package's kind."""
         entries = () if name in self.built_in else _entry_points(self.group, name)
         return f"{self.noun} '{name}'" + ''.join(f' of {_package(entry)}' for entry in entries)
 
@@ -197,8 +190,8 @@ class Kinds(Generic[T]):
         """
         Import the class of a kind.
 
-        :raises ConfigError: there is no such kind, its package is broken, or its entry point is no
-            class derived from :attr:`base`.
+        :raises ConfigError: the kind is unknown, can't be imported, or is not a class derived from
+            :attr:`base`.
         """
         if name in self.built_in:
             return cast('type[T]', _named(self.built_in[name]))
@@ -207,7 +200,7 @@ class Kinds(Generic[T]):
         return cast('type[T]', self._imported(name))
 
     def _imported(self, name: str) -> type[Any]:
-        """Return the class of another package's kind, or the reason why it can't be imported."""
+        """Import the class of another package's kind; raise the errors of :meth:`load`."""
         found = load_entry_point(self.group, name)
         if found is None:
             known = self.names
@@ -225,7 +218,7 @@ class Kinds(Generic[T]):
 
 @functools.cache
 def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
-    """Return the kinds' declarations, with the packages that are installed on *path*."""
+    """Return the kinds' declarations; *path* is ``sys.path``, as a key of the cache."""
     classes: dict[str, type[T]] = {}
     broken: list[str] = []
     declarations: dict[str, dict[str, ParameterSpec]] = {}
@@ -247,9 +240,9 @@ def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
 
 def _merged(kinds: Kinds[Any], by_kind: Mapping[str, ParameterSpec]) -> ParameterSpec:
     """
-    Merge one parameter of several kinds; the new text says its meaning for each kind.
+    Merge several kinds' declarations of one parameter; the description names the kinds.
 
-    :raises ConfigError: their declarations differ in more than their texts.
+    :raises ConfigError: the declarations differ in more than their descriptions.
     """
     first, *_ = by_kind
     texts: dict[str, list[str]] = {}

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The declaration of one parameter, by a node or by a kind that a parameter chooses.
+Declare parameters and check their values, without ROS.
 
-It has the parameter's type, range and choices, and checks values. ROS isn't needed.
+Nodes declare parameters, and so do kinds, such as a kind of camera: see :mod:`.kinds`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _MOST_DIGITS = 19
 
 def whole_number(text: str, high: int) -> int | None:
     """
-    Return *text* as a number, if it has only plain digits and is at most *high*.
+    Convert *text* to an integer; ``None``: it has other characters than 0 to 9, or exceeds *high*.
 
-    ``None`` for any other text. ``str.isdigit`` alone would also allow ``²`` and texts of
-    thousands of digits; for both ``int`` raises.
+    ``str.isdigit`` alone would also accept ``²`` and thousands of digits, for which ``int``
+    raises.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         return None
@@ -58,22 +58,22 @@ class ParameterSpec:
     """
     The declaration of one parameter.
 
-    The default's type is the parameter's type. A list is a list of strings; empty strings in it
+    The type of *default* is the parameter's type. A list is a list of strings; its empty strings
     are ignored.
 
-    :param besides: one number outside of the range that is allowed too, and has a special meaning.
+    :param low: the lowest allowed number; used only together with *high*, the highest.
+    :param besides: one number outside the range that is allowed, too, with a special meaning.
     :param choices: allowed strings. If ``true`` and ``false`` are among them, booleans are allowed
-        too, because YAML reads these words as booleans without quotes.
+        too, because YAML reads these words as booleans unless they are quoted.
     :param other_choices: returns further allowed strings; called only for a value that is not in
-        *choices*.
-    :param renamed: former choices with their present names, for the message.
-    :param whole_numbers: whether an integer is accepted for a string, also in a list, because YAML
+        *choices*, and for messages.
+    :param renamed: former choices with their present names, for messages.
+    :param whole_numbers: whether integers are accepted as strings, also in a list, because YAML
         reads a number without quotes as an integer.
     :param dynamic: whether the parameter may change while the node runs. Other parameters may
         change only while the node is unconfigured, and never in a node without a lifecycle.
-    :param fixed: whether the value can be set only at the node's start.
-    :param check: raises ConfigError for a value that has the right type and range, but can't be
-        used.
+    :param fixed: whether the value can be set only when the node starts.
+    :param check: raises ConfigError for a value of the right type and range that can't be used.
     """
 
     name: str
@@ -93,7 +93,7 @@ class ParameterSpec:
     check: Callable[[Any], object] | None = None
 
     def allowed(self) -> str:
-        """Describe what a value must be."""
+        """Describe the allowed values: type or choices, range, unit."""
         text = TYPE_NAMES[type(self.default)]
         if self.choices:
             text = 'one of ' + ', '.join((*self.choices, *self.other_choices()))
@@ -104,20 +104,20 @@ class ParameterSpec:
         return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
     def said(self) -> str:
-        """Return the declaration as a phrase, to compare it with another one in messages."""
+        """Describe the allowed values and the default, for messages about two declarations."""
         return f'{self.allowed()}, by default {self.default!r}'
 
     def convert(self, value: Any) -> Any:
         """
-        Convert *value* to the parameter's type; an integer may stand for a number.
+        Check *value*, and convert it to the parameter's type, such as an integer to a float.
 
         :raises ConfigError: the value isn't allowed.
         """
         kind: Any = type(self.default)
-        if isinstance(value, array.array):  # a message's list of numbers arrives as such an array
+        if isinstance(value, array.array):  # rclpy returns a message's list of numbers as an array
             value = value.tolist()
         if kind is float and type(value) is int:
-            with contextlib.suppress(OverflowError):  # such a number is out of range, too
+            with contextlib.suppress(OverflowError):  # stays an int, and is refused by its type
                 value = float(value)
         if (
             kind is list

@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-How every console script starts.
+Start console scripts: read options, import what the script needs, handle errors.
 
-A script first reads its options, and answers ``--help`` and ``--version``, without ROS, NumPy or
-OpenCV. After that it imports the modules that it needs. If a module is missing, the script prints
-one line that says what to install.
+A script reads its options, and answers ``--help`` and ``--version``, before it imports ROS, NumPy
+or OpenCV. If a module is missing, it prints one line that names the package to install.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class StrictParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """
-        Raise what argparse reports as an error.
+        Raise an error of argparse as an exception.
 
         :raises ConfigError: always.
         """
@@ -85,12 +84,15 @@ class StrictParser(argparse.ArgumentParser):
 
 class OptionParser(StrictParser):
     """
-    The options of one program.
+    Parses the command-line options of one program.
 
-    ``--help`` shows the most important options first.
+    :param prog: the program's name.
+    :param what: the purpose of the program, for ``--help``.
+    :param examples: example command lines for ``--help``.
+    :param after: the text at the end of ``--help``.
 
-    :param after: the text at the end of ``--help``. :ivar main: the group of the options that most
-        users need. :ivar more: the group of the other options.
+    ``main`` is the group of the options that most users need; ``--help`` shows it first. ``more``
+    is the group of the other options.
     """
 
     def __init__(
@@ -126,24 +128,26 @@ class OptionParser(StrictParser):
         )
 
     def format_help(self) -> str:
-        """Return the text of ``--help``, with the other options last."""
+        """Return the text of ``--help``, with the group ``more`` last."""
         self._action_groups.sort(key=lambda group: group is self.more)
         return super().format_help()
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the options that the words set."""
+        """
+        Parse the program's arguments *words*.
+
+        :raises ConfigError: an argument is wrong.
+        """
         return self.parse_args(words)
 
 
 class NodeOptionParser(OptionParser):
     """
-    Options of a program that runs nodes.
+    Parses the options of a program that runs nodes; it ignores ROS arguments.
 
-    It also accepts ROS arguments and parameters; ``--help`` lists the most important parameters.
-
-    :param parameters: name and purpose of each parameter that ``--help`` lists.
-    :param kinds: the kinds that parameters of its nodes choose among, by the prefix that ``-p``
-        needs before the parameter's name.
+    :param parameters: name and purpose of each main parameter that ``--help`` lists.
+    :param kinds: the kinds whose parameters ``--help`` lists, by the prefix that ``-p`` needs
+        before a parameter's name.
     """
 
     def __init__(
@@ -161,7 +165,7 @@ class NodeOptionParser(OptionParser):
             examples,
             usage='[options] [--ros-args -p NAME:=VALUE --params-file FILE ...]',
         )
-        self.epilog = (  # this text is not wrapped, because it has paths
+        self.epilog = (  # not wrapped, so that users can copy the paths
             f'All parameters: {shipped_file("docs/parameters.md")}\n'
             f'A file with all of them: {shipped_file("config/perception.yaml")}'
         )
@@ -176,7 +180,8 @@ class NodeOptionParser(OptionParser):
         """
         Return the text of ``--help``, with the parameters of each kind.
 
-        The kinds' modules are imported for this. Without NumPy the text has only the kinds' names.
+        This imports the kinds' modules. If that fails, as without NumPy, the text lists only the
+        kinds' names.
         """
         lines: list[str] = []
         for prefix, kinds in self._kinds.items():
@@ -209,7 +214,11 @@ class NodeOptionParser(OptionParser):
         )
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """See :class:`OptionParser`."""
+        """
+        Parse the program's arguments *words* without the ROS arguments.
+
+        :raises ConfigError: an argument is wrong.
+        """
         options, leftover = self.parse_known_args(without_ros_args(words))
         if leftover:
             raise ConfigError(
@@ -220,11 +229,7 @@ class NodeOptionParser(OptionParser):
 
 
 def without_ros_args(words: Sequence[str]) -> list[str]:
-    """
-    Return the program's own arguments, without ROS.
-
-    The result is the same as that of ``rclpy.utilities.remove_ros_args``.
-    """
+    """Remove the ROS arguments, as ``rclpy.utilities.remove_ros_args`` does, but without rclpy."""
     own, ours = [], True
     for word in words:
         if word == _ROS_ARGS:
@@ -242,10 +247,12 @@ def start(
     words: Sequence[str] | None = None,
 ) -> int:
     """
-    Read the options, run the program, and return its exit code.
+    Parse the arguments, call *run* with the options, and return the program's exit code.
 
-    :param run: the program's work; it imports what it needs, and is called only after ``--help``
-        and ``--version`` were handled.
+    A wrong argument or a missing module is printed as one line; the exit code is then 2.
+
+    :param run: does the program's work and returns its exit code. It imports ROS, NumPy or OpenCV
+        itself, so that ``--help`` works without them.
     :param words: the arguments; ``None``: those of the command line.
     """
     try:
@@ -262,12 +269,12 @@ def start(
 
 def exit_code_of(command: str, work: Callable[[], int]) -> int:
     """
-    Run *work* until it ends or a signal comes; return its exit code.
+    Run *work* until it ends or a signal comes; return the program's exit code.
 
-    The code is 1 if *work* failed, 2 if the arguments are wrong or the result can't be written,
-    and 128 + n after signal n.
+    The code is that of *work*; 2 after a ConfigError (wrong arguments, or the result can't be
+    written), 1 after any other :exc:`ZcError`, and 128 + n after signal n.
 
-    :param command: the program's name, which begins the line about an error.
+    :param command: the program's name, which begins the line about an error or signal.
     """
     with interruptions() as interruption:
         try:
@@ -282,7 +289,7 @@ def exit_code_of(command: str, work: Callable[[], int]) -> int:
 
 
 def _advice(error: ImportError) -> str | None:
-    """Return which module is missing and what to install; ``None``: the error is our own bug."""
+    """Return a message with the step to take; ``None``: the error is a bug of this package."""
     name = error.name or ''
     module = name.partition('.')[0]
     if not module or module == zc_perception.__name__:

@@ -16,11 +16,11 @@
 """
 Rules for the values of a model's manifest.
 
-Each rule can check a value, and can be written as a JSON schema (draft 2020-12).
+Each rule checks a value, and can be exported as a JSON schema (draft 2020-12).
 
-No library is used for this. Importing ``jsonschema`` takes 75 to 160 ms, a sixth or more of a
-node's whole start. Pydantic's two versions (Ubuntu 22.04 has the old one) differ too much. And
-with either library the error messages would still have to be made here from the schema.
+No validation library is used. Importing ``jsonschema`` takes 75 to 160 ms, at least a sixth of a
+node's start. Pydantic's major versions differ too much, and Ubuntu 22.04 has the old one. With
+either library, this package would still have to write its own error messages.
 """
 
 from __future__ import annotations
@@ -39,36 +39,41 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """The path of a value in the manifest, for messages: ``variants[1].outputs[0].scale``."""
+    """
+    The place of a value in a manifest, for messages.
+
+    :param path: the manifest's file.
+    :param key: the key's path in the file, such as ``variants[1].outputs[0].scale``.
+    """
 
     path: Path
     key: str = ''
 
     def at(self, name: str) -> Place:
-        """Return the place of the value of a key."""
+        """Return the place of the key *name* of this mapping."""
         return Place(self.path, f'{self.key}.{name}' if self.key else name)
 
     def item(self, index: int) -> Place:
-        """Return the place of an item of a list."""
+        """Return the place of an item of this list."""
         return Place(self.path, f'{self.key}[{index}]')
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
-        """Return the error for a value that isn't allowed; ``None``: the key has no value."""
+        """Return the error for a *value* that isn't allowed; ``None``: the key is empty."""
         return ConfigError(
             f"{self.path}: key '{self.key}' is "
             f'{"empty (null)" if value is None else shown(value)}; it must be {allowed}'
         )
 
     def missing(self, allowed: str) -> ConfigError:
-        """Return the error for a missing key."""
+        """Return the error for a key that is required but missing."""
         return ConfigError(f"{self.path}: key '{self.key}' is missing; it must be {allowed}")
 
 
 class Rule:
     """
-    A rule that a value must follow.
+    A rule for a value of the manifest.
 
-    :param words: the rule as words that follow "it must be".
+    :ivar words: describes the allowed values; messages print it after "it must be".
     """
 
     words: str
@@ -82,23 +87,25 @@ class Rule:
         raise NotImplementedError
 
     def schema(self) -> Schema:
-        """Return the rule as a JSON schema, which other programs can use."""
+        """Return the rule as a JSON schema, for editors and other programs."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Leaf(Rule):
-    """A rule for a value without keys of its own."""
+    """
+    A rule for a number, boolean, text or list: a value that isn't a mapping.
+
+    :param accepts: returns whether a value is allowed.
+    :param json: the JSON schema of the rule.
+    :param others: returns further allowed words, which other packages offer; called only for a
+        value that *accepts* refuses.
+    """
 
     words: str
     accepts: Callable[[Any], bool]
     json: Schema
     others: Callable[[], tuple[str, ...]] = tuple
-    """
-    Returns further words that are allowed, because other packages offer them.
-
-    It is called only when *accepts* refuses a value.
-    """
 
     def check(self, value: Any, place: Place) -> None:
         if value is None or not self.accepts(value):
@@ -119,9 +126,9 @@ class Leaf(Rule):
 
 def _unquoted(value: Any, schema: Schema) -> str:
     """
-    Return advice for a value that YAML doesn't read as a text without quotes.
+    Return advice to quote a value that YAML reads as another type, such as ``no`` as a boolean.
 
-    For example, YAML reads ``no`` as a boolean.
+    The result is empty if the schema asks for no text, or the value is of another type.
     """
     if schema.get('type') == 'array' and isinstance(value, list):
         return next(
@@ -137,7 +144,11 @@ def _unquoted(value: Any, schema: Schema) -> str:
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Leaf:
-    """Make a rule for a finite number, which may be an integer."""
+    """
+    Make a rule for a finite number; integers are allowed.
+
+    The range is *low* to *high*, or the numbers above *above*.
+    """
     words = 'a finite number'
     schema: Schema = {'type': 'number'}
     if math.isfinite(low):
@@ -155,7 +166,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
 
 
 def integer(low: int, high: int) -> Leaf:
-    """Make a rule for a whole number that is written without a decimal point."""
+    """Make a rule for an integer from *low* to *high*; a number such as ``2.0`` is refused."""
     return Leaf(
         f'an integer from {low} to {high}',
         lambda v: type(v) is int and low <= v <= high,
@@ -184,7 +195,7 @@ def choice(*options: str, others: Callable[[], tuple[str, ...]] = tuple) -> Leaf
 
 
 def text(words: str, *, empty: bool = False) -> Leaf:
-    """Make a rule for any text."""
+    """Make a rule for any text; an empty text is allowed only with *empty*."""
     schema: Schema = {'type': 'string'} if empty else {'type': 'string', 'minLength': 1}
     return Leaf(words, lambda v: isinstance(v, str) and (empty or v != ''), schema)
 
@@ -193,9 +204,9 @@ def array(
     words: str, item: Leaf, least: int = 0, most: int | None = None, *, different: bool = False
 ) -> Leaf:
     """
-    Make a rule for a list of leaves.
+    Make a rule for a list of *least* to *most* items that follow the rule *item*.
 
-    :param different: whether all items must differ; the items are then texts or numbers.
+    :param different: whether all items must differ; the items must then be hashable.
     """
 
     def accepts(value: Any) -> bool:
@@ -221,7 +232,7 @@ def array(
 
 
 def either(first: Leaf, second: Leaf, words: str) -> Leaf:
-    """Make a rule for one of two leaves."""
+    """Make a rule for a value that follows at least one of two rules."""
     return Leaf(
         words,
         lambda v: first.accepts(v) or second.accepts(v),
@@ -231,7 +242,12 @@ def either(first: Leaf, second: Leaf, words: str) -> Leaf:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a table: its rule, and the description that editors show."""
+    """
+    A key of a table, with the rule for its value.
+
+    :param description: the text that editors show for the key, from the JSON schema.
+    :param default: the value if the key is left out, for messages and the schema.
+    """
 
     rule: Rule
     description: str
@@ -243,12 +259,12 @@ class Table(Rule):
     """
     A rule for a mapping with known keys.
 
-    :param keys: the known keys; each may be left out unless it is in *needed*.
-    :param needed: keys that must be there.
-    :param elsewhere: returns keys that people write here although they belong to another table,
-        with that table's name; called only if a key is unknown.
+    :param keys: the known keys; a key that isn't in *needed* may be left out.
+    :param needed: the required keys.
+    :param elsewhere: returns keys that users often write in this table by mistake, each with the
+        name of the right table; called only if a key is unknown.
     :param more: returns keys that other packages add; called only if a key is unknown.
-    :param meant: wrong keys that people write, with the right keys.
+    :param meant: keys that users often misname, each with its right name.
     """
 
     keys: Mapping[str, Key]
@@ -310,7 +326,7 @@ class Table(Rule):
 
 @dataclass(frozen=True)
 class TableList(Rule):
-    """A rule for a list of mappings."""
+    """A rule for a list of at least one mapping; each mapping follows *table*."""
 
     table: Table
     words: str

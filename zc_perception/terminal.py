@@ -14,23 +14,21 @@
 # limitations under the License.
 
 """
-Handle a program's terminal: the signals that end the program, and the lines that it prints.
+Handle the signals that end a program, and print its output.
 
-Every program uses it in this order:
+Every program uses this module in this order:
 
-1. :func:`ending_quietly` while Python imports what it needs: nothing is open yet, so a signal ends
-   the process at once.
-2. :func:`interruptions` while it works. Where it may be interrupted, a signal becomes the
-   exception :exc:`Interrupted` in the main thread (:meth:`Interruption.allowed`), so that
-   everything is closed in order. Where it may not, it asks: nodes and ``zc_verify`` wait with
-   :meth:`Interruption.wait`, and call :meth:`Interruption.check` between two steps of a long
-   start.
-3. :func:`put` for what it prints: a terminal that is gone or a disk that is full must not cost the
-   result.
+1. :func:`ending_quietly` during the imports: no object is open yet, so a signal ends the process
+   at once.
+2. :func:`interruptions` during the work. Inside :meth:`Interruption.allowed`, a signal raises
+   :exc:`Interrupted` in the main thread, so that the program closes its objects in order.
+   Elsewhere, nodes and ``zc_verify`` ask for a signal: by :meth:`Interruption.wait`, and by
+   :meth:`Interruption.check` between the steps of a long start.
+3. :func:`put` for output: a closed terminal or a full disk must not lose the program's result.
 
-In all of them the signals are those of :func:`ending_signals`. After signal n the exit code is 128
-+ n, or 0 for a program that runs nodes, because such a program normally ends by a signal. This
-module imports almost nothing.
+The signals are those of :func:`ending_signals`. After signal n the exit code is 128 + n, or 0 for
+a program that runs nodes, because a signal is the usual way to end it. This module imports little,
+because signals are not handled before it is imported.
 """
 
 from __future__ import annotations
@@ -48,11 +46,7 @@ if TYPE_CHECKING:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """
-    Return SIGINT, SIGTERM, and SIGHUP unless the process ignores it.
-
-    Under nohup the process ignores SIGHUP, and this function doesn't change that.
-    """
+    """Return SIGINT, SIGTERM, and SIGHUP unless the process ignores it, as under nohup."""
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hangup)
 
@@ -72,13 +66,13 @@ def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
 @contextlib.contextmanager
 def ending_quietly(command: str = '') -> Iterator[None]:
     """
-    Let SIGINT, SIGTERM and SIGHUP end the process at once in this block.
+    Let SIGINT, SIGTERM and SIGHUP end the process at once, without a traceback, in this block.
 
-    There is no traceback. A signal that is handled or ignored already is left alone. Outside of
-    the main thread the function changes nothing.
+    A signal that the program already handles or ignores is left alone. Outside the main thread
+    the function changes nothing.
 
-    :param command: the program's name, which begins the line that is printed; the exit code is 128
-        + n. Empty, for a program that runs nodes: no line is printed, and the exit code is 0.
+    :param command: the program's name, for the line that is printed; the exit code is 128 + n.
+        Empty, for a program that runs nodes: no line is printed, and the exit code is 0.
     """
     end, taken = _ending(command), {}
     with contextlib.suppress(ValueError):
@@ -94,14 +88,13 @@ def ending_quietly(command: str = '') -> Iterator[None]:
         yield
     finally:
         for number, default in taken.items():
-            # Restore the old handler only if ours is still there. If interruptions() has set
-            # another one for good, that one stays.
+            # interruptions(for_good=True) may have set another handler, which must stay.
             if signal.getsignal(number) is end:
                 signal.signal(number, default)
 
 
 class Interrupted(BaseException):
-    """SIGINT, SIGTERM or SIGHUP came; the text is the signal's name."""
+    """The process received SIGINT, SIGTERM or SIGHUP; the text is the signal's name."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -110,19 +103,17 @@ class Interrupted(BaseException):
 
 class Interruption:
     """
-    Turns signals into an exception, or into an answer, that ends the program.
+    Handles the signals that end the program; only the main thread uses it, except :meth:`set`.
 
-    It belongs to the main thread, where Python runs all signal handlers.
+    The signal handler :meth:`handle` raises an exception inside :meth:`allowed`. A signal that
+    comes elsewhere is stored, and raised at the beginning of the next such block. After the
+    exception, further signals have no effect, so that the program can end in order.
 
-    :meth:`handle` is the handler. It raises an exception only inside of :meth:`allowed`; a signal
-    that comes elsewhere is remembered, and raised at the beginning of the next such block. After
-    the exception, further signals have no effect, so that the program can end in order.
+    The interpreter's C handler also writes into a pipe (``signal.set_wakeup_fd``), which
+    :meth:`wait` polls. The Python handler alone couldn't end that wait: Python runs it only
+    between two bytecodes of the main thread, so not while that thread is about to block.
 
-    The interpreter's own C handler also writes into a pipe (``signal.set_wakeup_fd``), which
-    :meth:`wait` polls. A handler written in Python is not enough there: it runs only between two
-    steps of the main thread, hence not while that thread is about to block.
-
-    :ivar came: the number of the first signal that came; 0: none came.
+    :ivar came: the number of the first signal that was received; 0: none.
     """
 
     def __init__(self) -> None:
@@ -134,29 +125,29 @@ class Interruption:
 
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
         """
-        Forget earlier signals.
+        Forget earlier signals, and set the exception that later signals raise.
 
-        :param exception: makes the exception to raise, from the signal's number.
+        :param exception: makes the exception from the signal's number.
         """
         self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: raise the exception, or remember the signal."""
+        """Handle a signal: raise the exception, or store the signal."""
         self.came = self.came or number
         self._look()
 
     def _look(self) -> None:
         if self.came and self._allowed:
-            self._allowed = False  # further signals must not interrupt what the exception starts
+            self._allowed = False  # further signals must not interrupt the program's clean-up
             raise self._exception(self.came)
 
     def set(self) -> None:  # noqa: A003
-        """Ask for the program's end, as a signal does. Any thread may call this."""
+        """Request the program's end, as a signal does. Any thread may call this."""
         if self._writing is not None:
-            self._writing.write(b'.')  # if the pipe is full, it wakes the waiting thread already
+            self._writing.write(b'.')  # a full pipe is not an error: it is readable already
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the end is asked for; return whether it was, within *timeout_s* if given."""
+        """Wait until the program's end is requested; ``False``: *timeout_s* passed before."""
         import select
 
         assert self._reading is not None
@@ -165,13 +156,13 @@ class Interruption:
         return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def check(self) -> None:
-        """Raise the exception if the end was asked for."""
+        """Raise :exc:`Interrupted` if the program's end was requested; don't wait."""
         if self.wait(0.0):
             raise Interrupted(self.came or signal.SIGTERM)
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Let a signal raise the exception in this block."""
+        """Let a signal raise the exception in this block, also a signal that came before."""
         self._allowed = True
         try:
             self._look()
@@ -182,9 +173,9 @@ class Interruption:
     @contextlib.contextmanager
     def put_off(self) -> Iterator[None]:
         """
-        Inside of :meth:`allowed`: let a signal raise the exception only after this block.
+        Inside :meth:`allowed`: delay the exception until the end of this block.
 
-        So the code that has to close the block's objects knows all of them.
+        For code that opens objects: it can store each object before an exception interrupts it.
         """
         was, self._allowed = self._allowed, False
         try:
@@ -194,7 +185,7 @@ class Interruption:
         self._look()
 
 
-#: The only object of the process.
+#: The process's only instance.
 INTERRUPTION = Interruption()
 
 
@@ -203,11 +194,11 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
     """
     Let :data:`INTERRUPTION` handle :func:`ending_signals` in this block.
 
-    After the block the previous handlers are in force again.
+    After the block the previous handlers are restored.
 
-    :param for_good: whether the process only ends after the block. The signals are then ignored,
-        so that a second Ctrl-C doesn't turn the interpreter's own end into a failure. (The
-        interpreter leaves ignored signals ignored, but resets handled signals.)
+    :param for_good: whether the process ends right after the block. The signals are then ignored
+        after the block, so that a second Ctrl-C can't disturb the interpreter's shutdown. The
+        shutdown would reset other handlers, but leaves ignored signals ignored.
     """
     INTERRUPTION.begin()
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -228,18 +219,18 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
 
 def put(text: str, stream: TextIO | None) -> OSError | None:
     """
-    Print a text and a line feed; return the error if this fails, else ``None``.
+    Print a text and a line feed; return the error if printing fails, else ``None``.
 
-    Characters that the stream's encoding lacks are escaped. After an error the stream is not used
-    any more, because the rest of its buffer would fail once more when Python ends, and would
-    change the exit code.
+    Characters that the stream's encoding lacks are escaped. After an error the stream's descriptor
+    is redirected to /dev/null. Otherwise Python would flush the stream's buffer at exit, fail
+    again, and change the exit code.
     """
     if stream is None:
         return OSError(errno.EBADF, 'it is closed')
     encoding = stream.encoding or 'utf-8'
     try:
         print(text.encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)
-    except (OSError, ValueError) as error:  # ValueError: somebody has closed the stream
+    except (OSError, ValueError) as error:  # ValueError: the stream was closed
         with (
             contextlib.suppress(OSError, ValueError),
             open(os.devnull, 'w', encoding='ascii') as nowhere,

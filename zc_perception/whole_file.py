@@ -14,9 +14,8 @@
 # limitations under the License.
 
 """
-Write a user's file whole or not at all; a path that isn't a file is written in place.
+Write output files atomically: programs' reports, the demo's files, camera calibrations.
 
-Reports of programs, files of the demo and a camera's calibration are written by this module.
 :func:`output_file` checks whether a file can be written, before a program measures for minutes.
 """
 
@@ -30,16 +29,16 @@ import stat
 
 from zc_perception.errors import ConfigError
 
-# If these paths were opened again, they would be written from their beginning.
+# Write these paths to the open descriptor: a file opened anew would be written from its beginning.
 _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 
 def _mode(path: Path) -> int | None:
     """
-    Return the permissions of the file that is to be replaced.
+    Return the mode of the regular file to replace; ``None``: none exists; 0: write in place.
 
-    ``None``: there is no file; 0: the path is written in place. ``/dev/stdout`` is always written
-    in place, because a new file would replace the one to which the output is redirected.
+    Paths under ``/dev`` are written in place: a new file would replace the file to which
+    ``/dev/stdout`` is redirected.
 
     :raises OSError: the name is too long, or its symbolic links form a circle.
     """
@@ -64,18 +63,18 @@ def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) 
 
 def _unfinished(path: Path) -> Path:
     """
-    Return a path for a temporary file in the same folder.
+    Return a path for a temporary file in the folder of *path*.
 
-    Its name doesn't contain the file's name, which may already have the greatest allowed length.
+    The name doesn't contain the name of *path*, which may already have the maximum length.
     """
     return Path(os.path.realpath(path)).with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 
 def check_writable(path: Path) -> None:
     """
-    Check that :func:`write_whole` will be able to write there, as far as this can be known.
+    Check whether :func:`write_whole` can write *path*; its folder must exist.
 
-    The folder must exist. Nothing is changed.
+    The check writes and removes a temporary file.
 
     :raises OSError: the path can't be written.
     """
@@ -94,15 +93,15 @@ def check_writable(path: Path) -> None:
 
 def write_whole(path: Path, content: str | bytes, *, sync: bool = True) -> None:
     """
-    Write a file whole or not at all, also when the power fails.
+    Write a file atomically: after an error or a power cut it has its old or its new content.
 
-    A symbolic link stays a link, and the file that it points to is written. A file that exists
-    keeps its permissions. A path that exists and is no regular file (``/dev/stdout``, a FIFO, a
-    device) is written in place.
+    A symbolic link stays a link, and its target is written. An existing file keeps its
+    permissions. A path that exists and is not a regular file (``/dev/stdout``, a FIFO, a device)
+    is written in place.
 
-    :param sync: whether to sync the file to the disk. ``False``, because the disk may be slow: the
-        caller calls :func:`sync_whole` soon; a power cut before that may destroy the file.
-    :raises OSError: the file can't be written; its former content still exists.
+    :param sync: whether to sync the file to the disk, which may be slow. With ``False``, call
+        :func:`sync_whole` soon: a power cut before that may destroy the file.
+    :raises OSError: the file can't be written; a regular file still has its old content.
     """
     data = content.encode() if isinstance(content, str) else content
     mode = _mode(path)
@@ -133,9 +132,9 @@ def sync_whole(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """
-    Sync the names in a folder to the disk.
+    Sync a folder's entries to the disk, so that a power cut can't undo a file's replacement.
 
-    After that a power cut can't bring an old file back. Not every file system supports this.
+    Errors are ignored, because some file systems don't support this.
     """
     with contextlib.suppress(OSError):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -147,9 +146,10 @@ def sync_folder(path: Path) -> None:
 
 def output_file(name: str, option: str) -> Path:
     """
-    Return the path that *option* names, and make its folder.
+    Check that an output file can be written, make its folder, and return its path.
 
-    :raises ConfigError: no file can be written there.
+    :param name: the value of the command-line option *option*.
+    :raises ConfigError: the file can't be written.
     """
     step = f'name another file with {option}'
     if not name:
@@ -168,7 +168,7 @@ def output_file(name: str, option: str) -> Path:
 
 def write_output(path: Path, content: str | bytes, option: str) -> None:
     """
-    Write the file that *option* names, see :func:`write_whole`.
+    Write the output file that the command-line option *option* names, by :func:`write_whole`.
 
     :raises ConfigError: the file can't be written.
     """
