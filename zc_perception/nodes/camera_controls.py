@@ -78,7 +78,7 @@ class CameraControls:
 
         A warning is logged for a control that the camera lacks, and for a value that it refuses.
 
-        :raises ConfigError: a wanted value isn't allowed; only a warning for a reopened camera.
+        :raises ConfigError: a wanted value isn't allowed; for a reopened camera, only a warning.
         :raises CameraLostError: the camera was lost.
         """
         refused = _set_all(camera, self._wanted)

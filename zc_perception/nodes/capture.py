@@ -103,7 +103,7 @@ def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
     Return a store with the calibration file that the parameters name.
 
     :param values: parameters of the capture node.
-    :param node: the node's full name; the camera's name is made of it if none is given.
+    :param node: the node's full name, from which a missing ``camera_name`` is made.
     :raises ConfigError: the URL can't name a file.
     """
     name = camera_name_of(values['camera_name'] or node)
@@ -138,7 +138,7 @@ class CameraInfoPublisher:
             self._node.warn_once(store.notices, error=True)
 
     def begin(self, camera: Camera) -> None:
-        """Fit the calibration to this camera's picture size, and publish that from now on."""
+        """Fit the calibration to this camera's picture size; publish the result from now on."""
         with self._lock:
             self._store.resize(camera.width, camera.height, has_lens=camera.has_lens)
             self._update()
@@ -339,8 +339,8 @@ class CameraFactory:
     """
     Opens the camera that the parameters describe, at the start and after each loss.
 
-    :param options: the node's parameters and a clock. All cameras use this clock for their
-        stamps, so that stamps increase across a loss.
+    :param options: the node's parameters and a clock. Each camera uses this clock for its
+        stamps, so that stamps still increase after a loss.
     :param consumers: returns the constraints of the frames' consumers; a GStreamer pipeline is
         asked for a format that they accept.
     """

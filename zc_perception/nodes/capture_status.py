@@ -257,7 +257,7 @@ class CaptureCounters:
         self._before = CameraStatistics(0, 0, 0)
 
     def begin(self, camera: Camera) -> None:
-        """Add the counters so far, and count from now those of *camera*, just opened."""
+        """Keep the sums of earlier cameras, and from now on add the counters of *camera*."""
         self._before = self.total()
         self._camera = camera
         self.openings += 1
@@ -372,7 +372,7 @@ def negotiation_status(
     Report the agreement on buffers, its reasons, and how each participant gets its frames.
 
     :param disagreement: why participants could not agree; empty: they did, or did not try yet.
-    :param waits: whether the node waits for the camera; its own status then says why.
+    :param waits: whether the node waits for the camera; the status ``camera`` says why.
     :param renewals: how often buffers were negotiated again.
     :param pause_s: seconds without frames at the latest renewal.
     """

@@ -18,7 +18,7 @@ Component containers: load, unload and list Python components, as rclcpp's do fo
 
 :func:`run` runs the programs ``component_container`` and ``component_container_mt``.
 :class:`ComponentManager` serves ``ros2 component`` and launch files. :class:`ContainerExecutor`
-goes on after an exception in a callback, and allows to remove a node while it spins. rclpy's own
+goes on after an exception in a callback, and can remove a node while it spins. rclpy's own
 executors end with the first exception, don't report which node raised it, and keep the
 interpreter from ending while a callback hangs. The class uses only rclpy's documented interface.
 """
@@ -87,7 +87,7 @@ from zc_perception.parameters import ParameterSpec
 from zc_perception.terminal import Interruption, interruptions
 
 NAME = 'ComponentManager'
-# The group of entry points of rclpy's pull request 599 (``rclpy_components``), so that packages
+# Components are entry points in the group of rclpy's pull request 599, so that packages that were
 # written for it can be loaded. The ament resource index isn't used, because C++ containers would
 # try to open a Python class as a library.
 GROUP = 'rclpy_components'
@@ -215,7 +215,7 @@ class ContainerExecutor(Executor):
             self._changed.notify_all()
 
     def add_node(self, node: Node) -> bool:
-        """Add *node*, as rclpy does, even if it had left."""
+        """Add *node*, as rclpy does, also after :meth:`leave`."""
         self._left.discard(node)
         return bool(super().add_node(node))
 
@@ -585,7 +585,7 @@ class ComponentManager(Node):
         return response
 
     def on_callback_error(self, node: Node | None, error: BaseException) -> None:
-        """Log, at a limited rate, that a component's callback (*node* ``None``: a task) raised."""
+        """Log, at a limited rate, that a callback has raised; *node* is ``None`` for a task."""
         names = [
             f"'{one.name}'" for one in self._present() if node is not None and one.node is node
         ]

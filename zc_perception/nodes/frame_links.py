@@ -188,7 +188,7 @@ def subscribe_frames(
     :param held: how many frames the node may hold at the same time.
     :param constraints: the node's requirements for buffers; ``None``: the caller calls
         ``take_part`` later.
-    :param slow: part and advice for diagnostics when the node holds all frames that it may.
+    :param slow: what is too slow, and advice; reported while the node holds its most frames.
     :raises ConfigError: a parameter names a user that doesn't exist.
     """
     options: dict[str, Any] = {}
@@ -318,7 +318,7 @@ class FrameServer:
 
     @property
     def troubles(self) -> tuple[object, ...]:
-        """A value that changes if a warning of :meth:`status` does, other publishers left out."""
+        """A value that changes with warnings of :meth:`status`, except about other publishers."""
         publisher, counters = self._publisher, self.server and self.server.counters
         return (
             publisher.messages.errors,

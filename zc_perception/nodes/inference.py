@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``inference_node``: runs a model on each frame on an accelerator; publishes the detections."""
+"""``inference_node``: an accelerator runs a model on each frame; publishes the detections."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Pace:
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Return whether the frame that arrives now may pass; count it if so."""
+        """Return whether the frame that arrives now may pass; if so, set when the next is due."""
         period = self.period_ns
         if not period:
             return True
@@ -188,7 +188,7 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """Check that the model exists, has the wanted classes, and can be used with tiles."""
+    """Raise ConfigError if the model is missing, lacks a class, or can't be used with tiles."""
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
     variants = [variant for variant in manifest.variants if variant.engine in engines]
@@ -308,7 +308,7 @@ DETECTIONS = Part(
     ),
     well='{done:.1f} of {coming:.1f} frames per second',
 )
-# By stage that missed the deadline: the advice in diagnostics.
+# Advice in diagnostics, by the stage that missed the deadline.
 _TOO_LONG = {
     'capture': (
         "the camera's thread waits for a CPU: see realtime_priority, or move other nodes "
@@ -747,7 +747,7 @@ class InferenceNode(PerceptionNode):
         return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
     def progress(self) -> int | None:
-        """Return the number of finished frames; ``None``: none is in flight or device is lost."""
+        """Return how many frames are finished; ``None``: none in flight, or the device is lost."""
         stream = self._stream
         if (
             not self._flowing
@@ -794,7 +794,7 @@ class InferenceStatus:
     Makes the diagnostics of an inference node: link, accelerator, rate, latencies and copies.
 
     The node owns this object. The executor's thread calls :meth:`collect` several times a second;
-    counters are compared with the call before. The scheduler's thread calls :meth:`lost`.
+    each call compares counters with the call before. The scheduler's thread calls :meth:`lost`.
     """
 
     def __init__(self, node: InferenceNode) -> None:

@@ -63,7 +63,7 @@ _ON = ['true', 'True', 'TRUE', '1']
 SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
 """Choices of an argument that is true or false.
 
-launch's own conditions take these, and front ends in Python and YAML write them."""
+launch's own conditions accept these words, and front ends in Python and YAML write them."""
 # Arguments that launch and launch_ros read, although no action declares them.
 _OF_LAUNCH = (
     'launch-prefix',
@@ -76,7 +76,7 @@ _OF_LAUNCH = (
 
 
 def description(*entities: Action) -> LaunchDescription:
-    """Return a description of *entities* that first refuses arguments which none declares."""
+    """Return a launch description that refuses undeclared arguments, then runs *entities*."""
     known = [entity.name for entity in entities if isinstance(entity, DeclareLaunchArgument)]
 
     def check(context: LaunchContext) -> list[Action]:
@@ -312,7 +312,7 @@ class Chosen:
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 
     def kinds(self) -> Sequence[str]:
-        """Return the kinds of a camera's nodes, consumers first: the camera asks their needs."""
+        """Return a camera's kinds of node, consumers first: the camera negotiates at its start."""
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:

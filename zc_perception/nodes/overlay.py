@@ -113,7 +113,7 @@ class Layer:
         self._came()
 
     def waits(self, stamp: int) -> bool:
-        """Return whether a frame's message may still come: those of earlier frames came lately."""
+        """Return whether a frame's message may still come: an earlier frame's came lately."""
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
     def paint(
@@ -209,9 +209,9 @@ class OverlayNode(PerceptionNode):
     ``detections/image`` as bgr8, and ``detections/image/compressed``.
 
     While neither output has a subscriber, the node has no thread and no subscription of frames or
-    detections. Otherwise its thread, at a lower priority than all others, makes a reduced copy of
-    each frame, and draws the detections with the same stamp. If the thread is too slow, it skips
-    older frames; nothing waits for it.
+    detections. Otherwise its thread, at a lower priority than other threads, makes a reduced copy
+    of each frame, and draws the detections with the same stamp. If the thread is too slow, it
+    skips older frames; nothing waits for it.
     """
 
     SPECS = NODES['overlay']
@@ -281,7 +281,7 @@ class OverlayNode(PerceptionNode):
         self._annotations_qos = subscription_qos(self, ANNOTATIONS, QoSProfile(depth=2))
         subscription_qos(
             self, 'image_raw', QoSProfile(depth=2)
-        # Declare its QoS parameters now, although the subscription is made only for a viewer.
+        # Declare the QoS parameters now; the subscription itself is made only for a viewer.
         )
         self._label_subscription = self.create_subscription(
             LabelInfo, 'label_info', self._on_labels, latched

@@ -314,11 +314,11 @@ class Painter:
 _NS = 2_000_000_000
 _POINTS = 64
 _MOST = 512
-"""The most trails kept, so that the time for a picture is limited with any publisher."""
+"""The most trails kept; limits the drawing time even if a publisher sends many ids."""
 
 
 class Trails:
-    """Keeps the centres of boxes with an id for two seconds, and draws each id's as a line."""
+    """Keeps the box centres of each track id for two seconds, and draws them as a line."""
 
     def __init__(self) -> None:
         self._trails: dict[str, deque[tuple[int, float, float]]] = {}

@@ -237,7 +237,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return object()
 
     def stir(self) -> None:
-        """Note that a diagnostic level may have changed. Any thread may call this."""
+        """Mark that a diagnostic level may have changed. Any thread may call this."""
         self._stirred += 1
 
     def _describe(self) -> None:
@@ -261,7 +261,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return False
 
     def progress(self) -> int | None:
-        """Return a count of finished work; ``None``: there is no work. Read to detect a hang."""
+        """Return a growing count of finished work, to detect a hang; ``None``: no work now."""
         return None
 
     def given_up(self) -> str:

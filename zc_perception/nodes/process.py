@@ -82,8 +82,9 @@ class ExecutorThread:
     """
     Spins an executor on a separate thread, because the main thread handles signals.
 
-    rclpy's ``shutdown`` does not wait for the spinning thread, against its documentation: it
-    destroys guard conditions that the thread may still use. So :meth:`stop` ends the thread first.
+    rclpy's ``shutdown`` does not wait for the spinning thread, although its documentation says so:
+    it destroys guard conditions that the thread may still use. So :meth:`stop` first ends the
+    thread.
     """
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
@@ -292,7 +293,7 @@ class Liveness:
     when a node hangs.
 
     :param nodes: returns the present nodes.
-    :param executors: maps a name to a function that makes this executor call a given function.
+    :param executors: by name, a function that makes an executor call a given function soon.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ _KEY = re.compile(rf'{re.escape(PREFIX)}(/.+)\.(publisher|subscription)\.([a-z_]
 @dataclass(frozen=True)
 class Endpoint:
     """
-    A publisher or subscription whose QoS parameters may override.
+    A publisher or subscription with a QoS that parameters may override.
 
     :param topic: the topic's name relative to the node's namespace.
     :param direction: ``publisher`` or ``subscription``.

@@ -168,7 +168,7 @@ class Problem:
     One reason why a node would not start with a file.
 
     :param text: a sentence with the value, the allowed values, and the next step.
-    :param node: kind of the node; empty: the problem is a section's.
+    :param node: kind of the node; empty: the problem concerns a section.
     :param section: the section with the value; empty: several values contradict each other.
     :param line: line of the key or section in the file; 0: several lines are wrong.
     """

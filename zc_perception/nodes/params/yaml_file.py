@@ -316,7 +316,7 @@ def _walk(
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     """
-    Return by section and name, as in :class:`ParameterYaml`, each line and value of a key.
+    Return lines and values of each key, by section and name as in :class:`ParameterYaml`.
 
     PyYAML reads the value. It is ``None`` where a section begins, and for a name with subkeys.
 
