@@ -350,7 +350,7 @@ def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(
         ({'trusted_gids': [99999999999]}, ConfigError, 'trusted_gids has 99999999999; give a'),
         ({'trusted_gids': [True]}, ConfigError, 'trusted_gids has True'),
         ({'trusted_gids': 'video'}, ConfigError, "trusted_gids has 'video'"),
-        ({'colorimetry': 'bt710'}, FormatError, "'bt710' is not known; say the matrix: bt601"),
+        ({'colorimetry': 'bt710'}, FormatError, "'bt710' is not known; write the matrix: bt601"),
         ({'colorimetry': 'rgb full'}, FormatError, 'have no conversion'),
         ({'image_encoding': 'rgb9'}, ConfigError, "'rgb9' is not one of rgb8"),
         ({'heap': 'cloud'}, ConfigError, "heap 'cloud' is not known"),

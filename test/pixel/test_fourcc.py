@@ -502,7 +502,7 @@ def test_both_ways(text: str, fourcc: str, modifier: int) -> None:
 @pytest.mark.parametrize(
     ('text', 'why'),
     [
-        ('NV12:0x0000000000000000', "LINEAR is not written out; the linear format is 'NV12'"),
+        ('NV12:0x0000000000000000', "a LINEAR modifier must be left out; write 'NV12'"),
         ('NV12:0x00ffffffffffffff', 'INVALID'),
         # The document's own misprint.
         ('NV12:0x0x0100000000000001', "the modifier must be '0x' and 16 hexadecimal digits"),
@@ -530,7 +530,7 @@ def test_what_is_refused_says_what_to_write(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ('fourcc', 'modifier', 'why'),
     [
-        (NV12, INVALID, 'ask the allocator first'),
+        (NV12, INVALID, 'ask the allocator for the real modifier first'),
         (NV12, 1 << 64, 'outside'),
         (NV12 | 1 << 31, LINEAR, 'has no drm-format string'),
         (-1, LINEAR, 'has no drm-format string'),

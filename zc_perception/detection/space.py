@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from zc_perception.parameters import ParameterSpec
 
 PARAMETERS = (
-    ParameterSpec('depth_topic', '', "Topic of depth pictures registered to the camera's; "
-                                     'with them detections_3d gives the positions of objects '
+    ParameterSpec('depth_topic', '', "Topic of depth pictures with the same view as the camera's; "
+                                     'with them, detections_3d has the positions of objects '
                   'in space. Empty: off.'),
 )  # fmt: skip
 """The inference node's parameters for positions in space."""

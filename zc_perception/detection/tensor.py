@@ -223,11 +223,11 @@ class _Quantiser:
         if self._table is not None:
             picture = self._into_scratch(cv2.LUT(picture, self._table, dst=self._scratch))
         if cv2.bitwise_xor(picture, self._flips, dst=out) is not out:
-            raise AssertionError('OpenCV wrote to memory of its own instead of the tensor')
+            raise AssertionError('OpenCV wrote to a new array instead of the tensor')
 
     def _into_scratch(self, result: object) -> Pixels:
         if result is not self._scratch:
-            raise AssertionError('OpenCV wrote to memory of its own instead of the scratch')
+            raise AssertionError('OpenCV wrote to a new array instead of the scratch memory')
         return self._scratch
 
 
@@ -350,7 +350,7 @@ class PlanesToQuantised:
         ):
             raise LayoutError(
                 f'the tensor is {out.dtype} {out.shape} with strides {out.strides}; the model '
-                f'takes int8 {shape} with elements side by side'
+                f'takes int8 {shape} without gaps between the elements of a row'
             )
         if not out.flags.writeable:
             raise LayoutError('the tensor is read-only; map its buffer for writing')

@@ -59,7 +59,7 @@ _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int] | None:
-    """Parse parameter ``roi`` (empty: ``None``, the whole picture); ConfigError: it is invalid."""
+    """Parse parameter ``roi`` (empty: ``None``, the whole picture); ConfigError if invalid."""
     numbers = [int(part) for part in text.split(',') if re.fullmatch(r'\s*\d{1,5}\s*', part)]
     if text and (
         len(numbers) != 4
@@ -161,7 +161,7 @@ def plan(
     if whole.x + whole.width > size[0] or whole.y + whole.height > size[1]:
         raise AcceleratorError(
             f"parameter 'roi' is {','.join(map(str, whole))}, but frames have "
-            f'{size[0]}x{size[1]} pixels; take a part of them'
+            f'{size[0]}x{size[1]} pixels; choose a region inside them'
         )
     if roi is None and tiles == (1, 1):
         return whole, ()
@@ -225,7 +225,7 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
             edges = start * samples, (start + length) * samples
             if any(edge % pixels for edge in edges):
                 raise AcceleratorError(
-                    f'frames of this format have no part {",".join(map(str, region))}; take '
+                    f"frames of this format can't be cut to {','.join(map(str, region))}; take "
                     'multiples of 4'
                 )
             limits.append(slice(*(edge // pixels for edge in edges)))

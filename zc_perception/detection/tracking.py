@@ -39,11 +39,11 @@ from zc_perception.parameters import ParameterSpec
 
 NONE, BYTETRACK = 'none', 'bytetrack'
 PARAMETERS = (
-    ParameterSpec('tracking', NONE, ('bytetrack: objects get a number that stays from frame to '
-                                     'frame, in the id of each detection.'),
+    ParameterSpec('tracking', NONE, ('bytetrack: each object has the same number in every '
+                                     'frame, in the id of its detection.'),
                   choices=(NONE, BYTETRACK), dynamic=True),
-    ParameterSpec('track_score', 0.5, ('tracking: a detection with at least this score may '
-                                       'begin a track; any other can only continue a track.'),
+    ParameterSpec('track_score', 0.5, ('tracking: a detection needs at least this score to begin '
+                                       'a track; with a lower one it can only continue a track.'),
                   '', 0.0, 1.0, dynamic=True),
     ParameterSpec('track_iou', 0.2, ('tracking: a detection continues a track if it overlaps '
                                      "the track's expected box at least this much."), 'IoU',

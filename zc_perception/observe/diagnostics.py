@@ -320,6 +320,6 @@ def _broken(error: Exception, part: str = 'diagnostics') -> Status:
     return Status(
         part,
         Level.ERROR,
-        f"the node's state can't be told: {one_line(error)}",
-        advice='this is a bug, its frames go on; please report it with this line',
+        f"the node's state can't be determined: {one_line(error)}",
+        advice='this is a bug; frames are still processed; please report it with this line',
     )

@@ -70,8 +70,8 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
     missing = [name for name in needed or _BITS if not effective >> _BITS[name] & 1]
     if not missing:
         return (
-            'run as root of the machine itself: this one has the capabilities, but in a '
-            'user namespace, or is refused otherwise'
+            'run as root of the machine itself: this root has the capabilities, but only in a '
+            'user namespace, or is refused for another reason'
         )
     options = ' '.join(f'--cap-add {name.removeprefix("CAP_")}' for name in missing)
     return f'give this root {" and ".join(missing)}, which it lacks (container: {options})'

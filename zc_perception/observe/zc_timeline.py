@@ -54,7 +54,7 @@ def _parser() -> OptionParser:
         _WHAT,
         _EXAMPLES,
         usage='[options] [PID ...]',
-        after='Exit code: 0, 1 there is nothing to see, 2 wrong use.',
+        after='Exit code: 0, 1 there are no frames to show, 2 wrong use.',
     )
     parser.main.add_argument(
         'pids', nargs='*', type=int, metavar='PID', help="the nodes' processes (default: all)"
@@ -77,8 +77,8 @@ def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
     stages = [stages_us(record) for record in records if is_whole(record)]
     if len(stages) < 2:
         raise ZcError(
-            'fewer than two frames were captured and processed by the same machine in that time; '
-            'look for longer with --seconds'
+            'fewer than two frames were captured and processed on this machine in that time; '
+            'measure for longer with --seconds'
         )
     ordered = {name: sorted(frame[name] for frame in stages) for name in stages[0]}
     median = {name: values[len(values) // 2] for name, values in ordered.items()}
@@ -183,8 +183,8 @@ def _run(options: argparse.Namespace) -> int:
     longest_s = 120.0
     if not 0 < options.seconds <= longest_s:
         raise ConfigError(
-            f'--seconds {options.seconds:g}: give more than 0 and at most {longest_s:g}, so '
-            'long a frame log goes back'
+            f'--seconds {options.seconds:g}: give more than 0 and at most {longest_s:g}, because '
+            'a frame log keeps no older frames'
         )
     trace, rows_file = (
         None if name is None else output_file(name, option)

@@ -90,8 +90,8 @@ def named_colorimetry(text: str) -> Colorimetry:
             for kind, known in zip(('matrix', 'range', 'transfer'), names, strict=True)
         )
         raise FormatError(
-            f"colorimetry '{text}' is not known; say the {allowed}. The last ones may be left "
-            "out: 'bt709', 'bt601 full'"
+            f"colorimetry '{text}' is not known; write the {allowed}. Range and transfer may be "
+            "left out: 'bt709', 'bt601 full'"
         )
     matrix = Matrix(words[0])
     default = RGB_FULL if matrix is Matrix.RGB else BT601_LIMITED
@@ -213,7 +213,7 @@ def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colo
     if transfer not in _V4L2_TRANSFERS or span not in (1, 2):
         raise FormatError(
             f'V4L2 transfer function {transfer} or quantization {span} is not known; known are '
-            '1, 2 and 7, and 1 and 2'
+            'functions 1, 2 and 7, and quantizations 1 and 2'
         )
     matrix = Matrix.RGB if rgb else _V4L2_MATRICES[encoding]
     return Colorimetry(

@@ -86,7 +86,7 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
             return f'{name}:{_IMPLICIT}'
         raise FormatError(
             f"'{name.strip()}' with an INVALID (implicit) modifier has no drm-format string: "
-            'ask the allocator first'
+            'ask the allocator for the real modifier first'
         )
     return f'{name}:0x{modifier:016x}'
 
@@ -115,7 +115,7 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
     modifier = int(value, 16)
     if modifier == LINEAR:
         raise FormatError(
-            f"drm-format '{text}': LINEAR is not written out; the linear format is '{name}'"
+            f"drm-format '{text}': a LINEAR modifier must be left out; write '{name}'"
         )
     if modifier == INVALID:
         advice = f"write '{name}:{_IMPLICIT}'" if implicit else 'leave the format out of the list'

@@ -357,7 +357,7 @@ def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
         if plane.offset + plane.size > MAX_BYTES:
             raise LayoutError(
                 f'plane {index}: ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, '
-                'where any file ends'
+                'the largest offset in a file'
             )
         if plane.buffer > used:
             raise LayoutError(

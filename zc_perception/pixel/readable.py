@@ -67,7 +67,7 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
         raise FormatError(
             f'{fmt.name.strip()} frames of matrix {colorimetry.matrix.value} and transfer '
             f'{colorimetry.transfer.value} have no conversion to R, G, B here; there is one for '
-            f'matrix {known} and any transfer but pq: have the camera deliver one of these'
+            f'matrix {known} and any transfer except pq: set the camera to one of these'
         )
     return fmt
 

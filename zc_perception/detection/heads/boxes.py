@@ -374,12 +374,12 @@ class Boxes(Head):
         if small and high > _FAR:
             return (
                 f'boxes such as {_numbers(four[:, 0])} with coordinates: relative: these '
-                'are pixels (coordinates: input)'
+                'look like pixels (coordinates: input)'
             )
         if not small and high <= _UNIT:
             return (
                 f'boxes such as {_numbers(four[:, 0])} with coordinates: '
-                f'{self._spec.coordinates}: these are relative'
+                f'{self._spec.coordinates}: these look relative (coordinates: relative)'
             )
         if self._spec.coordinates == 'input' and high > _FAR * max(
             box.input_width, box.input_height

@@ -135,7 +135,7 @@ def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> S
     if which < 0:
         raise AcceleratorError(
             f'head {kind}: {all_described(outputs)}: head.masks is {masks}, and no output is a '
-            'grid with so many channels'
+            'grid with this many channels'
         )
     return [output for index, output in enumerate(outputs) if index != which]
 
@@ -237,8 +237,8 @@ def is_decoded(
     if fits and not layout and shape[0] == 1 and numbers in shape[1:]:
         raise AcceleratorError(
             f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table '
-            'of boxes; the manifest has to say which: '
-            'a level has a layout, or a batch axis; a table without its first axis has two'
+            'of boxes; for a level, give its layout '
+            'or a batch axis; for a table, leave out the first axis'
         )
     return not fits
 
@@ -458,7 +458,7 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     return (
         f'{count} rows, but an input of {width}x{height} has {usual} cells'
         + (f' or {usual * 3} with three anchors' if most > 1 else '')
-        + ': rows that the network has chosen itself are read by head: boxes'
+        + ': if the network itself has selected these rows, use head: boxes'
     )
 
 
@@ -480,8 +480,8 @@ def negative_sizes(boxes: NDArray[np.float32]) -> str:
     if boxes[:2].size and boxes[:2].max() > _WITHIN_A_CELL:
         return ''
     return (
-        'boxes whose sizes are below 0: they are not decoded yet (a YOLOX export: head: '
-        'yolox), or are corners (head: boxes)'
+        'boxes whose sizes are below 0: they are not decoded yet (for a YOLOX export use head: '
+        'yolox), or they are corners (use head: boxes)'
     )
 
 

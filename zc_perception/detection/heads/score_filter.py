@@ -126,9 +126,9 @@ def out_of_reach(
     if bool(((scores >= np.float32(score)) & (scores <= np.float32(1.01))).any()):
         return ''
     return (
-        f'scores in steps of {step:g} ({kind}), of which none lies from the '
+        f'scores in steps of {step:g} ({kind}), and no step lies from the '
         f'score threshold {score:g} to 1: boxes and '
-        'scores share one scale; export scores as an output of their own, or without '
+        'scores share one scale; export scores as a separate output, or without '
         'quantising the outputs'
     )
 
@@ -139,7 +139,7 @@ def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
         return ''
     return (
         f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: '
-        'true), or the head is another'
+        'true), or the model needs another head'
     )
 
 

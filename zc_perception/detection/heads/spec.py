@@ -38,7 +38,7 @@ SIGMOID = Key(
         'usually exported.'
     ),
 )
-CLASS_AGNOSTIC = Key(boolean(), 'One suppression for all classes instead of one for each.', False)
+CLASS_AGNOSTIC = Key(boolean(), 'Whether boxes of different classes suppress each other.', False)
 MASKS = Key(
     integer(0, 1024), 'Number of mask coefficients after the classes of each row.', 0
 )
@@ -62,11 +62,11 @@ def more_numbers(count: int) -> str:
         return ''
     if count == 1:
         return (
-            '; the one more in each row can be an angle (oriented: true), an objectness (head: '
-            'yolov5, yolox) or the number of the image (columns)'
+            '; the further number in each row can be an angle (oriented: true), an objectness '
+            '(head: yolov5, yolox) or the number of the image (columns)'
         )
     points = next((f' or keypoints: [{count // n}, {n}]' for n in (3, 2) if count % n == 0), '')
-    return f'; the {count} more in each row can be masks: {count}{points}'
+    return f'; the {count} further numbers in each row can be masks: {count}{points}'
 
 
 class HeadSpec:

@@ -74,7 +74,7 @@ class Ssd(Head):
         'strides': STRIDES,
         'anchors': ANCHORS,
         'sigmoid': SIGMOID,
-        'softmax': Key(boolean(), 'Scores are logits of one softmax over all classes.', False),
+        'softmax': Key(boolean(), 'Whether scores are logits that need a softmax.', False),
         'class_agnostic': CLASS_AGNOSTIC,
         'variances': Key(
             array('two numbers above 0', number(above=0), 2, 2),
@@ -94,7 +94,7 @@ class Ssd(Head):
             ),
         ),
         'box_order': Key(
-            choice('xyxy', 'yxyx'), 'Which axis comes first in deltas; yxyx: TensorFlow.', 'xyxy'
+            choice('xyxy', 'yxyx'), 'Order of the axes in deltas; yxyx: TensorFlow.', 'xyxy'
         ),
     }
 
@@ -104,8 +104,8 @@ class Ssd(Head):
         if bool(spec.anchors) == bool(spec.priors):
             raise ConfigError(
                 'head.anchors and head.priors: give one of them, because deltas need priors, '
-                'given or made from anchors; if the model decodes boxes itself, boxes that are '
-                'ready are read by head: boxes (columns: [box, scores], [image class score box] …)'
+                'given or computed from anchors; if the model itself decodes the boxes, use '
+                'head: boxes (columns: [box, scores], [image class score box] …)'
             )
         if spec.anchors:
             check_strides(spec, has_grids=True)

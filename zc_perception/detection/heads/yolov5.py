@@ -122,7 +122,7 @@ class YoloV5(Head):
         if not self._spec.anchors:
             raise AcceleratorError(
                 f'head {self._spec.kind}: the model has {len(outputs)} raw levels, but the '
-                'manifest no head.anchors'
+                'manifest has no head.anchors: add them'
             )
         return _Levels(self._spec, outputs, grids_for(self._spec, box))
 

@@ -127,7 +127,7 @@ class _Rows:
         if not reason and np.count_nonzero(far) * 2 > np.count_nonzero(boxes.any(axis=0)):
             return (
                 'boxes far larger than the input: they are decoded already '
-                '(--decode_in_inference): head: yolov5'
+                '(--decode_in_inference); use head: yolov5'
             )
         return reason
 
