@@ -613,7 +613,6 @@ class CaptureNode(PerceptionNode):
 
     @property
     def _kind(self) -> type[Camera]:
-        """Return the class of camera that the parameters name."""
         return CAMERAS.load(self.parameters['camera'])
 
     @property

@@ -55,7 +55,7 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """Yield each parameter once; ConfigError: a kind's parameter has an own one's name."""
+        """Yield each parameter once; ConfigError: a kind's parameter is called like an own one."""
         yield from self.own
         if self.kinds is None:
             return

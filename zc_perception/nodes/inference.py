@@ -658,7 +658,6 @@ class InferenceNode(PerceptionNode):
             self.frame_log.describe(self._facts)
 
     def _facts(self) -> dict[str, Any]:
-        """Return facts for the frame log: accelerator, link and counters."""
         accelerator, statistics, link = (
             self.accelerator,
             self.scheduler.statistics(),

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Console scripts that run nodes; ``--help`` works without ROS, and a signal ends them with 0."""
+"""Console scripts that run nodes; ``--help`` works without ROS; after a signal they return 0."""
 
 from __future__ import annotations
 
