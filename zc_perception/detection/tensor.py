@@ -40,7 +40,7 @@ from zc_perception.pixel.conversion import Pixels, Planes, ToPicture
 Padding = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Tensor = NDArray[np.int8]
 
-_FLIP = 128  # int8 is uint8 with the first bit flipped: v ^ 0x80 = v - 128
+_FLIP = 128  # a uint8 v with its first bit flipped has the bits of the int8 v - 128
 
 
 class PlanesToTensor:

@@ -46,9 +46,9 @@ TOPIC = '/diagnostics'
 PERIOD_S = 1.0
 _REST_S = 5.0
 LOOK_S = 0.2
-"""Seconds between two calls of *signs*; so at most five messages a second are sent."""
+"""Seconds between two checks for changed levels; at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
-"""Seconds for which *collect* is called after *signs* changed, to notice a warning's end."""
+"""Seconds for which levels are checked after a change, to notice that a warning ends."""
 
 
 class Level(Enum):

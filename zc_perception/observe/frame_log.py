@@ -83,8 +83,8 @@ VERSION = 1
 CAPACITY = 4096
 RECORD_SIZE = 192
 MAX_BUFFERS = 4
-#: A reader doesn't read the next records that the writer will overwrite, this many. CPUs may
-#: reorder reads and writes, but not across this many records.
+#: A reader skips this many records, which the writer will overwrite next. CPUs may reorder reads
+#: and writes, but not across this many records.
 MARGIN = 32
 
 #: The header's fields: magic, version, record size, capacity.

@@ -224,9 +224,9 @@ class Silence:
 
     def see(self, count: int) -> float:
         """
-        Note the number of events; return the seconds since the last event.
+        Note the number of events; return the seconds since the last one if they are too many.
 
-        Return 0 if the pause is not unusual, or if there was no event yet.
+        Return 0 if this pause is usual, or if there was no event yet.
         """
         now = self._monotonic()
         if self._last is not None and count != self._last:

@@ -556,7 +556,7 @@ def _fence_of(event: KernelEvent) -> tuple[int, int]:
 
 
 class _Kernel:
-    """Add the kernel's events to a trace, on tracks of an own process."""
+    """Add the kernel's events to a trace, as tracks of a separate process named kernel."""
 
     def __init__(self, trace: Trace, finder: FrameFinder) -> None:
         self._trace = trace

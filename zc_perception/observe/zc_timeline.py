@@ -28,7 +28,7 @@ import sys
 
 from zc_perception.terminal import ending_quietly, put
 
-TYPE_CHECKING = False  # as in zc_perception/__init__.py
+TYPE_CHECKING = False  # not imported from typing, to start quickly: see zc_perception/__init__.py
 if TYPE_CHECKING:
     import argparse  # noqa: I300
     from typing import Any

@@ -169,7 +169,7 @@ _V4L2_TILED = {
         ('VT12', _NV12, KnownModifier.VIVANTE_TILED, False),
         # V4L2's NV15_4L4, as GStreamer maps it
         ('VT15', _NV15, KnownModifier.VIVANTE_TILED, False),
-        ('ST12', _NV12, KnownModifier.ALLWINNER_TILED, False),  # NV12_32L32, once SUNXI_TILED_NV12
+        ('ST12', _NV12, KnownModifier.ALLWINNER_TILED, False),  # NV12_32L32, also SUNXI_TILED_NV12
         ('TM12', _NV12, KnownModifier.SAMSUNG_64_32_TILE, True),  # NV12MT
         ('MM21', _NV12, KnownModifier.MTK_16L_32S_TILE, True),
         ('Q08C', _NV12, KnownModifier.QCOM_COMPRESSED, False),  # NV12 in UBWC

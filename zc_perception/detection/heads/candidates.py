@@ -54,8 +54,8 @@ _WIDE = 2.0**20
 _INDEX_BITS = 31
 # The number of entries of a hash table of grid squares, see _leaders().
 _TABLE = 1 << 13
-# Grid squares per half pixel, indexed by half the exponent of a box's area. With these values a
-# box is 1.5 to 3 squares wide.
+# Factors from doubled coordinates to grid squares in _leaders(). The index is half the exponent of
+# a box's area, so that a box is 1.5 to 3 squares wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
 # How far each round shifts its grid, in squares.
 _TURNS = (0.0, 0.5, 0.21)
@@ -269,7 +269,7 @@ def keep(
     np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
     if (
         count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0
-    ):  # OpenCV accepts only scores above zero
+    ):  # OpenCV drops boxes whose score isn't above zero
         return _few(boxes, scores, classes, threshold)[:limit]
     order = _best_first(scores)
     boxes = boxes.take(order, axis=1)

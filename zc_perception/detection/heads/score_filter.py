@@ -68,7 +68,7 @@ def logit(score: float) -> float:
 
 
 def real_threshold(score: float, by_sigmoid: bool) -> float:
-    """Return the lowest logit whose sigmoid reaches *score*, rounded down."""
+    """Return a lower bound of the values (logits, if *by_sigmoid*) that reach *score*."""
     score = float(np.float32(score))
     low = score - abs(score) * _MARGIN - _TINY
     if by_sigmoid:

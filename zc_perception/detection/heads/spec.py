@@ -71,7 +71,7 @@ def more_numbers(count: int) -> str:
 
 class HeadSpec:
     """
-    A kind of head, its options, and the model's numbers of classes and pixels.
+    A manifest's head: its kind and options, and the model's number of classes and input size.
 
     :param kind: the name of a head in ``HEADS``, or of another package's head.
     :param num_classes: the number of classes, without a background class.
