@@ -14,23 +14,17 @@
 # limitations under the License.
 
 """
-Measure from outside whether the running nodes keep the four invariants of zero copy.
+The command ``zc_verify``: measure whether running nodes keep the four invariants of zero copy.
 
-The command is ``zc_verify``; ``docs/verify.md`` states the invariants.
+``docs/verify.md`` states the invariants. The command measures from outside the nodes, in one
+thread, and reads only the nodes' frame logs from the nodes themselves. Read in this order:
 
-Read in this order:
-
-1. :mod:`~zc_perception.verify.observation`: what was seen in one window of time, as plain data.
-2. :mod:`~zc_perception.verify.invariants`: each invariant is a function that takes an observation
-   and returns a :class:`~zc_perception.verify.invariants.Check`.
-   :mod:`~zc_perception.verify.imports` follows the driver's imports through a trace, for the third
-   invariant.
+1. :mod:`~zc_perception.verify.observation`: the evidence of one window of time, as plain data.
+2. :mod:`~zc_perception.verify.invariants`: one function for each invariant. It takes an
+   observation and returns a :class:`~zc_perception.verify.invariants.Check`. For the third
+   invariant, :mod:`~zc_perception.verify.imports` matches the driver's traced imports with frames.
 3. :mod:`~zc_perception.verify.measurement`: makes the observation, with the readers of
-   :mod:`~zc_perception.verify.evidence`. All that it takes from the nodes themselves is their
-   frame logs.
-4. :mod:`~zc_perception.verify.verification`: the whole command: it chooses the nodes to measure
-   and writes the result, which also has the four keys of the zero-copy document in their literal
-   meaning.
-
-One thread does all of this.
+   :mod:`~zc_perception.verify.evidence`.
+4. :mod:`~zc_perception.verify.verification`: the whole command. It selects the nodes, and writes
+   the result, which also answers the four questions of the zero-copy document literally.
 """

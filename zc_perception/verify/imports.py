@@ -14,21 +14,23 @@
 # limitations under the License.
 
 """
-Follow the driver's imports, releases and jobs through a trace; compare them with the frames.
+Match the driver's traced imports, releases and jobs with the nodes' frames.
 
-Read :class:`ImportFollowing` first, at the end. That class reads the trace once, event by event:
+An accelerator's driver imports a frame's buffers, and returns a handle for them; a job names the
+handle of the image to read. Read :class:`ImportFollowing` first, at the end. It reads the trace
+once, event by event:
 
-1. :class:`JobOwners` says which node and which frame an event belongs to. A process may have
-   several nodes, and each opens the card itself, so handles and job numbers repeat; but each node
-   submits on its own thread, which tells the nodes apart.
-2. :class:`ImportTable`, one for each node, knows the node's imports at the moment of each event. A
-   handle is valid only for the open file of the card that made it.
-3. At the end the class compares how often a node had to import with how often it did. With a
-   cache, a node must import each new image once; without a cache, each frame. And
-   :func:`find_fences` finds the buffers that the jobs really read. A driver adds a job's fence to
-   the reservation object of each buffer that the job reads, and ``bufinfo`` shows the fence of
-   each buffer's last job. So a job's fence must be in the buffers of its frame. If the fence is in
-   another buffer instead, the job read that other buffer, whatever its handle was imported for.
+1. :class:`JobOwners` finds the node and the frame of each event. A process may have several nodes,
+   and each opens the card itself, so handles and job numbers repeat. But each node submits on its
+   own thread, which identifies the node.
+2. :class:`ImportTable`, one for each node, stores the node's imports at the time of each event. A
+   handle is valid only for the open file of the card that made the handle.
+3. At the end, :class:`ImportFollowing` compares the number of imports with the necessary number.
+   With a cache, a node must import each new image once; without a cache, each frame.
+4. :func:`find_fences` finds the buffers that the jobs really read. A driver adds a job's fence to
+   the reservation object of each buffer that the job reads, and debugfs ``bufinfo`` shows the
+   fence of each buffer's last job. So a job's fence must be in the buffers of the job's frame. If
+   it is in another buffer instead, the job read that buffer, whatever its handle stood for.
 """
 
 from __future__ import annotations
@@ -45,15 +47,15 @@ from zc_perception.verify.evidence.buffers import History, Snapshot
 from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.observation import NodeView, Observation
 
-# The node takes a frame record's time before or after the system call; the event's time is taken
-# during the call. They may differ by this much.
+# The largest difference between a frame record's time, which the node takes before or after the
+# system call, and the time of the call's event.
 _SLACK_NS = 1_000_000
-# A driver may release an import some frames later than the node asks it to.
+# A driver may release an import up to this many frames later than the node requests it.
 _GRACE_FRAMES = 4
 
 
 class _Frames:
-    """One node's submitted frames, to be matched with the driver's events."""
+    """One node's submitted frames, indexed to be matched with the driver's events."""
 
     def __init__(self, node: NodeView) -> None:
         self.pid = node.pid
@@ -65,7 +67,7 @@ class _Frames:
             self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
-        """Return the frames in flight at that time that may have this job number (0: unknown)."""
+        """Return the frames whose job a submit event may be: those in flight at its time."""
         return [
             record
             for number in (event.number('seqno'), 0)
@@ -74,7 +76,7 @@ class _Frames:
         ]
 
     def until_use(self, event: KernelEvent) -> float:
-        """Return the time from an import to the nearest submitted frame that uses its handle."""
+        """Return the nanoseconds between an import and the nearest submit with its handle."""
         uses = (
             one
             for one in self.records
@@ -97,8 +99,8 @@ class JobOwners:
         self._of_pid: dict[int, list[int]] = {}
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
-        # A frame log has thread ids of the node's pid namespace, and the trace those of the
-        # machine's first one. So threads can be told apart only if these are the same.
+        # A frame log has the thread ids of the node's pid namespace, and the trace has those of
+        # the machine's first namespace. Threads identify nodes only if both are the same.
         self._tell_threads = all(
             seen.process_of.get(thread) == frames.pid
             for frames in self._frames
@@ -133,19 +135,19 @@ class JobOwners:
 
     @property
     def pids(self) -> Collection[int]:
-        """Return the process ids of the nodes."""
+        """The process ids of the nodes."""
         return self._of_pid
 
     def of_job(self, event: KernelEvent) -> tuple[int | None, FrameRecord | None]:
-        """Return the node and the frame that a submit event belongs to."""
+        """Return the node and the frame of a submit event; ``None`` if not known."""
         return self._of_thread.get(event.tid), self._record_of.get(id(event))
 
     def uses(self, node: int, inode: int) -> bool:
-        """Return whether a frame of this node lies in this buffer."""
+        """Return whether a frame of the node is in the buffer *inode*."""
         return inode in self._frames[node].inodes
 
     def of_thread(self, pid: int, tid: int) -> Sequence[int]:
-        """Return the nodes that this thread may belong to."""
+        """Return the nodes that a thread of the process *pid* may belong to."""
         if tid in self._of_thread:
             return [self._of_thread[tid]]
         nodes = self._of_pid.get(pid, [])
@@ -157,8 +159,8 @@ class JobOwners:
         """
         Return the nodes that may have made an import, the most likely one first.
 
-        The candidates follow from the import's thread and from the frames in the imported buffer.
-        The most likely node is the one that uses the handle soonest.
+        Candidates match the import's thread, and have frames in the imported buffer. The most
+        likely one uses the handle at the nearest time.
         """
         nodes = self.of_thread(pid, event.tid)
         nodes = [index for index in nodes if self.uses(index, event.inode)] or nodes
@@ -170,11 +172,12 @@ class JobOwners:
         imported: Mapping[int, Counter[int]],
     ) -> dict[int, int]:
         """
-        Assign to each thread the node whose jobs it submitted, beginning with the best match.
+        Assign a node to each thread that submitted jobs, beginning with the best match.
 
-        Threads that were busy at the same time can't belong to the same node.
+        Threads that submitted jobs during the same time can't belong to the same node.
 
-        :param threads: for each thread the nodes of its process, and its jobs.
+        :param threads: by thread id, the nodes of the thread's process, and the thread's jobs.
+        :param imported: by thread id, how often the thread imported each buffer.
         """
         owner = {tid: nodes[0] for tid, (nodes, _) in threads.items() if len(nodes) == 1}
         scores = [
@@ -197,7 +200,7 @@ class JobOwners:
     def _score(
         self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]
     ) -> tuple[bool, int, int] | None:
-        """Rate how well a node's frames match a thread's jobs; ``None``: they don't match."""
+        """Rate how well a node's frames match a thread's jobs; ``None``: no match."""
         frames = self._frames[index]
         away = [
             min(abs(job.time_ns - one.submitted_ns) for one in found)
@@ -211,11 +214,7 @@ class JobOwners:
         return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
     def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
-        """
-        Assign a frame to each job of a node, the nearest in time first.
-
-        Return the other frames.
-        """
+        """Assign a node's frames to its jobs, the nearest in time first; return the others."""
         left = {id(record): record for record in frames.records}
         pairs = [
             (abs(job.time_ns - record.submitted_ns), id(job), id(record))
@@ -230,7 +229,7 @@ class JobOwners:
 
 @dataclass(frozen=True)
 class FrameJob:
-    """A job of the driver, with the buffers of the job's frame."""
+    """A job of the driver, with the inodes of the buffers of the job's frame."""
 
     time_ns: int
     seqno: int
@@ -240,11 +239,11 @@ class FrameJob:
 @dataclass
 class FencePlaces:
     """
-    The places where jobs' fences were seen; a job is identified by its index in the list.
+    The jobs whose fences were found, by their index in the list of jobs.
 
-    :ivar own: the jobs whose fence was in the buffers of their own frame.
-    :ivar elsewhere: the jobs whose fence was not there, but in a buffer that belongs to no frame
-        with the job's number.
+    :ivar own: jobs whose fence was in the buffers of their own frame.
+    :ivar elsewhere: jobs whose fence was only in buffers that belong to no frame with the job's
+        number.
     """
 
     own: set[int] = field(default_factory=set)
@@ -252,7 +251,7 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """Return the names of the drivers whose fences these (context, seqno) are, by the events."""
+    """Return the names of the drivers that the fence events name for these (context, seqno)."""
     return {
         event.fields.get('driver', '')
         for event in events
@@ -268,15 +267,16 @@ def find_fences(
     drivers: Collection[str],
 ) -> FencePlaces:
     """
-    Compare, at each look, the last job of each buffer with the fences in the buffer.
+    Compare the last job of each buffer with the fences in the buffer, at each snapshot.
 
-    Several open files of the card may each have a job with the same number. So a fence in a buffer
-    is not counted against a job if another file's job with that number read the buffer.
+    Several open files of the card may each have a job with the same number. So a fence in a
+    foreign buffer doesn't count against a job if a frame with the same number is in that buffer.
 
     :param users: by job number, the buffers of all frames with this number.
-    :param strangers: the numbers of jobs that belong to no node's frame; fences with these numbers
-        are not judged.
-    :param drivers: the drivers whose fences count.
+    :param strangers: the numbers of jobs that belong to no node's frame; a fence with such a
+        number never counts against a job.
+    :param looks: the snapshots of ``bufinfo``.
+    :param drivers: the names of the drivers whose fences are compared.
     """
     found = FencePlaces()
     waiting = sorted(range(len(jobs)), key=lambda index: jobs[index].time_ns, reverse=True)
@@ -303,18 +303,19 @@ def find_fences(
 @dataclass(eq=False)
 class Import:
     """
-    One import of one image, which may lie in several buffers.
+    One import of one image, which may be in several buffers.
 
     :ivar begin_ns: the time of the import's event.
-    :ivar image: the inodes of its buffers; for an import made before the recording, those of the
-        first frame submitted with its handle.
+    :ivar image: the inodes of the image's buffers. For an import from before the recording they
+        are unknown, so the buffers of the first frame submitted with its handle are assumed.
     :ivar earlier: whether the import was made before the recording began.
-    :ivar left: the buffers that were not released.
-    :ivar released_ns: when the last buffer was released; 0: never.
-    :ivar submits: jobs that read it.
-    :ivar done_ns: when the node was done with the last frame submitted with this import; 0: not
-        yet, or the node gave that frame up.
-    :ivar frames: by image, the window's frames that were submitted with this import.
+    :ivar left: the inodes of the buffers that were not released yet.
+    :ivar released_ns: when the last buffer was released; 0: not yet.
+    :ivar submits: the number of jobs that read the image.
+    :ivar done_ns: when the node finished the last frame submitted with this import; 0: not yet, or
+        that frame failed.
+    :ivar frames: for an earlier import: how many frames of the window were submitted with it, by
+        image.
     """
 
     begin_ns: int
@@ -327,7 +328,7 @@ class Import:
     frames: Counter[frozenset[int]] = field(default_factory=Counter)
 
     def alive_at(self, time_ns: int) -> bool:
-        """Return whether the import existed at that time."""
+        """Return whether the import existed at *time_ns*."""
         return (self.earlier or self.begin_ns < time_ns) and (
             not self.released_ns or self.released_ns >= time_ns
         )
@@ -338,11 +339,11 @@ class ImportTable:
     A node's imports, in the order of the trace.
 
     :ivar imports: the imports that were recorded.
-    :ivar earlier: imports from before the recording, which only their submits show.
-    :ivar clearings: each time that the node released all of its imports, if there were several:
-        the time, their images, and all images that the node had used until then.
-    :ivar last: the newest import, while its thread has done nothing else since, so that the job
-        for the import may still come.
+    :ivar earlier: imports from before the recording, which are known only from their jobs.
+    :ivar clearings: the times at which the node released its last import, after several releases
+        in a row: the time, the images released in this row, and all images used until then.
+    :ivar last: the newest import, unless a job or a release of its thread followed. Its job may
+        come after the end of the trace.
     """
 
     def __init__(self) -> None:
@@ -352,16 +353,16 @@ class ImportTable:
         self.last: Import | None = None
         self._last_tid = 0
         self._of_handle: dict[int, list[Import]] = {}
-        # the import that each thread is making, by thread
+        # By thread id, the handle and the import to which the thread may still add buffers.
         self._growing: dict[int, tuple[int, Import]] = {}
         self._alive: set[Import] = set()
         self._used: set[frozenset[int]] = set()
-        # the images that were released since the last import or job
+        # The images that were released since the last import or job.
         self._given_back: set[frozenset[int]] = set()
 
     def begin(self, event: KernelEvent) -> None:
         """
-        Note an import event.
+        Record an import event.
 
         It begins an import, or adds a buffer to the image that the same thread is importing.
         """
@@ -380,7 +381,7 @@ class ImportTable:
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
         """
-        Return the import that a job reads.
+        Record a submit event, and return the import that the job reads.
 
         :param inodes: the buffers of the job's frame; empty: the frame is unknown.
         """
@@ -402,20 +403,20 @@ class ImportTable:
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
         """
-        Return whether a release can be this node's.
+        Return whether this node has an unreleased import that a release event matches.
 
-        :param recorded: count only imports that are in the trace.
+        :param recorded: ignore imports from before the recording.
         """
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
     def release(self, event: KernelEvent) -> None:
         """
-        Note that the driver has released one buffer, which this node :meth:`holds`.
+        Record that the driver has released one buffer, which this node :meth:`holds`.
 
-        If several imports have the same handle, the release ends the oldest: the driver works on
-        several threads, so the next import with a handle may be traced before the release of the
-        last one.
+        If several imports have the same handle, the buffer of the oldest is released: the driver
+        works on several threads, so the next import with a handle may be traced before the release
+        of the previous one.
         """
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:
@@ -436,11 +437,11 @@ class ImportTable:
 
     def cleared_ns(self, since_ns: int) -> int:
         """
-        Return the first time after *since_ns* when the node released all imports.
+        Return the first time after *since_ns* at which the node cleared its cache; 0: never.
 
-        Only a time counts after which the node imported everything again; 0: there is none. Such a
-        time comes when the card is opened anew, or when the same frames come through a new link. A
-        cache that releases only what it no longer needs never releases everything at once.
+        A node clears its cache when it opens the card again, or when the same frames come through
+        a new link. It then releases all imports, and imports all images again. A cache that only
+        drops imports that it no longer needs never releases all of them at once.
         """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:
@@ -455,9 +456,12 @@ def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
     """
-    Return the imports that a cache needs: the first one of each image.
+    Select the imports that a cache needs: the first of each image, and again after a clearing.
 
-    After the cache was cleared each image needs one import again.
+    :param cached: the node's imports in the window.
+    :param since_ns: when the window began.
+    :param attached: the buffers that were attached to the card at that time; their images are
+        imported already.
     """
     cleared_ns = table.cleared_ns(since_ns)
     made = {
@@ -475,7 +479,7 @@ def _needed(
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """Return *unread* without the imports of frames whose jobs the card refused."""
+    """Return the imports *unread*, except those of frames whose jobs the card refused."""
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
@@ -487,7 +491,7 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
 
 
 def _kept(node: NodeView, table: ImportTable) -> int:
-    """Count the imports that a node without a cache still holds although later frames are done."""
+    """Count the imports that a node without a cache released too late or never."""
     done = sorted(record.done_ns for record in node.records if record.submitted_ns)
     if len(done) <= _GRACE_FRAMES:
         return 0
@@ -513,31 +517,32 @@ _SUBMITS_DIFFER = (
 
 class ImportFollowing:
     """
-    The results from all imports, releases and submits of a trace.
+    Counts the imports, releases and jobs of a trace, and the frames that they match.
 
-    It owns one :class:`ImportTable` for each node that imports frames, and one for the imports of
-    all other programs.
+    The object has one :class:`ImportTable` for each node that imports frames, and one for the
+    imports of all other programs. Except for *unreadable* and *unknown*, its values are numbers of
+    frames, jobs or imports in the window.
 
     :param found: by inode, the history of the attachments of each frame's buffer.
-    :ivar unreadable: why the trace could not be followed; empty if it was.
-    :ivar submitted: the number of frames in the nodes' logs in the window.
-    :ivar kernel_submits: the number of the nodes' jobs in the window, by the driver's events.
+    :ivar unreadable: why the trace could not be used; empty: it was used.
+    :ivar submitted: submitted frames in the nodes' logs.
+    :ivar kernel_submits: jobs of the nodes in the driver's events.
     :ivar unknown_jobs: jobs without a frame, in processes whose nodes ran until the window's end;
         *missing_jobs*: frames without a job.
-    :ivar foreign: frames whose buffer was not imported, or whose handle is another buffer's.
-    :ivar own_imports: frames that were submitted with an import of their own.
+    :ivar foreign: frames whose buffer was not imported, or whose handle stands for another buffer.
+    :ivar own_imports: frames that were submitted with their own import.
     :ivar earlier_imports: frames that were submitted with an import from before the recording, so
-        that nobody knows which buffer its handle stands for.
+        that the buffer of the handle is not known.
     :ivar shared_imports: frames of nodes without a cache that had no import of their own.
-    :ivar imports: imports of frame buffers in the window; an image in several buffers counts once.
+    :ivar imports: imports of frame buffers; an image in several buffers counts once.
     :ivar new_buffers: buffers that nodes with a cache imported for the first time.
     :ivar surplus: imports of nodes with a cache that were not needed.
     :ivar unused: imports of nodes without a cache that no job read; *kept*: imports of such nodes
         that were not released in time.
-    :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: frames
-        whose fence was in another buffer instead.
+    :ivar confirmed: frames whose job's fence was found in their own buffers; *elsewhere*: frames
+        whose job's fence was found in another buffer instead.
     :ivar unsure_handles: handles from before the recording for which no frame was confirmed.
-    :ivar unknown: pairs of what is not known and what to do about it.
+    :ivar unknown: pairs of a fact that is not known and the next step.
     """
 
     def __init__(self, seen: Observation, found: Mapping[int, History]) -> None:
@@ -561,9 +566,9 @@ class ImportFollowing:
         }
         self._images = {frozenset(image) for image in images}
         self._frame_inodes = {inode for image in images for inode in image}
-        # A node that ends during the window leaves jobs that it has not recorded.
+        # A node that ends during the window has submitted jobs that its log doesn't have.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
-        # the last element says whether the job was in the window
+        # The last element: whether the job's frame was submitted in the window.
         self._jobs: list[tuple[FrameJob, Import, bool]] = []
         self._strangers: set[int] = set()
         self._owner_of_fence: dict[tuple[int, int], int] = {}
@@ -592,7 +597,7 @@ class ImportFollowing:
         return ''
 
     def _follow(self, events: Sequence[KernelEvent]) -> None:
-        """Follow all events, then sum them up."""
+        """Process all events in order, then count the results of each node."""
         named = traced()
         for event in events:
             pid = self._seen.process_of.get(event.tid, -1)
@@ -611,8 +616,8 @@ class ImportFollowing:
 
     def _import(self, pid: int, event: KernelEvent) -> None:
         owners = self._owners.of_import(pid, event)
-        # If a node holds this import's number already, the event is another node's: an open file
-        # of the card never gives the same number twice at a time.
+        # A node that still has an import with this handle didn't make this one: an open file of
+        # the card never uses a handle twice at a time.
         new = [owner for owner in owners if not self._tables[owner].holds(event)]
         for owner in (new or owners)[:1]:
             self._tables[owner].begin(event)
@@ -641,7 +646,7 @@ class ImportFollowing:
         self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
-        """Judge one frame, when the events have been followed up to its job."""
+        """Count one frame by its import; all events up to the frame's job are processed."""
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:
@@ -660,7 +665,7 @@ class ImportFollowing:
             self._shared[owner] += 1
 
     def _release(self, pid: int, event: KernelEvent) -> None:
-        """Note that a buffer is released; the event often comes from a thread of the driver."""
+        """Record a release event, which often comes from one of the driver's own threads."""
         self.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
         last = self._completed.get(event.tid, -1)
         if pid in self._owners.pids:
@@ -688,7 +693,7 @@ class ImportFollowing:
             self._tables[owner].release(event)
 
     def _look_at_fences(self) -> None:
-        """Find out from the fences which buffers the jobs have read."""
+        """Find the buffers that the jobs have read, by their fences."""
         users: defaultdict[int, set[int]] = defaultdict(set)
         for node in self._nodes:
             for record in node.records:
@@ -717,7 +722,11 @@ class ImportFollowing:
         )
 
     def _attached(self, node: NodeView) -> set[int]:
-        """Return the node's buffers that were attached to the card when the window began."""
+        """
+        Return the buffers that were attached to the node's card when the window began.
+
+        The buffer must have had one attachment for each node that uses the buffer with this card.
+        """
         device = str(node.after['pci_address'])
         users = [
             one
@@ -732,7 +741,7 @@ class ImportFollowing:
         }
 
     def _weigh(self, index: int, node: NodeView) -> None:
-        """Judge a node's imports in the window; only imports of frames' buffers count."""
+        """Count a node's imports in the window; only imports of frames' buffers count."""
         seen, table = self._seen, self._tables[index]
         self.submitted += sum(
             seen.within(record.submitted_ns) for record in node.records if record.submitted_ns
@@ -746,8 +755,8 @@ class ImportFollowing:
             if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)
         ]
         self.imports += len(of_window)
-        # Imports from before the recording are unknown, but each of their handles can stand for
-        # only one image. Further images of a handle are an error.
+        # The image of an import from before the recording is not known. But its handle stands for
+        # only one image, so frames with different images are an error.
         self.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
         if node.before.get('import_cache', node.cached) != node.cached:
             self.unknown.append(
@@ -765,8 +774,7 @@ class ImportFollowing:
                 if one.image in self._images
             ]
             self.new_buffers += sum(len(one.image) for one in needed)
-            # A cache that was too small grows, and then imports once more each image that it had
-            # removed.
+            # A cache that is too small removes images and imports them again, until it has grown.
             own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
             again = max(0, len(own) - traced().drivers[node.accelerator].kept)
             surplus = max(0, len(of_window) - len(needed) - again - trials)
@@ -783,7 +791,7 @@ class ImportFollowing:
         self.unused += unused
 
     def problems(self) -> list[tuple[str, str]]:
-        """List the violations of the invariant, each with its next step."""
+        """Return the violations of the invariant, each with the next step."""
         drivers = traced().drivers
         steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
         not_imported = '; '.join(steps)
@@ -852,7 +860,7 @@ class ImportFollowing:
         }
 
     def _not_seen(self) -> list[str]:
-        """List what can't be judged, because no source has the facts."""
+        """List the facts that no source reports, so that they can't be checked."""
         told = [
             (
                 "where the planes begin in an import, and their strides: the driver's events do "

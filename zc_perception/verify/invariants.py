@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-The four invariants, as ``docs/verify.md`` states them.
+Check the four invariants that ``docs/verify.md`` states.
 
-Each check is a pure function of an observation. A check is false if any evidence shows a
-violation. It is unknown if a source that it needs could not be read, or if no frames flowed. It is
-true only if everything was measured.
+Each check is a pure function of an observation. Its result is false if any evidence shows a
+violation; else unknown if a source could not be read, or if no frames flowed; else true.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION
 from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.observation import CAPTURE, NodeView, Observation
 
-#: Names of the exporters whose buffers devices can import: Jetson's, the dma-heaps', V4L2's, and
-#: udmabuf's.
+#: The exporters whose buffers devices can import: Jetson's, the dma-heaps', V4L2's and udmabuf's.
 KNOWN_EXPORTERS = (
     'nvmap',
     'tegra-buf',
@@ -73,13 +71,12 @@ class Check:
     """
     The result of checking one invariant.
 
-    :ivar holds: whether the invariant holds; ``None``: not known. It is never true if a source
-        could not be read.
-    :ivar source: the sources that were read.
+    :ivar holds: whether the invariant holds; ``None``: not known.
+    :ivar source: the sources of the evidence.
     :ivar figures: the measured values: numbers, lists and texts that JSON can hold.
     :ivar reason: one sentence that says why the invariant does not hold or is not known; empty if
         it holds.
-    :ivar next_step: what to do about the reason.
+    :ivar next_step: what the user can do about the reason.
     """
 
     name: str
@@ -92,7 +89,7 @@ class Check:
 
     @property
     def measured(self) -> bool:
-        """Whether the check has a verdict, true or false."""
+        """Whether the result is true or false, not unknown."""
         return self.holds is not None
 
     def as_json(self) -> dict[str, Any]:
@@ -110,28 +107,26 @@ class Check:
 @dataclass
 class Findings:
     """
-    The violations of an invariant, and the things not known about it.
+    Collects the evidence against one invariant, and makes the check's result.
 
-    Both together give the check's verdict.
-
-    :ivar broken: pairs of a reason and what to do about it; a single pair makes the check false.
-    :ivar unknown: such pairs, too; if nothing is broken, a single pair makes the check "not
-        known".
+    :ivar broken: violations, each a pair of reason and next step; one makes the check false.
+    :ivar unknown: facts that are not known, as such pairs; one makes the check unknown, unless
+        there is a violation.
     """
 
     broken: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
 
     def breaks(self, reason: str, next_step: str) -> None:
-        """Note that the invariant is violated."""
+        """Record a violation of the invariant."""
         self.broken.append((reason, next_step))
 
     def unsure(self, reason: str, next_step: str) -> None:
-        """Note that something about the invariant isn't known."""
+        """Record why it is not known whether the invariant holds."""
         self.unknown.append((reason, next_step))
 
     def conclude(self, name: str, title: str, source: str, figures: Mapping[str, Any]) -> Check:
-        """Return the verdict."""
+        """Return the check's result, with all reasons and next steps joined."""
         if self.broken:
             holds: bool | None = False
         else:
@@ -150,7 +145,11 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """Return each frame buffer's history of attachments; without events, by looks alone."""
+    """
+    Return the history of attachments of each frame buffer, by inode.
+
+    Without the kernel's events, the history is made only from the snapshots of ``bufinfo``.
+    """
     return {
         inode: event_history(inode, seen.snapshots, seen.trace.events)
         if seen.trace is not None and attachments_are_recorded(seen)
@@ -160,13 +159,13 @@ def histories(seen: Observation) -> dict[int, History]:
 
 
 def attachments_are_recorded(seen: Observation) -> bool:
-    """Return whether every attachment in the window is known, with its buffer and device."""
+    """Return whether the trace has each attachment in the window, with its buffer and device."""
     known = all(seen.event_sources.get(event, FUNCTION) != FUNCTION for event in (ATTACH, DETACH))
     return known and seen.trace is not None and not seen.trace.gap
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Note what stands against every check: nodes without frames, and frames that weren't seen."""
+    """Record what makes each check unknown: nodes without frames, and lost frame records."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -194,7 +193,7 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """Note each node that didn't write its counters after the window."""
+    """Record the nodes that didn't write their counters after the window."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (
@@ -205,7 +204,7 @@ def _counters(seen: Observation, findings: Findings) -> None:
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
-    """Report nodes whose accelerator reads frames by the CPU and so imports nothing."""
+    """Record a violation for each node whose accelerator doesn't import frames."""
     for node in seen.inference_nodes():
         if node.accelerator and not node.imports:
             reason = (
@@ -248,8 +247,8 @@ def check_attached(seen: Observation) -> Check:
             ]
             attached += not absent
             for inode in absent:
-                # It is certain that the device isn't attached if the history is exact, or if the
-                # buffer is no dma-buf.
+                # The device is certainly not attached if the history is exact, or if the buffer is
+                # not a dma-buf.
                 sure = found[inode].exact or inode not in seen.dmabufs
                 (missing if sure else unsure)[inode] += 1
         memory = {inode for device, inode in seen.memfds}
@@ -300,7 +299,7 @@ def _newer(seen: Observation) -> str:
 
 
 def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS) -> Check:
-    """Check I2: it is known who allocated each frame's buffer."""
+    """Check I2: each frame's buffer has an exporter that is in *known*."""
     findings = Findings()
     _frames(seen, findings)
     memory = {inode for _, inode in seen.memfds} - seen.dmabufs
@@ -336,7 +335,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
 
 
 def check_imports(seen: Observation) -> Check:
-    """Check I3: each submitted buffer was imported before, and each job is a node's frame."""
+    """Check I3: each submitted buffer was imported before, and each job belongs to a frame."""
     findings = Findings()
     _frames(seen, findings)
     following = None
@@ -371,7 +370,7 @@ def check_imports(seen: Observation) -> Check:
 
 
 def check_copies(seen: Observation) -> Check:
-    """Check I4: no process maps a frame, no node copies a frame or counts a copy."""
+    """Check I4: no process maps a frame, and no node copies a frame or counts a copy."""
     findings = Findings()
     _frames(seen, findings)
     if seen.mappings:
@@ -424,7 +423,12 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """Note ways to copy that weren't examined: unseen producers, memfds of udmabuf, held pages."""
+    """
+    Record ways to copy frames that the other checks of I4 can't detect.
+
+    These are frames of nodes that aren't measured, memfds behind udmabuf's buffers, and pages that
+    pipes or rings hold.
+    """
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
@@ -454,7 +458,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Judge the traced mappings of frames in the window."""
+    """Check the trace for mappings of frames, and return those in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('mappings that come and go were not recorded', as_root())
@@ -474,8 +478,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
     ):
-        # Only mappings since the first look at all maps are judged by their events: such a mapping
-        # may have ended before the next look.
+        # These mappings were made after the first reading of all processes' maps, and may have
+        # ended before the next one.
         told = (
             f'frames were mapped {early} times just before the window, and whether they '
             'stayed mapped in it is not known'
@@ -536,7 +540,11 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
 
 
 def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, int]:
-    """Sum the ledgers' copies by reason; the nodes of one process share one ledger."""
+    """
+    Sum the ledgers' copies in the window by reason, and record them as violations.
+
+    The nodes of one process share one ledger, so each process counts once.
+    """
     booked: dict[tuple[int, str], int] = {}
     for node in nodes:
         for reason, count in node.copies().items():
@@ -561,7 +569,7 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
 
 
 def all_checks(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS) -> list[Check]:
-    """Run the checks I1 to I4."""
+    """Run the checks I1 to I4; *known* are the exporters that I2 accepts."""
     return [
         check_attached(seen),
         check_exporters(seen, known),

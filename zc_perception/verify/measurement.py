@@ -14,14 +14,12 @@
 # limitations under the License.
 
 """
-Watch running nodes from outside for a while.
+Measure running nodes from outside, for a window of time.
 
-Read :class:`Measurement` first, at the end of the file. Above it are its parts.
-:class:`WatchedNode` is one node while it is measured: its frames, its facts at both ends of the
-window, and whether it ran until the end. :class:`NodeThreads` finds the nodes' threads.
-:class:`Cameras` and :func:`memory_of` find the memory of the watched nodes' frames.
-:func:`check_facts` checks the form of the facts that a node writes about itself, because any user
-can make a frame log with any content.
+Read :class:`Measurement` first, at the end of the file. :class:`WatchedNode` reads one node's
+frame log. :class:`NodeThreads` finds the nodes' threads. :class:`Cameras` and :func:`memory_of`
+find the memory of the nodes' frames. :func:`check_facts` checks the facts in a frame log, because
+any user can make a frame log with any content.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ from zc_perception.verify.observation import (
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is a text that can be a path and can be encoded."""
+    """Return whether a value is a text without NUL and surrogates, so that it can be a path."""
     return (
         isinstance(value, str)
         and '\0' not in value
@@ -97,7 +95,7 @@ def _is_count(value: object) -> bool:
 _Form = tuple[Callable[[object], bool], str]
 _TEXT: _Form = (_is_text, 'a text')
 _COUNT: _Form = (_is_count, 'a number of 0..18446744073709551615')
-#: The keys of a node's facts that are read here, with a check of each; others are ignored.
+#: The keys of a node's facts that are read here, each with its check; other keys are ignored.
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(
         ('accelerator', 'pci_address', 'rung', 'camera', 'device', 'heap', 'fourcc'), _TEXT
@@ -125,7 +123,7 @@ _FORMS: dict[str, _Form] = {
 
 
 def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the facts that have the right form, and a sentence for each other fact."""
+    """Return the facts that have the right form, and a message about each of the others."""
     good = dict(facts)
     wrong = []
     for name, (fits, form) in _FORMS.items():
@@ -139,12 +137,12 @@ _RECENT = 32
 
 class WatchedNode(NodeView):
     """
-    One node whose frame log is read.
+    A node that is being measured, by its frame log.
 
-    A node rewrites its facts about once a second. So the next facts that the node writes show its
-    state at a given time: call :meth:`expect_facts`, and wait until :attr:`renewed`.
-    :class:`Measurement` does so at both ends of the window, with :meth:`begin` after the first
-    wait and :meth:`keep_facts` after the last.
+    A node rewrites its facts about once a second. To get its state after a given time, call
+    :meth:`expect_facts` at that time, and wait until :attr:`renewed` is true.
+    :class:`Measurement` does this at both ends of the window. It calls :meth:`begin` after the
+    first wait, and :meth:`keep_facts` after the last.
     """
 
     def __init__(self, log: FrameLogReader) -> None:
@@ -158,7 +156,7 @@ class WatchedNode(NodeView):
         self._wrong: dict[str, None] = {}
 
     def read(self) -> None:
-        """Read new records, and note whether the node still runs."""
+        """Read new records, and check whether the node still runs."""
         self.records += self.log.read()
         self.lost = self.log.lost
         if not self.ended_ns and not self._kept and not self.log.alive:
@@ -170,9 +168,9 @@ class WatchedNode(NodeView):
 
     def facts(self) -> Mapping[str, Any]:
         """
-        Return the latest facts in the window.
+        Return the node's latest facts, after :meth:`keep_facts` those of the window's end.
 
-        :attr:`unreadable` names facts of a wrong form.
+        Facts of a wrong form are left out, and listed in :attr:`unreadable`.
         """
         return self.after if self._kept else self._checked(self.log.facts())
 
@@ -182,15 +180,15 @@ class WatchedNode(NodeView):
         return good
 
     def expect_facts(self) -> None:
-        """From now on, wait for the next facts that the node writes."""
+        """Remember the current facts, so that :attr:`renewed` detects the next ones."""
         self._old, self._new, self._written = self.log.facts(), None, self.log.written
 
     @property
     def renewed(self) -> bool:
         """
-        Whether the node has written facts since :meth:`expect_facts`.
+        Whether the node has written new facts since :meth:`expect_facts`.
 
-        The first facts since then are kept.
+        The getter stores the first new facts that it finds.
         """
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
@@ -198,28 +196,28 @@ class WatchedNode(NodeView):
 
     @property
     def idle(self) -> bool:
-        """
-        Whether the node finished no frame since :meth:`expect_facts`.
-
-        Its facts can't change then.
-        """
+        """Whether the node finished no frame since :meth:`expect_facts`, so its facts stay."""
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
-        """Return whether all frames before *time_ns* are recorded, because a later one is done."""
+        """
+        Return whether the log has all frames submitted before *time_ns*.
+
+        That is so when it has a frame that was submitted later. Only inference nodes are checked.
+        """
         if self.role != INFERENCE or not time_ns:
             return True
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """Keep the first facts since :meth:`expect_facts` as those of the window's end."""
+        """Store the first facts since :meth:`expect_facts` as those of the window's end."""
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
         self._kept = True
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """Return sentences about facts of a wrong form that the node has written until now."""
+        """The facts of a wrong form that the node has written until now."""
         source = f'frame log of {self.node} (process {self.pid})'
         step = (
             'end that program, or use its version of the package; or name the nodes to be '
@@ -229,7 +227,7 @@ class WatchedNode(NodeView):
 
 
 class NodeThreads:
-    """The threads of the nodes, and the threads and child processes that these start."""
+    """Finds the nodes' threads, and the threads and child processes that these start."""
 
     def __init__(self, pids: Iterable[int], proc: Path = PROC) -> None:
         self._proc = proc
@@ -244,7 +242,7 @@ class NodeThreads:
             self._process_of[tid] = pid
 
     def look(self) -> None:
-        """Look again at all processes, to find threads started since the last look."""
+        """Read the threads of all processes again, to find new threads."""
         for pid in set(self._process_of.values()):
             for tid in threads_of(pid, self._proc):
                 self._process_of[tid] = pid
@@ -253,19 +251,19 @@ class NodeThreads:
         """
         Add the threads and children that ``sched_process_fork`` events name.
 
-        They may have ended already, so :meth:`look` would miss them.
+        :meth:`look` misses those that have ended already.
         """
         for event in events:
             if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
                 self._process_of.setdefault(event.number('child_pid'), parent)
 
     def processes(self) -> dict[int, int]:
-        """Return, for each thread, the process of its node."""
+        """Return the process id of each thread's node, by thread id."""
         return dict(self._process_of)
 
     @property
     def pids(self) -> Collection[int]:
-        """Return the nodes' processes."""
+        """The nodes' process ids."""
         return sorted(set(self._process_of.values()))
 
 
@@ -282,12 +280,12 @@ def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
 
 class Cameras:
     """
-    The video devices of the watched capture nodes.
+    Finds the video devices of the measured capture nodes.
 
-    A node's facts name a path. In a container the same path may be a different device, so the path
-    is looked up below the root folder of the node's process.
+    A node's facts name its device's path. In a container the same path may be a different device,
+    so the path is looked up in the root folder of the node's process.
 
-    :ivar paths: the names that mappings of these devices have.
+    :ivar paths: the paths by which ``/proc/PID/maps`` may name the devices.
     :ivar numbers: the device numbers in the kernel's internal form (12 bits major, 20 bits minor).
     """
 
@@ -299,11 +297,11 @@ class Cameras:
 
     @property
     def lost(self) -> frozenset[str]:
-        """Return the paths whose device was never found."""
+        """The paths whose device was never found."""
         return frozenset(path for (_, path), found in self._found.items() if not found)
 
     def look(self, nodes: Iterable[WatchedNode]) -> None:
-        """Look for the devices again, because a camera may come and go."""
+        """Look for the devices again: a camera may be plugged in or unplugged at any time."""
         for node in nodes:
             if node.role != CAPTURE or not names_device(facts := node.facts()):
                 continue
@@ -330,10 +328,10 @@ def memory_of(
     exporters: Mapping[int, str],
 ) -> FrameMemory:
     """
-    Return the memory to look for in the processes' maps.
+    Return the memory of the nodes' frames, to search for in the processes' maps.
 
-    :param kinds: the kinds of buffers (dma-buf or memfd), as far as known. A buffer that no
-        process holds any more is looked for as both kinds.
+    :param kinds: by (st_dev, inode), whether a buffer is a dma-buf or memfd. A buffer without a
+        known kind is searched for as both.
     :param exporters: the buffers' exporters, by inode.
     """
     nodes = list(nodes)
@@ -349,18 +347,18 @@ def memory_of(
 
 
 _TICK_S = 0.25
-#: Looking at buffers and maps may take at most this share of the time. So on a slow machine these
-#: looks are made less often.
+#: The largest share of time to spend on reading buffers and maps. On a slow machine they are
+#: therefore read less often than every _LOOK_PERIOD_S.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
-#: The interval between two looks while waiting for nodes' facts.
+#: The period of reading the frame logs while waiting for the nodes' facts.
 _FACTS_TICK_S = 0.05
-# A node that has finished no frame for _GRACE_S has nothing new to report. A node with frames gets
-# _PATIENCE_S, because the machine may be slow.
+# How long to wait for new facts: of a node that finished no frame meanwhile (it may have nothing
+# to write), and of any other node (it may be slow).
 _GRACE_S = 2.0
 _PATIENCE_S = 5.0
-# Sampling lasts as long as the window but at most _SAMPLING_S, or until each node has this many
-# samples, which is a few times what judging one per cent needs.
+# Sampling lasts as long as the window, but at most _SAMPLING_S. It ends earlier when each node has
+# _ENOUGH_SAMPLES, a few times the number that is needed to measure one per cent.
 _SAMPLING_S = 5.0
 _ENOUGH_SAMPLES = 500
 Wait = Callable[[float], bool]
@@ -368,7 +366,7 @@ Wait = Callable[[float], bool]
 
 @dataclass(frozen=True)
 class Roots:
-    """The root folders of ``/proc``, debugfs and tracefs; tests use others."""
+    """The paths of ``/proc``, tracefs and debugfs; tests use others."""
 
     proc: Path = PROC
     tracing: Path = TRACING
@@ -376,7 +374,12 @@ class Roots:
 
 
 class Ending(Enum):
-    """The reason why a window ended."""
+    """
+    Why a window ended.
+
+    ``TIME``: the time is over; ``FRAMES``: enough frames were processed; ``WANTED``: the user
+    ended it by a signal; ``GONE``: the nodes or their command ended.
+    """
 
     TIME = 'time'
     FRAMES = 'frames'
@@ -386,34 +389,33 @@ class Ending(Enum):
 
 class Measurement:
     """
-    A measurement, as a context manager; leaving it removes all traces from the system.
+    A measurement; use it as a context manager, which removes all probes at the end.
 
     Everything runs on the caller's thread, in this order:
 
-    1. Entering the context removes what killed runs left behind. Then it starts recording the
-       kernel's events, before it looks at anything else.
-    2. :meth:`watch` installs the probe on ``memmove``, looks at everything once, and waits until
+    1. Entering the context removes trace instances that killed runs left. Then it starts to record
+       the kernel's events, before it reads any other source.
+    2. :meth:`watch` installs the probe on ``memmove``, reads all sources once, and waits until
        each node has rewritten its facts. Then the window begins. During the window it reads the
        frame logs and the trace several times a second, and buffers and maps about once a second.
        When the time is over, the window ends as soon as the first node has rewritten its facts
        again. Then :meth:`watch` removes the probe, waits for the frames that are still in flight,
-       samples the processors, and stops the record.
-    3. :meth:`observation` turns what was collected into plain data.
-    4. :meth:`close` takes everything down.
+       samples the CPUs, and stops recording.
+    3. :meth:`observation` returns the evidence as plain data.
+    4. :meth:`close` removes the recording and the sampler.
 
-    :param memmove_probe: whether the C library's copies are counted; this slows down each process
+    :param memmove_probe: whether to count the C library's copies; this slows down each process
         that calls ``memmove``.
-    :param sampling: whether the processors are sampled after the window.
+    :param sampling: whether to sample the CPUs after the window.
     """
 
     def __init__(
         self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True
     ) -> None:
         self.roots = roots or Roots()
-        #: Names of the trace instances that killed runs left and that were removed here, for the
-        #: caller to report.
+        #: Names of the trace instances of killed runs that were removed, for the caller to report.
         self.leftovers: list[str] = []
-        #: What could not be removed at the end.
+        #: Errors of :meth:`close`: what could not be removed from the system.
         self.teardown: list[Unreadable] = []
         self._with_probe = memmove_probe
         self._with_sampling = sampling
@@ -453,7 +455,7 @@ class Measurement:
         self.close()
 
     def close(self) -> None:
-        """Remove everything from the system. A second call does nothing."""
+        """Remove the recording, its probes and the sampler. A second call does nothing."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None
@@ -473,24 +475,20 @@ class Measurement:
         """
         Measure, and return why the window ended.
 
-        After the given time the window goes on until the first node has rewritten its facts, so
-        that the nodes' counters and the outside observation end together.
-
         :param logs: the frame logs of all nodes of the pipeline.
-        :param seconds: how long to measure; the window may be up to a second longer.
-        :param frames: measure only until this many frames were processed; 0: for the whole time.
-        :param wait: a function that waits this many seconds; it returns true if the measurement
-            shall end.
+        :param seconds: how long to measure. The window may last a second longer: it ends when the
+            first node rewrites its facts, so that it matches the nodes' counters.
+        :param frames: end earlier, when this many frames were processed; 0: don't.
+        :param wait: a function that waits a number of seconds, and returns whether the user has
+            ended the measurement.
         :param more: a function that returns whether the nodes still run.
-        :param meanwhile: a function that is called about once a second, and at both ends of the
-            window.
+        :param meanwhile: called about once a second, and at both ends of the window.
         """
         self._meanwhile = meanwhile
         self._nodes = [WatchedNode(log) for log in logs]
         for log in logs:
             self._threads.add(log.pid)
-            # Skip the records of the past. A frame in flight gets its record when it is done, so
-            # it isn't skipped.
+            # Skip old records. A frame in flight is not skipped: it gets its record when done.
             log.skip()
         self._begin(wait)
         deadline = time.monotonic() + seconds
@@ -519,8 +517,7 @@ class Measurement:
             self._probe.begin(self._pids, self.roots.proc)
         self._seen.looked_ns = time.monotonic_ns()
         self._look(everything=True)
-        # Pages that were mapped only before the recording began may be held in a pipe or ring by
-        # now.
+        # A pipe or ring may hold pages whose mapping ended before the recording began.
         self._look_at_pins()
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
@@ -529,17 +526,15 @@ class Measurement:
         self._seen.start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
-        # The facts have the nodes' counters at the time of writing. The window must end before the
-        # first node writes its facts, because a copy that this node makes afterwards would be
-        # missing in the counters.
+        # A node's facts have its counters at the time of writing, without its later copies. So the
+        # window must end before the first node writes its facts.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._seen.own_cpu_s = time.process_time() - self._cpu_from_s
         if self._probe is not None:
             self._probe.end()
         self._look_at_pins()
-        # Some frames that were submitted in the window are still in flight. Wait for their
-        # records.
+        # Wait for the records of frames that were submitted in the window and are still in flight.
         self._wait_for_facts(wait, all, end_ns, past_ns=end_ns)
         for node in self._nodes:
             node.keep_facts()
@@ -554,15 +549,14 @@ class Measurement:
 
     @property
     def _pids(self) -> list[int]:
-        """Return the nodes' processes."""
         return sorted({node.pid for node in self._nodes})
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
         """
-        Sample the processors, after the window.
+        Sample the CPUs for up to *seconds*, after the window and without the probe.
 
-        This is done without the probe, because the kernel can't take a sample while it handles a
-        probe. The delayed sample would then hit ``memmove`` and count as time spent there.
+        The kernel takes no sample while it handles a probe. The delayed sample would fall into
+        ``memmove``, and wrongly count as time spent there.
         """
         if not self._with_sampling:
             self._seen.tell(
@@ -589,7 +583,7 @@ class Measurement:
         self._samples = sampler.stop()
 
     def _expect_facts(self) -> int:
-        """Expect new facts of all nodes from now on; return the time now."""
+        """Call :meth:`WatchedNode.expect_facts` of all nodes; return the current time."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             node.expect_facts()
@@ -603,14 +597,14 @@ class Measurement:
         past_ns: int = 0,
     ) -> int:
         """
-        Wait until *enough* nodes have rewritten their facts.
+        Wait until *enough* nodes have rewritten their facts, at most five seconds.
 
-        A signal doesn't shorten the wait, because the jobs in flight go on, too.
+        A signal doesn't shorten the wait, because the jobs in flight must still be recorded.
 
-        :param enough: ``any`` or ``all``: how many of the nodes must have rewritten them.
+        :param enough: ``any`` or ``all``: how many nodes must have rewritten their facts.
         :param before_ns: a time at which no node had written new facts yet.
         :param past_ns: also wait until all frames submitted before this time are done; 0: don't.
-        :returns: the time of the last look at which too few nodes had new facts.
+        :returns: the last time at which too few nodes had new facts.
         """
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _PATIENCE_S:
@@ -638,7 +632,7 @@ class Measurement:
             node.read()
 
     def _look(self, *, everything: bool = False) -> None:
-        """Read frame logs and trace each time, and buffers and maps about once a second."""
+        """Read the frame logs and the trace; about once a second, also buffers and maps."""
         self._read_logs()
         if self._recording is not None:
             self._recording.drain()
@@ -664,7 +658,7 @@ class Measurement:
             self._look_at_descriptors()
 
     def _look_at_descriptors(self) -> None:
-        """Find out which of the nodes' buffers are dma-bufs, and which driver exports them."""
+        """Find which of the nodes' buffers are dma-bufs or memfds, their sizes and exporters."""
         holders = read_holders(self._pids, self.roots.proc)
         self._seen.tell('exporters', *holders.unreadable)
         self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
@@ -673,10 +667,11 @@ class Measurement:
 
     def _look_at_maps(self, everybody: bool) -> None:
         """
-        Look for mappings of frames.
+        Search the maps of processes for mappings of frames.
 
-        At the window's ends the maps of all processes are read. In between only those of the nodes
-        are read, if the kernel's events tell of every new mapping.
+        During the window only the nodes' maps are read, if the trace has every new mapping.
+
+        :param everybody: read the maps of all processes in any case.
         """
         recorded = (
             self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
@@ -708,9 +703,9 @@ class Measurement:
 
     def _look_at_pins(self) -> None:
         """
-        Look for pages held without a mapping.
+        Find pipes and rings that may hold pages of frames without a mapping.
 
-        A pipe with bytes is looked at again after a moment, because its reader may only be slow.
+        If there are any, the second of two readings counts, because a pipe's reader may be slow.
         """
         if find_pins(proc=self.roots.proc):
             time.sleep(_TICK_S)
@@ -721,7 +716,7 @@ class Measurement:
         return self._recording.text() if self._recording is not None else ''
 
     def observation(self) -> Observation:
-        """Return everything observed, as plain data."""
+        """Return the evidence as plain data; call this after :meth:`watch`."""
         seen = self._seen
         memory = memory_of(self._nodes, self._identities, self._cameras, seen.exporters)
         seen.dmabufs, seen.memfds, seen.any_camera = (

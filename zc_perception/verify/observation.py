@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The observation of a running system in one window of time.
+The evidence about a running system in one window of time, as plain data.
 
-An :class:`Observation` is plain data; the checks of the invariants read nothing else. Only
-:class:`~zc_perception.verify.measurement.Measurement` writes to it.
+:class:`~zc_perception.verify.measurement.Measurement` fills an :class:`Observation`. The checks of
+the invariants read nothing else.
 """
 
 from __future__ import annotations
@@ -35,32 +35,34 @@ from zc_perception.verify.evidence.kernel_events import Trace
 
 CAPTURE, INFERENCE = 'capture', 'inference'
 
-#: What the names of exporters of video devices' buffers begin with.
+#: The prefix of the names of V4L2's buffer exporters.
 VIDEO_EXPORTER = 'videobuf2'
 
 
 def names_device(facts: Mapping[str, Any]) -> bool:
-    """Return whether a capture node's facts name its camera's device."""
+    """Return whether a capture node's facts name the path of its camera's device."""
     return str(facts.get('device', '')).startswith('/dev/')
 
 
 def time_of(record: FrameRecord) -> int:
-    """Return the frame's time that decides whether the frame belongs to a window."""
+    """Return the time by which a frame counts as inside or outside the window."""
     return record.submitted_ns or record.published_ns or record.done_ns
 
 
 @dataclass
 class NodeView:
     """
-    What was seen of one node.
+    The evidence about one node, from its frame log.
+
+    A frame log has a record for each frame, and the node's facts: settings and counters.
 
     :ivar before: the node's facts at the beginning of the window.
-    :ivar after: the first facts that the node wrote after the window had ended.
-    :ivar records: all records that were read, also from before and after the window.
+    :ivar after: the first facts that the node wrote after the end of the window.
+    :ivar records: all records that were read, also those from before and after the window.
     :ivar lost: the number of records that were overwritten before they were read.
-    :ivar ended_ns: when the node was seen to have ended before it had written its facts about the
-        window (CLOCK_MONOTONIC); 0: the node lasted.
-    :ivar described: whether the node wrote the facts in *after* after the window had ended.
+    :ivar ended_ns: when the node was found to have ended (CLOCK_MONOTONIC), if it ended before it
+        wrote *after*; 0: it didn't.
+    :ivar described: whether *after* has the counters of the window's end.
     """
 
     pid: int
@@ -83,21 +85,21 @@ class NodeView:
 
     @property
     def accelerator(self) -> str:
-        """The accelerator of an inference node."""
+        """The name of an inference node's accelerator; empty: it has none open."""
         return str(self.after.get('accelerator', ''))
 
     @property
     def imports(self) -> bool:
-        """Whether the accelerator's driver imports frames and shows this by tracepoints."""
+        """Whether the accelerator's driver imports frames, and has tracepoints for this."""
         return self.accelerator in traced().drivers
 
     @property
     def cached(self) -> bool:
-        """Whether the node caches imports, so that it imports each buffer only once."""
+        """Whether the node caches imports: it then imports each buffer only once."""
         return bool(self.after.get('import_cache', True))
 
     def grown(self, name: str) -> int:
-        """Return how much a counter in the facts grew during the window."""
+        """Return the increase of the counter *name* of the facts during the window."""
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
     def copies(self) -> dict[str, int]:
@@ -116,31 +118,30 @@ class Observation:
     All evidence of one window.
 
     :ivar start_ns: the beginning of the window, CLOCK_MONOTONIC; *end_ns*: its end.
-    :ivar snapshots: the looks at ``bufinfo``; empty if it was unreadable.
-    :ivar trace: the kernel's events, from before the window on; ``None`` if they were unreadable.
-    :ivar event_sources: by event, how it was recorded.
-    :ivar process_of: by thread, the process of the node that the thread belongs to.
-    :ivar exporters: the buffers' exporters by inode, from all sources that could be read.
+    :ivar snapshots: the contents of ``bufinfo`` at several times; empty: it was unreadable.
+    :ivar trace: the kernel's events, beginning before the window; ``None``: none were recorded.
+    :ivar event_sources: by event name, how the event was recorded.
+    :ivar process_of: by thread id, the process id of the thread's node.
+    :ivar exporters: by inode, the exporter of a buffer, from all sources that could be read.
     :ivar dmabufs: inodes of the frames' buffers that are dma-bufs; *memfds*: (st_dev, inode) of
         those that are memfds.
     :ivar camera_rdevs: device numbers of the cameras.
     :ivar mappings: the mappings of frames that were found, each once.
-    :ivar scans: the number of complete looks at the maps of all processes.
-    :ivar copies: the large copies; ``None`` if copies were not watched.
-    :ivar shares: the processes' samples; ``None`` if the processors were not sampled.
-    :ivar unreadable: by topic (``bufinfo``, ``maps``, ``trace``, ``memmove``, ``sampling``,
-        ``exporters``, ``frame log``), what could not be read.
-    :ivar copy_calls: the number of calls of memmove and memcpy that the probes met, of any size
-        and process.
+    :ivar scans: how often the maps of all processes were read.
+    :ivar copies: the large copies by memmove and memcpy; ``None``: copies were not recorded.
+    :ivar shares: the share of copying in each process's CPU samples; ``None``: no samples.
+    :ivar unreadable: the sources that could not be read, by topic: ``bufinfo``, ``maps``,
+        ``trace``, ``memmove``, ``sampling``, ``exporters``, ``frame log``.
+    :ivar copy_calls: the number of recorded calls of memmove and memcpy, of any size and process.
     :ivar own_cpu_s: the CPU time that ``zc_verify`` itself used, in seconds.
-    :ivar lost_cameras: paths of cameras whose number could not be found.
-    :ivar backing: lines of text about memfds that udmabuf may have made frames of, and the
+    :ivar lost_cameras: paths of cameras whose device number could not be found.
+    :ivar backing: texts about memfds that may be the memory of udmabuf's frames, and about the
         processes that have them.
-    :ivar looked_ns: when the first look at the maps of all processes began; 0: there was none
-        before the window.
-    :ivar pins: lines of text about pipes and rings that may hold pages of frames without a
-        mapping, at either end of the window.
-    :ivar any_camera: whether frames lie in buffers of a video device that no node names.
+    :ivar looked_ns: when the first reading of all processes' maps began; 0: none before the
+        window.
+    :ivar pins: texts about pipes and rings that may hold pages of frames without a mapping, at
+        the beginning or end of the window.
+    :ivar any_camera: whether frames are in buffers of a video device that no node names.
     """
 
     start_ns: int = 0
@@ -168,12 +169,12 @@ class Observation:
     any_camera: bool = False
 
     def tell(self, topic: str, *unreadable: Unreadable) -> None:
-        """Note a source that could not be read, each only once."""
+        """Record sources that could not be read, each once."""
         told = self.unreadable.setdefault(topic, []) if unreadable else []
         told += [one for one in unreadable if one not in told]
 
     def within(self, time_ns: int) -> bool:
-        """Return whether a moment lies in the window."""
+        """Return whether *time_ns* is in the window."""
         return self.start_ns <= time_ns <= self.end_ns
 
     def inference_nodes(self) -> list[NodeView]:
@@ -181,7 +182,7 @@ class Observation:
         return [node for node in self.nodes if node.role == INFERENCE]
 
     def submitted(self, node: NodeView) -> list[FrameRecord]:
-        """Return the frames that a node submitted in the window, in order."""
+        """Return the frames that a node submitted in the window, in order of time."""
         wanted = (RecordKind.PROCESSED, RecordKind.FAILED)
         found = [
             record
@@ -191,18 +192,17 @@ class Observation:
         return sorted(found, key=lambda record: record.submitted_ns)
 
     def all_submitted(self) -> list[tuple[NodeView, FrameRecord]]:
-        """Return the frames that all nodes submitted."""
+        """Return the frames that all inference nodes submitted in the window."""
         return [
             (node, record) for node in self.inference_nodes() for record in self.submitted(node)
         ]
 
     def unseen_frames(self) -> dict[str, int]:
         """
-        Return how many frames each inference node got from cameras that are not watched.
+        Count the frames that each inference node got from unmeasured nodes, by its name.
 
-        The result is by the inference node's name. The buffers of such a frame are in no pool and
-        in no record of a watched capture node. Frames published before the window don't count,
-        because their pool may be gone.
+        The buffers of such a frame are in no pool and no record of a measured capture node. Frames
+        published before the window don't count, because their pool may no longer exist.
         """
         captures = [node for node in self.nodes if node.role == CAPTURE]
         known = {
@@ -231,7 +231,7 @@ class Observation:
         return found
 
     def frame_inodes(self) -> set[int]:
-        """Return the inodes of the frames that some node finished in the window."""
+        """Return the inodes of the buffers of all frames in the window, of all nodes."""
         return {
             inode
             for node in self.nodes
@@ -242,9 +242,9 @@ class Observation:
 
     @property
     def lost_records(self) -> int:
-        """Return the number of frames whose records were lost."""
+        """The number of records that were overwritten before they were read, of all nodes."""
         return sum(node.lost for node in self.nodes)
 
     def why(self, *topics: str) -> list[Unreadable]:
-        """Return the sources that could not be read, of these topics."""
+        """Return the sources of *topics* that could not be read."""
         return [one for topic in topics for one in self.unreadable.get(topic, ())]

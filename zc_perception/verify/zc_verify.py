@@ -14,10 +14,9 @@
 # limitations under the License.
 
 """
-Start ``zc_verify``: check whether running nodes keep the four invariants.
+The entry point of ``zc_verify``; :mod:`~zc_perception.verify.verification` does the work.
 
-The nodes already run, or a command starts them. See :mod:`~zc_perception.verify.verification`,
-which is imported only inside ``ending_quietly``, so that a Ctrl-C during the import prints no
+That module is imported inside ``ending_quietly``, so that a Ctrl-C during the import prints no
 traceback.
 """
 
@@ -30,7 +29,7 @@ from zc_perception.terminal import ending_quietly
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run ``zc_verify``; return its exit status."""
+    """Run ``zc_verify`` with the arguments *words*, or the command line's; return its status."""
     with ending_quietly('zc_verify'):
         from zc_perception.programs import start
         from zc_perception.verify import verification
