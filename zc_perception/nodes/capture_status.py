@@ -55,7 +55,7 @@ CAMERA = Part(
         ERROR,
         '{reason}',
         'restart the node',
-        'why waiting does not help',
+        'the reason why waiting does not help',
     ),
     Row(lambda s: s.state is CameraState.ENDED, OK, 'ended'),
     Row(lambda s: not s.started, WARN, 'not started', 'start or activate the node'),
@@ -140,7 +140,7 @@ POOL = Part(
         lambda s: s.absent,
         WARN,
         'not configured',
-        'this happens when the camera opens; see part camera',
+        'the pool is made when the camera opens; see part camera',
     ),
     Row(
         lambda s: s.exhausted,
@@ -161,7 +161,7 @@ POOL = Part(
         lambda s: s.failures,
         WARN,
         'a slot could not be replaced or given back: {last_failure}',
-        'free memory of the heap that the values name',
+        'free memory in the heap that key heap names',
     ),
     Row(
         lambda s: s.abandoned,

@@ -74,7 +74,7 @@ GSTREAMER = Part(
     Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', ('try the pipeline with '
                                                             'gst-launch-1.0 and videotestsrc; '
                                                             'the node starts it again by itself'),
-        'the message of an element'),
+        "an element's error message"),
     Row(lambda s: s.seen.stuck, WARN, ('{seen.stuck} pipeline(s) did not come to an end and '
                                        'hold frames'),
         'restart the node; see which element waits: GST_DEBUG=3'),
