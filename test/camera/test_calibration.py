@@ -254,7 +254,7 @@ def test_models_as_other_versions_and_programs_write_them(
             8,
             "8 values; plumb_bob has 4 or 5; distortion_model 'rational_polynomial' has 8",
         ),
-        ('distortion_model: plumb_bob\n', D4, 5, 'has 4 values; 1x5 are 5'),
+        ('distortion_model: plumb_bob\n', D4, 5, 'has 4 values; 1x5 needs 5'),
         ('distortion_model: fisheye\n', '[1.0]', 5, 'has 1 values; equidistant has 4'),
         ('distortion_model: [a]\n', D4, 4, "distortion_model is ['a']; it must be text"),
     ],
@@ -634,7 +634,7 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     (notice,) = store.notices
     assert store.current == uncalibrated(640, 480) and store.wrong
     assert (
-        "without it, for it can't be scaled: 640x360 and 640x480 are no pictures of the same shape"
+        "without it, because it can't be scaled: 640x360 and 640x480 do not have the same shape"
         in notice
     )
     assert 'rescale_camera_info' not in notice

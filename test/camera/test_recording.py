@@ -307,7 +307,7 @@ def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(
     assert not recorder.close(stuck_s=0.1) and recorder.failed
     assert (
         recorder.statistics().failure
-        == f"'{folder}': its disk has taken nothing for 0.1 s; 3 messages could not be written"
+        == f"'{folder}': its disk has accepted nothing for 0.1 s; 3 messages could not be written"
     )
     assert not recorder.close(), 'it is not waited for again'
     gate.opened.set()
@@ -555,7 +555,7 @@ def test_of_an_encoder_that_died_what_it_made_is_written_and_said(tmp_path: Path
     drive(box, 0, 20, FRONT, REAR)
     drive(box, 20, 26, FRONT)
     said = write_event(box.last(START + 26 * S), tmp_path / 'events', START + 26 * S)
-    assert said.endswith(f'; {REAR.name} ended 6.1 s before')
+    assert said.endswith(f'; {REAR.name} ended 6.1 s before the event')
     rear = [at for name, at, _ in written(tmp_path / 'events') if name == REAR.name]
     assert (rear[0], rear[-1]) == (16 * S, 199 * S // 10)
     drive(box, 26, 60)

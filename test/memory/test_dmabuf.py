@@ -106,7 +106,7 @@ def test_a_memfd_that_was_opened_for_writing_only_is_no_buffer(buffer: DmaBuf) -
     write_only = OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY)
     with pytest.raises(
         AllocationError,
-        match=r'opened with O_WRONLY, so nobody can map it; its owner has to send an O_RDWR or '
+        match=r'opened with O_WRONLY, so it can not be mapped; its owner has to send an O_RDWR or '
         r'O_RDONLY',
     ):
         DmaBuf.from_fd(write_only)

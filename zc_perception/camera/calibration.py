@@ -174,7 +174,7 @@ class Calibration:
         # Rounding a side to whole pixels changes it by less than one pixel.
         if abs(was_height * across - height) >= 1 and abs(was_width * down - width) >= 1:
             raise ConfigError(
-                f'{was_width}x{was_height} and {width}x{height} are no pictures of the same shape'
+                f'{was_width}x{was_height} and {width}x{height} do not have the same shape'
             )
         sides = {
             'image_width': self.width * across,
@@ -451,7 +451,7 @@ def _matrix(
     numbers = [_number(entry, key, source) for entry in value['data']]
     if len(numbers) != shape[0] * shape[1] and not (miscounted and shape == [1, 5]):
         raise ConfigError(
-            f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} are "
+            f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} needs "
             f'{shape[0] * shape[1]}'
         )
     return tuple(numbers)
@@ -769,7 +769,7 @@ class CameraInfoStore:
         try:
             return found.scaled(*self._size), ''
         except ConfigError as error:
-            return none, f"{mismatch}, for it can't be scaled: {error}"
+            return none, f"{mismatch}, because it can't be scaled: {error}"
 
     @property
     def wrong(self) -> bool:

@@ -389,7 +389,7 @@ def read_contents(path: Path) -> Contents:
             elif contents.library == LIBRARY:
                 _recover(file, size, contents)
             else:
-                raise ValueError(f'it has no summary, and {contents.library} has written it')
+                raise ValueError(f'it has no summary, and {contents.library} did not finish it')
         except (ValueError, struct.error) as error:
             raise RecordingError(f"'{path}' can't be read: {error}") from error
     return contents
@@ -606,7 +606,7 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
             if not contents.finished:
                 _finish(folder / name, contents)
                 said.append(
-                    f"'{folder / name}' had no end; {contents.messages} messages are whole"
+                    f"'{folder / name}' had no end; {contents.messages} messages are complete"
                 )
         ours = all(contents.library == LIBRARY for _, contents in parts)
         there = metadata.read_text() if metadata.exists() else ''

@@ -530,7 +530,7 @@ class Recorder:
         self._given_up = True
         left = f'{waiting} messages' if waiting else "the file's end"
         self._failure = (
-            f"'{self._folder}': its disk has taken nothing for {stuck_s:g} s; "
+            f"'{self._folder}': its disk has accepted nothing for {stuck_s:g} s; "
             f'{left} could not be written'
         )
 
@@ -691,7 +691,7 @@ def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int 
     seconds = (chosen[-1].log_ns - chosen[0].log_ns) / 1e9
     ends = {each.topic.name: each.log_ns for each in chosen if each.topic.msgtype == VIDEO}
     late = [
-        f'; {name} ended {(now_ns - end) / 1e9:.1f} s before'
+        f'; {name} ended {(now_ns - end) / 1e9:.1f} s before the event'
         for name, end in sorted(ends.items())
         if now_ns - end > _SILENT_NS
     ]

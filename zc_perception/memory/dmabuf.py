@@ -168,8 +168,8 @@ class DmaBuf:
                 )
             if kind is BufferKind.MEMFD and is_write_only(number):
                 raise AllocationError(
-                    f'the memfd {abi.describe_fd(number)} was opened with O_WRONLY, so nobody '
-                    f'can map it; {MAPPABLE}'
+                    f'the memfd {abi.describe_fd(number)} was opened with O_WRONLY, so it '
+                    f'can not be mapped; {MAPPABLE}'
                 )
             if writable and kind is BufferKind.MEMFD and seals_of(number) & NO_NEW_WRITERS:
                 raise AllocationError(
