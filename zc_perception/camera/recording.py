@@ -314,7 +314,8 @@ class Recorder:
             self._format, self._frame_topic = form, form.topic(topic)
         content = None if self._ended else self._buffer(self._format.frame_bytes)
         if content is None:
-            self._dropped += not self._ended
+            with self._lock:
+                self._dropped += not self._ended
             return False
         try:
             with frame.map() as sources:
