@@ -75,7 +75,7 @@ UNKNOWN = {
     'without_the_cameras_log': 'the copy ledger of the capture node was not read',
     # All frames lie in one memfd, through which the camera writes them; no event tells of that.
     'writes_through_a_memfd': (
-        "udmabuf's frames may be read through memory that they may be made of"
+        "udmabuf's frames may be read through these memfds, which may be their memory"
     ),
     # The pipeline's node does not name its device, and any video device may be it.
     'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',

@@ -50,7 +50,7 @@ from zc_perception.verify.invariants import all_checks, check_imports
 from zc_perception.verify.observation import Observation
 
 ALL = dict.fromkeys(POOL, 1)
-OF_NO_FRAME = '20 imports were of no frame, though the cache is off'
+OF_NO_FRAME = '20 imports belong to no frame, though the cache is off'
 
 
 @pytest.mark.parametrize('given_back', [True, False])
@@ -79,7 +79,7 @@ def test_imports_on_trial_are_given_back_and_counted_by_the_node() -> None:
     card.take(TIMES[4] + 2 * MS, POOL[0])
     assert judged(observed([node(card, cached=False, trials=9)], [card])) == (
         False,
-        '1 imports were of no frame, though the cache is off',
+        '1 imports belong to no frame, though the cache is off',
     )
 
 
@@ -101,7 +101,7 @@ def test_the_import_of_a_frame_whose_job_the_card_refused_is_none_too_many() -> 
     )
     without = observed([node(card, cached=False)], [card])
     card.refused(TIMES[5] + 21 * MS, POOL[0])
-    assert judged(without) == (False, '1 imports were of no frame, though the cache is off')
+    assert judged(without) == (False, '1 imports belong to no frame, though the cache is off')
     assert judged(observed([node(card, cached=False)], [card])) == (True, '')
 
 
@@ -165,7 +165,7 @@ def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
         if one.name == 'axl_submit' and one.fields['ctx'] == '101' and one.fields['seqno'] == '2'
     )
     card.events.remove(lost)
-    told = '0 jobs of the driver are no frame of a node, 1 frames have no job'
+    told = '0 jobs of the driver have no frame, 1 frames have no job'
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
 
 
@@ -256,7 +256,7 @@ def test_without_a_cache_an_import_has_to_be_given_back() -> None:
     seen = observed([node(card, cached=False)], [card])
     assert judged(seen) == (
         False,
-        '2 imports were not given back after their frames, though the cache is off',
+        '2 imports were not released after their frames, though the cache is off',
     )
     assert 'release_errors' in check_imports(seen).next_step
 
@@ -359,7 +359,7 @@ def test_handles_of_the_right_buffers_are_confirmed() -> None:
 
 def test_handles_that_were_exchanged_before_the_recording_are_found_out() -> None:
     check = check_imports(with_fences(cached_graph(), {LEFT: RIGHT, RIGHT: BACK, BACK: LEFT}))
-    assert check.holds is False and 'the fence of their job lies in another buffer' in check.reason
+    assert check.holds is False and 'the fence of their job is in another buffer' in check.reason
     assert (
         check.figures['frames_not_imported'] == 0
         and check.figures['frames_confirmed_by_fence'] == 0

@@ -146,9 +146,9 @@ WRONG_BUFFER = 'frames were submitted whose buffer was not imported'
 @pytest.mark.parametrize(
     ('spoil', 'with_cache', 'told'),
     [
-        (drops_a_job, True, '0 jobs of the driver are no frame of a node, 1 frames have no job'),
-        (drops_a_job, False, '0 jobs of the driver are no frame of a node, 1 frames have no job'),
-        (has_a_job_too_many, True, '1 jobs of the driver are no frame of a node, 0 frames have'),
+        (drops_a_job, True, '0 jobs of the driver have no frame, 1 frames have no job'),
+        (drops_a_job, False, '0 jobs of the driver have no frame, 1 frames have no job'),
+        (has_a_job_too_many, True, '1 jobs of the driver have no frame, 0 frames have'),
         (takes_the_other_s_buffer, False, WRONG_BUFFER),
         (imports_twice, True, 'imported'),
         (imports_twice, False, 'imports'),

@@ -129,7 +129,7 @@ def test_a_node_that_begins_in_between_was_not_measured(
         told['source'] == f'inference /made/later (process {os.getpid()})'
         and told['next_step'] == 'measure once more'
     )
-    assert_not_measured(document, 'it began while others were measured, and was not looked at')
+    assert_not_measured(document, 'it started during the measurement, and was not measured')
 
 
 def test_a_node_that_is_killed_meanwhile_is_told_and_nothing_is_true(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Pat
         process.communicate(timeout=120)
     document = result_in(tmp_path)
     assert process.returncode == 3 and any(
-        note.startswith('the command ended its nodes or itself') for note in document['notes']
+        note.startswith('the command or its nodes ended') for note in document['notes']
     )
     assert_not_measured(document, f'/made/inference (process {pid}) ended while it was measured')
 

@@ -591,9 +591,7 @@ class ImportFollowing:
         if absent or self._seen.trace is None:
             return f'{", ".join(absent) or "the trace"} could not be recorded'
         if any(not node.after.get('pci_address') for node in self._nodes):
-            return (
-                'a node does not say where its device is, so its earlier imports could not be told'
-            )
+            return 'a node does not report its device, so its earlier imports are not known'
         return ''
 
     def _follow(self, events: Sequence[KernelEvent]) -> None:
@@ -796,7 +794,7 @@ class ImportFollowing:
         steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
         not_imported = '; '.join(steps)
         jobs = (
-            f'{self.unknown_jobs} jobs of the driver are no frame of a node, '
+            f'{self.unknown_jobs} jobs of the driver have no frame, '
             f'{self.missing_jobs} frames have no job'
         )
         found = [
@@ -807,14 +805,14 @@ class ImportFollowing:
             ),
             (
                 self.elsewhere,
-                f'{self.elsewhere} frames were submitted, but the fence of their job lies in '
+                f'{self.elsewhere} frames were submitted, but the fence of their job is in '
                 'another buffer: the device read that one',
                 not_imported,
             ),
             (
                 self.kept,
                 (
-                    f'{self.kept} imports were not given back after their frames, though '
+                    f'{self.kept} imports were not released after their frames, though '
                     'the cache is off'
                 ),
                 _IMPORTS_KEPT,
@@ -826,7 +824,7 @@ class ImportFollowing:
             ),
             (
                 self.unused,
-                f'{self.unused} imports were of no frame, though the cache is off',
+                f'{self.unused} imports belong to no frame, though the cache is off',
                 _IMPORTS_DIFFER,
             ),
             (

@@ -53,15 +53,15 @@ _SHOWN = 20
 _NO_FRAMES = (
     'look at /diagnostics of the nodes: does the camera deliver, and does the inference node '
     'get frames? Measure longer (--seconds); '
-    "activate or enable a node that rests, or name the other nodes' processes with --pid"
+    "activate or enable an inactive node, or name the other nodes' processes with --pid"
 )
 _NOT_A_DMABUF = (
     "let the capture node use dma-bufs (heap dma_heap/… or the camera's own "
-    'buffers); zc_doctor tells which heaps there are'
+    'buffers); zc_doctor lists the heaps'
 )
 _WAS_MAPPED = (
-    'find who by the events in trace.txt; a camera or consumer that calls map() on '
-    'frames does this'
+    'find the process by the events in trace.txt; it is a camera or consumer that calls map() on '
+    'frames'
 )
 _LOST_EVENTS = 'measure for a shorter time, or stop what else makes fences on this machine'
 
@@ -200,7 +200,7 @@ def _counters(seen: Observation, findings: Findings) -> None:
             'look for what blocks its callbacks (/diagnostics is silent as well), and '
             'measure once more'
         )
-        findings.unsure(f'{", ".join(stale)} did not renew its counters behind the window', step)
+        findings.unsure(f'{", ".join(stale)} did not write its counters after the window', step)
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
@@ -267,7 +267,7 @@ def check_attached(seen: Observation) -> Check:
             )
         if unsure:
             findings.unsure(
-                'attachments are only looked at from time to time, and were missing at some looks',
+                'attachments were only read from time to time, and were missing in some readings',
                 _newer(seen),
             )
     figures = {
@@ -311,14 +311,14 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
         elif not _unread(seen, findings, 'exporters'):
             findings.unsure(
                 f'no source names the exporter of buffer {inode}',
-                'measure longer: it is gone already',
+                'measure longer: the buffer no longer exists',
             )
         if name == 'memfd':
             findings.breaks('frames lie in memfds, which no device can import', _NOT_A_DMABUF)
         elif name and name not in known:
             step = (
-                'with Argus pass nvbuf-memory-type=4 (CMA); if the memory is fine for your '
-                'devices, name it with --known-exporter'
+                'with Argus pass nvbuf-memory-type=4 (CMA); if your devices can use this '
+                'exporter, name it with --known-exporter'
             )
             findings.breaks(
                 f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", step
@@ -376,7 +376,7 @@ def check_copies(seen: Observation) -> Check:
     if seen.mappings:
         names = ', '.join(sorted({f'process {one.pid}' for one in seen.mappings}))
         step = (
-            'end that program, or let it take frames as an importer does; in the nodes use '
+            'end that program, or let it import frames instead of mapping them; in the nodes use '
             'no observer that maps frames'
         )
         findings.breaks(f'frames are mapped by {names}', step)
@@ -434,9 +434,9 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
         step = (
             "measure all nodes of the pipeline: name the capture node's process with --pid, too, "
-            'or leave --pid out; a node that has no frame log says why in its own'
+            'or leave --pid out; a node without a frame log logs the reason'
         )
-        findings.unsure(f'{told} come from a node that is not seen', step)
+        findings.unsure(f'{told} come from a node that is not measured', step)
     made = any(
         seen.exporters.get(inode) == UDMABUF
         for _, record in seen.all_submitted()
@@ -444,7 +444,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     )
     if made and seen.backing:
         told = (
-            "udmabuf's frames may be read through memory that they may be made of: "
+            "udmabuf's frames may be read through these memfds, which may be their memory: "
             f'{"; ".join(seen.backing[:_SHOWN])}'
         )
         findings.unsure(
@@ -473,7 +473,7 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         event.name == MMAP and event.inode < 0 and event.tid in seen.process_of for event in events
     ):
         findings.unsure(
-            'a node mapped a dma-buf, and this kernel does not tell which', _newer(seen)
+            'a node mapped a dma-buf, and this kernel does not report which one', _newer(seen)
         )
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
@@ -485,7 +485,7 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
             'stayed mapped in it is not known'
         )
         findings.unsure(
-            told, 'find who by the events in trace.txt and end that program, or measure once more'
+            told, 'find the process by the events in trace.txt and end it, or measure once more'
         )
     if found:
         findings.breaks(f'frames were mapped {len(found)} times', _WAS_MAPPED)
@@ -497,8 +497,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         ]
     ):
         told = (
-            f'a video device was mapped {len(others)} times, and perhaps it is the camera, '
-            'whose node does not say which device it uses'
+            f'a video device was mapped {len(others)} times; it may be the camera, '
+            'whose node does not report its device'
         )
         findings.unsure(told, _WAS_MAPPED)
     if MMAP not in seen.event_sources or (

@@ -14,18 +14,15 @@
 # limitations under the License.
 
 """
-Check whether running nodes, or nodes that a command starts, keep the four invariants.
+The command ``zc_verify``: check whether nodes keep the four invariants.
 
-This module implements the command ``zc_verify``, whose entry point is
-:mod:`~zc_perception.verify.zc_verify`. :func:`run` runs the whole command. A :class:`Command`
-finds the processes that it has started with :class:`Descendants`. :class:`Newcomers` finds nodes
-that start while others are measured, because they are not measured.
+:func:`run` runs the whole command, for running nodes or for nodes that a :class:`Command` starts.
 
-:func:`document_keys` gives the zero-copy document's own four keys, with their literal meaning, and
-its ``detail``. The keys are kept word for word, although two of them are too narrow: the first can
-hold only if the camera's driver also attaches to the buffer, the third only without an import
-cache. The package's own promises are checked in :mod:`~zc_perception.verify.invariants`. The form
-of ``result.json`` is fixed by ``result.schema.json``.
+:func:`document_keys` answers the four questions of the zero-copy document literally, although two
+of them are too narrow: the first can hold only if the camera's driver also attaches to the buffer,
+the third only without an import cache. The package's own invariants are checked in
+:mod:`~zc_perception.verify.invariants`. ``result.schema.json`` defines the form of
+``result.json``.
 """
 
 from __future__ import annotations
@@ -77,15 +74,18 @@ from zc_perception.whole_file import write_whole
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
 HOT_PERCENT = 1.0
-#: With fewer samples of a process, it can't be judged whether copying took one per cent of its
-#: time.
+#: The number of CPU samples of a process that are needed to detect one per cent of copying.
 MIN_SAMPLES = 100
 KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
 
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """The four answers that the zero-copy document asks for; ``None``: not known."""
+    """
+    The zero-copy document's four keys with their values, and its ``detail``.
+
+    A value of ``None`` is not known.
+    """
 
     keys: dict[str, bool | None]
     detail: dict[str, Any]
@@ -97,7 +97,7 @@ class DocumentKeys:
 
 
 def document_keys(seen: Observation) -> DocumentKeys:
-    """Judge an observation by the literal text of the zero-copy document."""
+    """Return the zero-copy document's keys for an observation, by the document's literal text."""
     found = histories(seen) if seen.snapshots else {}
     counts = {
         inode: max(
@@ -162,7 +162,7 @@ def document_keys(seen: Observation) -> DocumentKeys:
 
 
 def _hot(seen: Observation) -> bool | None:
-    """Return whether no node spends more than 1 % of its own time in memcpy or memmove."""
+    """Return whether no node spends more than 1 % of its CPU time in memcpy or memmove."""
     shares = {share.pid: share for share in seen.shares or ()}
     if any(
         share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()
@@ -176,14 +176,20 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: A wait for a fence that is longer is reported, although it breaks no invariant.
+#: Longer waits for a fence, in milliseconds, are reported as notes; they break no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Result:
-    """The whole result, and the names of the files beside ``result.json``."""
+    """
+    The whole result of a measurement.
+
+    :param notes: remarks that are not violations.
+    :param command: the command line of ``zc_verify``.
+    :param files: names of the other output files in the folder of ``result.json``, by purpose.
+    """
 
     seen: Observation
     checks: Sequence[Check]
@@ -194,16 +200,12 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether all checks were measured and hold."""
+        """Whether all checks hold."""
         return all(check.holds is True for check in self.checks)
 
     @property
     def exit_code(self) -> int:
-        """
-        The exit code: 0: all hold.
-
-        1: all were measured, but one fails; 3: one wasn't measured.
-        """
+        """The exit code: 0: all checks hold; 1: one doesn't; 3: at least one is not known."""
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
@@ -265,7 +267,7 @@ def _node(node: NodeView, seen: Observation) -> dict[str, Any]:
 
 
 def describe_environment(command: Sequence[str]) -> dict[str, Any]:
-    """Return when and on what machine was measured, without the names of host and user."""
+    """Return the date, machine and versions for ``result.json``, without host and user names."""
     return {
         'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
         'kernel': platform.release(),
@@ -286,7 +288,7 @@ def write_result(result: Result, folder: Path) -> Path:
 
 
 def verdict(result: Result) -> list[str]:
-    """Return lines to print: one per check, and the next step for each that does not hold."""
+    """Return the lines to print: each check's result, with reason and next step; the verdict."""
     words = {True: 'holds', False: 'DOES NOT HOLD', None: 'not measured'}
     lines = [
         (
@@ -320,7 +322,7 @@ def verdict(result: Result) -> list[str]:
 
 
 def notes(seen: Observation) -> list[str]:
-    """Return remarks that are no violations: nodes that ended, and long waits for fences."""
+    """Return remarks that are not violations: nodes that ended, and long waits for fences."""
     started: dict[tuple[int, str, str], int] = {}
     slow = []
     for event in seen.trace.events if seen.trace is not None else ():
@@ -365,11 +367,11 @@ _WALKS = 10
 
 class Descendants:
     """
-    The descendants of this process that began after this object was made.
+    Finds the descendants of this process that started after this object was made.
 
-    The descendants are found even if they changed their session or environment. Until
-    :meth:`close` this process is the kernel's "subreaper": if a descendant's parent ends, the
-    descendant becomes a child of this process, so that it is still known as a descendant.
+    It also finds those that changed their session or environment. Until :meth:`close`, this
+    process is a "child subreaper", see prctl(2): a descendant whose parent ends becomes a child of
+    this process, and so remains a descendant.
     """
 
     def __init__(self) -> None:
@@ -386,8 +388,8 @@ class Descendants:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def has(self, pid: int) -> bool:
-        """Return whether a process is a descendant."""
-        # If a parent ended during the walk, its child has another parent now, so walk again.
+        """Return whether a process is such a descendant."""
+        # Walk again if a parent ended during the walk: its child has another parent now.
         for _ in range(_WALKS):
             found = self._walk(pid)
             if found is not None:
@@ -395,7 +397,7 @@ class Descendants:
         return False
 
     def _walk(self, pid: int) -> bool | None:
-        """Return a process and its ancestors; ``None``: one of them ended meanwhile."""
+        """Walk up to this process: whether *pid* descends from it; ``None``: a parent ended."""
         first, met = pid, set[int]()
         while pid > 1 and pid not in met:
             met.add(pid)
@@ -410,7 +412,7 @@ class Descendants:
         return False
 
     def reap(self, but: int) -> None:
-        """Take the exit status of each ended child except *but*, for which other code waits."""
+        """Reap each ended child except *but*, which its :class:`Command` reaps."""
         own = os.getpid()
         for pid in all_pids():
             state = process_state(pid)
@@ -425,30 +427,29 @@ class Descendants:
                     os.waitpid(pid, os.WNOHANG)
 
     def close(self) -> None:
-        """Stop being the subreaper, so that orphans go to the same parent as before."""
+        """Restore the subreaper setting of this process."""
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, self._was, 0, 0, 0)
 
 
 _POLL_S = 0.25
-#: The number of frames that each inference node must have before a command counts as running.
+#: The number of frames that each inference node of a command must process before measuring.
 _FLOWING = 5
-#: A command's nodes count as complete when no further node has started for this time, because the
-#: nodes of a launch file don't start all at once.
+#: A command's nodes count as complete when no node has started for this time, because the nodes of
+#: a launch file don't start all at once.
 _SETTLED_S = 2.0
 _PATIENCE_S = (15.0, 5.0, 5.0)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _LOOK_S = 0.05
-#: If more processes than this can't be read for the same reason, only their number is shown.
+#: If more processes than this can't be read for the same reason, they are reported in one line.
 _NAMED = 4
 
 
 class Command:
     """
-    A command that runs while its nodes are measured.
+    A command that runs while its nodes are measured, in its own session.
 
-    :meth:`stop` ends the command and all processes that it has started. The command runs in a
-    session of its own, so that a Ctrl-C in the terminal reaches only this program, which can
-    finish its measurement first.
+    So a Ctrl-C in the terminal reaches only this program, which can finish its measurement first.
+    :meth:`stop` ends the command and all processes that it has started.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
@@ -472,7 +473,7 @@ class Command:
             ) from error
 
     def started(self, pid: int) -> bool:
-        """Return whether a process is the command or was started by it, and still runs."""
+        """Return whether a process still runs, and is the command or one of its descendants."""
         state = process_state(pid)
         return state is not None and not state.ended and self._descendants.has(pid)
 
@@ -488,9 +489,9 @@ class Command:
 
     def stop(self) -> None:
         """
-        End the command as Ctrl-C would, if need be by force.
+        End the command, then the processes that it has left running.
 
-        Then end the processes that it left.
+        Each gets SIGINT, after 15 s SIGTERM, and after 5 s more SIGKILL.
         """
         self._end(lambda: [] if self.ended else [self._process.pid])
         self._end(lambda: [pid for pid in all_pids() if self.started(pid)])
@@ -499,7 +500,7 @@ class Command:
         self._output.close()
 
     def _end(self, those: Callable[[], list[int]]) -> None:
-        """Send signals to these processes until all have ended."""
+        """Send signals until *those* returns no process."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -510,7 +511,7 @@ class Command:
 
 
 def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
-    """Return the frame logs of running nodes, of these processes or of all."""
+    """Return the frame logs of running nodes in *pids*, or in all processes."""
     found = find_frame_logs(pids=pids)
     return FoundFrameLogs([log for log in found if log.alive], found.unreadable)
 
@@ -518,7 +519,11 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """Wait until frames flow through each node of a command, at most *seconds*."""
+    """
+    Wait until frames flow through each inference node of a command, at most *seconds*.
+
+    Return the frame logs of the command's nodes.
+    """
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
@@ -546,12 +551,12 @@ def wait_for_frames(
 
 
 def identity_of(log: FrameLogReader) -> tuple[int, str, int]:
-    """Return a key that no two logs on a machine share, not even successive logs of one node."""
+    """Return a key that is unique for a log on this machine, also among logs of one node."""
     return log.pid, log.node, log.started_ns
 
 
 def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
-    """Return a line with advice for each of *pids* that is no running node."""
+    """Return a message with advice for each of *pids* that is not a running node."""
     told = []
     seen = {log.pid for log in found}
     hidden = {one.pid: one for one in found.unreadable}
@@ -567,7 +572,7 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
 
 
 def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
-    """Return lines about logs that this user may not read; one line if many share a reason."""
+    """Return messages about unreadable processes; one message if many share a next step."""
     by_step: dict[str, list[UnreadableProcess]] = {}
     for one in unreadable:
         by_step.setdefault(one.next_step, []).append(one)
@@ -578,7 +583,7 @@ def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
             told.append(
                 Unreadable(
                     f'{len(those)} processes',
-                    f'they may be nodes but cannot be looked into: {names}, …',
+                    f'they may be nodes, but their logs cannot be read: {names}, …',
                     step,
                 )
             )
@@ -589,19 +594,16 @@ def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
     return told
 
 
-_REASON, _STEP = 'it began while others were measured, and was not looked at', 'measure once more'
+_REASON, _STEP = 'it started during the measurement, and was not measured', 'measure once more'
 
 
 class Newcomers:
     """
-    Nodes that start while others are measured.
+    Finds nodes that start during the measurement, because they are not measured.
 
-    Each :meth:`look` finds new nodes that run at that moment, and remembers them.
-
-    :param found: the nodes that are measured, and the processes that can't be read, which are
-        already reported.
-    :param pids: look only at these processes; ``None``: at all, or at those that the command
-        started.
+    :param found: the nodes that are measured, and the unreadable processes that are reported
+        already.
+    :param pids: check only these processes; ``None``: check all, or those of *command*.
     """
 
     def __init__(
@@ -614,7 +616,7 @@ class Newcomers:
         self._began: dict[tuple[int, str, int], tuple[int, str]] = {}
 
     def look(self) -> None:
-        """Look at all of these processes, and remember new nodes."""
+        """Find nodes and unreadable processes that are new since the measurement began."""
         now_ns = time.monotonic_ns()
         with find_frame_logs(pids=self._pids) as logs:
             for log in logs:
@@ -627,7 +629,7 @@ class Newcomers:
                 ):
                     self._began[identity] = min(now_ns, log.started_ns), str(log)
         for one in logs.unreadable:
-            # A process whose name can't be read has ended meanwhile.
+            # A process without a name has ended meanwhile.
             if one.name and one.pid not in self._hidden and self._counts(one.pid):
                 self._unreadable.setdefault(one.pid, (now_ns, one))
 
@@ -635,7 +637,7 @@ class Newcomers:
         return self._command is None or self._command.started(pid)
 
     def unreadable(self, until_ns: int) -> list[Unreadable]:
-        """Return nodes that started before *until_ns* (CLOCK_MONOTONIC), and unreadable logs."""
+        """Return the new nodes and unreadable logs found until *until_ns* (CLOCK_MONOTONIC)."""
         hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
         lines = dict.fromkeys(
             line for began_ns, line in self._began.values() if began_ns <= until_ns
@@ -644,7 +646,7 @@ class Newcomers:
 
 
 class Say:
-    """Prints each text as one printable line; goes on if no program reads the output any more."""
+    """Prints each text as one escaped line; ignores a closed output."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -693,13 +695,13 @@ def parser() -> OptionParser:
         '--seconds',
         type=float,
         default=10.0,
-        help='how long, and up to a second more for the counters (default: 10)',
+        help='how many seconds to measure, and up to 1 more for the counters (default: 10)',
     )
     main.add_argument(
         '--frames',
         type=int,
         default=0,
-        help='measure until this number of frames was processed (0: the whole time)',
+        help='stop after this number of processed frames (0, the default: use the whole time)',
     )
     main.add_argument(
         '--output',
@@ -715,7 +717,7 @@ def parser() -> OptionParser:
         help='measure the nodes of these processes only',
     )
     main.add_argument(
-        'command', nargs='*', help='start this, measure what it starts, end it (after --)'
+        'command', nargs='*', help='after --: start this command, measure its nodes, then end it'
     )
     more.add_argument(
         '--known-exporter',
@@ -723,10 +725,10 @@ def parser() -> OptionParser:
         default=[],
         action='extend',
         metavar='NAME',
-        help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}',
+        help=f'accept these exporters besides {", ".join(KNOWN_EXPORTERS)}',
     )
     more.add_argument('--no-memmove-probe', action='store_true',
-                      help="do not count the C library's copies, which slows memmove down; I4 "
+                      help="do not count the C library's copies (counting slows memmove down); I4 "
                            'is then not measured')  # fmt: skip
     more.add_argument('--no-sampling', action='store_true',
                       help="do not sample the processors after the window; the document's "
@@ -735,7 +737,7 @@ def parser() -> OptionParser:
         '--wait',
         type=float,
         default=60.0,
-        help='how long a command may take until frames flow (default: 60)',
+        help='how many seconds a command may take until frames flow (default: 60)',
     )
     more.add_argument('--quiet', action='store_true', help='print the last line only')
     return made
@@ -764,11 +766,15 @@ class _NotMeasured(ConfigError):
 def _unreadable(
     found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None
 ) -> list[Unreadable]:
-    """Return logs that this user may not read; ConfigError: there is nothing to measure."""
+    """
+    Return the processes that this user may not read.
+
+    :raises ConfigError: a process of ``--pid`` is not a node, or there is nothing to measure.
+    """
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
-    # A process whose name can't be read has ended meanwhile.
+    # A process without a name has ended meanwhile.
     hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
         hidden = [
@@ -804,8 +810,7 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             for one in hidden:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
-                # Lower this process's priority only after starting the command, which would
-                # inherit the priority.
+                # Lower this process's priority only now: the command would have inherited it.
                 os.nice(10)
             newcomers = Newcomers(found, arguments.pid, command)
             ending = measurement.watch(
@@ -872,15 +877,14 @@ def _cut_short(
     elif ending is Ending.GONE and command is not None:
         status = f', with status {command.status}' if command.ended else ''
         yield (
-            f'the command ended its nodes or itself {after}{status}; give one that runs '
-            'until it is ended'
+            f'the command or its nodes ended {after}{status}; give a command that runs until '
+            'zc_verify ends it'
         )
     elif ending is Ending.GONE:
         yield f'the measurement ended {after}: no node was left'
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Check the options."""
     if not 0.1 <= arguments.seconds <= 86400:
         raise ConfigError(
             f'--seconds is {arguments.seconds:g}, outside of 0.1..86400; 10 is a good start'
@@ -891,12 +895,12 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f'--wait is {arguments.wait:g}, outside of 1..86400; 60 is a good start')
     if arguments.command and arguments.pid:
         raise ConfigError(
-            '--pid names running nodes and a command starts new ones; give one of both'
+            '--pid names running nodes and a command starts new ones; give only one of them'
         )
 
 
 def _failed(error: Exception, folder: Path, say: Say) -> int:
-    """Report an error of ``zc_verify`` itself, which is no verdict; return the exit status."""
+    """Print an unexpected error of ``zc_verify`` itself; return the exit status."""
     path = folder / ERROR
     told = f'zc_verify itself failed, so nothing is measured: {type(error).__name__}: {error}'
     text = ''.join(traceback.format_exception(error))
@@ -910,7 +914,7 @@ def _failed(error: Exception, folder: Path, say: Say) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the whole command; return its exit status."""
+    """Run the whole command with the parsed *arguments*; return its exit status."""
     say = Say(arguments.quiet)
     try:
         _check(arguments)
