@@ -237,7 +237,7 @@ def is_decoded(
     if fits and not layout and shape[0] == 1 and numbers in shape[1:]:
         raise AcceleratorError(
             f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table '
-            'of boxes; for a level, give its layout '
+            'of boxes; for a level, give its layout in the manifest, '
             'or a batch axis; for a table, leave out the first axis'
         )
     return not fits
