@@ -14,18 +14,17 @@
 # limitations under the License.
 
 """
-Run ``zc_doctor``: look at a vehicle before it drives, change nothing, and say what to do.
+The command ``zc_doctor``: check a machine and its parameter file before the nodes start.
 
-Read in this order:
+It changes nothing, and names the next step for each problem. Read in this order:
 
-1. :mod:`~zc_perception.machine`: what a check is, what a check may look at, and what a check
-   returns.
-2. :mod:`~zc_perception.doctor.needs` works out what the parameter file asks of the machine.
+1. :mod:`~zc_perception.machine`: the interface of checks: their inputs and results.
+2. :mod:`~zc_perception.doctor.needs` finds what the parameter file requires of the machine.
 3. One of the files of checks, such as :mod:`~zc_perception.doctor.node_checks`.
-4. :mod:`~zc_perception.doctor.answers`: questions that are answered in a separate process each.
+4. :mod:`~zc_perception.doctor.answers`: functions that checks run in a separate process.
 5. :mod:`~zc_perception.doctor.zc_doctor` reads the options, :mod:`~zc_perception.doctor.command`
-   lists the checks, runs them and reports.
+   lists the checks, runs them and prints the report.
 
-To add a check: write its function in the file of its subject, and add the check to the list in
-``command``, or to ``CHECKS`` of the kind that needs the check.
+To add a check, write its function in the file of its subject, and add it to a list in ``command``,
+or to ``CHECKS`` of the kind of camera or accelerator that needs it.
 """

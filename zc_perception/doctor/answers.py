@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-Questions that the doctor asks by :func:`~zc_perception.machine.asking.ask`.
+Functions that checks run in a separate process, by :func:`~zc_perception.machine.asking.ask`.
 
-Each question is a function that returns a JSON value. The function runs alone in a process, so
-that it may load any library, and it makes the same calls as the nodes do. It imports what it needs
-itself, so that other questions don't wait for these imports.
+Each function makes the same calls as the nodes, and may load any library. It returns a JSON value.
+It imports the modules that it needs itself, so that the other functions start faster.
 """
 
 from __future__ import annotations
@@ -42,7 +41,12 @@ MESSAGES = (
 
 
 def try_model(text: str) -> dict[str, Any]:
-    """Load the model with these parameters (JSON); say whether and where that works."""
+    """
+    Load a model on its accelerator, with the inference node's parameters in *text* (JSON).
+
+    The result has the manifest's values, and either ``error`` with its ``stage`` (``manifest`` or
+    ``accelerator``), or the accelerator that was chosen.
+    """
     from zc_perception.memory.ledger import CopyLedger
     from zc_perception.npu.manifest import load_manifest
     from zc_perception.npu.selection import open_accelerator
@@ -81,7 +85,7 @@ def try_model(text: str) -> dict[str, Any]:
 
 
 def _middlewares() -> list[str]:
-    """Return the installed middlewares, from the ament index and from wheels."""
+    """Return the RMW implementations that the ament index or Python wheels have."""
     found = set()
     for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep):
         folder = os.path.join(prefix, 'share/ament_index/resource_index/rmw_typesupport')
@@ -95,11 +99,7 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """
-    Return the middleware that the environment asks for if it isn't installed; else empty.
-
-    Without this middleware rcl fails.
-    """
+    """Return the middleware of RMW_IMPLEMENTATION if it isn't installed, so that rcl fails."""
     wanted = os.environ.get('RMW_IMPLEMENTATION', '')
     if not wanted or wanted in installed:
         return ''
@@ -130,10 +130,10 @@ def _version(*names: str) -> str:
 
 def describe_ros() -> dict[str, Any]:
     """
-    Return rclpy's version, its middleware, and which packages of messages can be imported.
+    Return rclpy's version, its middleware, and the message packages that can be imported.
 
-    ``messages`` has the error of each package, or an empty text. ``missing`` is the middleware
-    that the environment asks for but that is not installed; then nothing else can be imported.
+    ``messages`` has each package's import error, or an empty text. ``missing`` is there if the
+    middleware of RMW_IMPLEMENTATION isn't installed: rclpy can't be used then.
     """
     answer: dict[str, Any] = {
         'middlewares': _middlewares(),
@@ -145,8 +145,7 @@ def describe_ros() -> dict[str, Any]:
     try:
         rclpy = importlib.import_module('rclpy')
         answer['middleware'] = rclpy.get_rmw_implementation_identifier()
-    # Any error is returned as the answer, such as an rclpy for another Python or a missing
-    # middleware.
+    # Return any error, such as that of an rclpy for another Python.
     except Exception as error:
         answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
         return answer
@@ -163,16 +162,14 @@ def describe_ros() -> dict[str, Any]:
 
 def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dict[str, Any]:
     """
-    Return what the nodes would report about a parameter file, without starting a node.
-
-    The answer has problems that would end a node, and warnings.
+    Check a parameter file by the nodes' own rules, without starting a node.
 
     :param cameras: ``given`` if *namespaces* are those of all cameras that will run; ``named`` if
         they come from the file, so that further cameras may run.
     :param namespaces: the namespaces of the nodes that will get the file; an empty text is the
         root namespace.
-    :returns: a dictionary; its ``misses`` are sections that the nodes refuse unless there are
-        cameras that the file doesn't name.
+    :returns: ``problems``, which would end a node; ``warnings``; ``misses``: sections that are
+        problems unless cameras run that the file doesn't name; ``checked``: how many parameters.
     """
     from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml
 
@@ -185,7 +182,7 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
             'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed",
             'missing': missing,
         }
-    # These modules are imported by name, like rclpy, because type checkers find no types for them.
+    # Imported by name, because these modules import rclpy, for which type checkers find no types.
     try:
         verdict = importlib.import_module('zc_perception.nodes.params.verdict')
         kinds = importlib.import_module('zc_perception.nodes.params.verdict').node_kinds()

@@ -14,17 +14,15 @@
 # limitations under the License.
 
 """
-Run the checks of ``zc_doctor``, report, and write the result.
-
-:mod:`~zc_perception.doctor.zc_doctor` reads the options. Much of the report's text comes from
-    outside: names of processes, nodes, cards and files, and values of the parameter file. So this
-    file makes all text for people printable, whichever check has written it; the JSON output
-    escapes such text itself. The JSON follows ``doctor.schema.json``, version 1: ids and keys
-    don't change, but new ones may be added.
+List and run the checks of ``zc_doctor``, print the report, and write the JSON result.
 
 Groups of checks run in parallel. The checks of one group run one after the other, each with a time
-limit. A check that hangs in the kernel can't be ended: its thread, named after the check, is left
-behind and ends with the process.
+limit. A check that hangs in the kernel can't be ended: its thread runs until the process ends.
+
+Much of the report's text comes from outside: names of processes, nodes, cards and files, and
+values of the parameter file. So this module escapes unprintable characters in all printed text.
+The JSON follows ``doctor.schema.json``, version 1: ids and keys don't change, but new ones may be
+added.
 """
 
 from __future__ import annotations
@@ -69,47 +67,49 @@ from zc_perception.whole_file import write_whole
 _FIRST = (
     Check(
         'parameters.file',
-        'whether the nodes would take every key and value of the parameter file',
+        'whether the nodes would accept every key and value of the parameter file',
         node_checks.parameter_file,
     ),
     Check(
         'kernel.release',
-        'which kernel, and whether it is new enough for the heaps',
+        'the kernel release, and whether it is new enough for dma-heaps',
         machine_checks.kernel_release,
     ),
     Check(
         'kernel.sync_file_ioctls',
-        'whether fences can be taken out of buffers and put in (Linux 6.0)',
+        'whether fences can be exported from buffers and imported into them (Linux 6.0)',
         machine_checks.sync_file_ioctls,
     ),
     Check(
         'memory.heaps',
-        'each dma-heap and udmabuf: there, and open to this user',
+        'whether each dma-heap and udmabuf exists, and this user may open it',
         machine_checks.heaps,
     ),
     Check(
         'memory.cma_pool',
-        'CmaTotal and CmaFree against the pool that the parameter file asks for',
+        'whether the contiguous memory (CMA) has room for the buffer pools of the parameter file',
         machine_checks.cma_pool,
     ),
     Check(
         'buffers.cpu',
-        'a real buffer of each heap: allocated, mapped, synchronised, written and read back',
+        'allocate, map, synchronise, write and read back a real buffer of each heap',
         machine_checks.cpu_trials,
     ),
     Check(
-        'buffers.fences', 'a real fence taken out of it and put back', machine_checks.fence_trials
+        'buffers.fences',
+        'export a real fence from a buffer of each heap, and import it again',
+        machine_checks.fence_trials,
     ),
 )
 _CAMERAS = (
     Check(
         'cameras.configured',
-        "whether the parameter file's cameras offer what it asks for",
+        "whether the parameter file's cameras support its values, such as format and size",
         node_checks.configured_cameras,
     ),
     Check(
         'cameras.calibration',
-        "whether each camera's calibration file is there and fits",
+        "whether each camera's calibration file exists and matches the camera",
         node_checks.calibrations,
     ),
 )
@@ -121,49 +121,43 @@ _LAST = (
     ),
     Check(
         'model.load',
-        'the model loaded on the accelerator that the inference node would choose',
+        'load the model on the accelerator that the inference node would choose',
         node_checks.model_load,
     ),
-    Check('ros.distribution', 'which ROS 2', node_checks.ros_distribution),
+    Check('ros.distribution', 'the ROS 2 distribution', node_checks.ros_distribution),
     Check('ros.rclpy', 'whether rclpy works, and its version', node_checks.ros_rclpy),
-    Check('ros.middleware', 'which RMW, and whether it is installed', node_checks.ros_middleware),
+    Check('ros.middleware', 'the RMW, and whether it is installed', node_checks.ros_middleware),
     Check(
-        'ros.messages',
-        'whether the packages of messages can be imported',
-        node_checks.ros_messages,
+        'ros.messages', 'whether the message packages can be imported', node_checks.ros_messages
     ),
     Check(
         'ros.large_messages',
-        'room for whole images in the middleware, for plain subscribers',
+        "whether whole images fit into the middleware's shared memory, for plain subscribers",
         node_checks.large_messages,
     ),
     Check(
         'link.runtime_folder',
-        'the folder for shared-memory sockets',
+        "whether the folder for the links' sockets can be used",
         node_checks.runtime_socket_folder,
     ),
     Check(
         'agreement.planned',
-        "what the parameter file's cameras and their consumers agree on about buffers",
+        "the buffers that the parameter file's cameras and their consumers would agree on",
         node_checks.planned_agreements,
     ),
     Check(
         'agreement.running',
-        'what nodes that run agreed on, what else there could be, and who is refused',
+        'the buffers that running nodes agreed on, the alternatives, and refused consumers',
         node_checks.running_agreements,
     ),
     Check('limits.realtime', 'RLIMIT_RTPRIO', machine_checks.realtime),
     Check('limits.locked_memory', 'RLIMIT_MEMLOCK', machine_checks.locked_memory),
     Check(
         'limits.descriptors',
-        'RLIMIT_NOFILE against what the pools need',
+        'whether RLIMIT_NOFILE allows the descriptors that the buffer pools need',
         machine_checks.descriptors,
     ),
-    Check(
-        'limits.python',
-        'whether the compiled steps are there, and how the interpreter was built',
-        machine_checks.python,
-    ),
+    Check('limits.python', "whether the package's compiled code is used", machine_checks.python),
 )
 
 
@@ -171,7 +165,9 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
     """
     Return the checks of these groups, group by group; without *groups*, all checks.
 
-    Camera and accelerator classes bring checks of their own, which are included.
+    They include the checks that camera and accelerator classes declare.
+
+    :raises ConfigError: a group is unknown, or two classes declare different checks with one id.
     """
     cameras, accelerators = (
         [check for kind in kinds.declared.classes.values() for check in kind.CHECKS]
@@ -193,21 +189,21 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
 
 
 VERSION = 1
-# A finding's figures are cut to this many characters, because a camera may have many formats.
+# The report shows this many characters of a finding's figures: a camera may have many formats.
 _LONGEST = 400
 _MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SKIP: 'skip'}
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finding, and the check that found it."""
+    """A finding with its check."""
 
     check: Check
     finding: Finding
 
 
 class _Memory:
-    """The answers to the checks' questions, so that each question starts a process only once."""
+    """Stores the answers to the checks' questions, so that each is asked only once."""
 
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
@@ -235,16 +231,11 @@ def _not_checked(check: Check, why: str) -> list[Result]:
 
 
 def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
-    """
-    Run a check; return its findings.
-
-    An error in the check itself becomes a finding.
-    """
+    """Run a check and return its findings; an error in the check itself becomes a finding."""
     found: list[Result] = []
     try:
         for finding in check.run(system, needs):
-            # Take the findings one by one, so that the earlier ones are kept if the check fails
-            # later.
+            # One by one, so that a later error doesn't lose earlier findings.
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
@@ -256,10 +247,14 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
-    """Run the checks, each for at most *limit_s*; yield findings as soon as the order allows."""
+    """
+    Run the checks, each for at most *limit_s* seconds; yield the findings in the checks' order.
+
+    A check without a result in time yields a failure.
+    """
     system = replace(system, ask=_Memory(system.ask))
     ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
-    # For each group: the check that runs now, on its own thread, and the checks that follow it.
+    # By group: the check that runs now on its own thread, then the checks that follow it.
     lanes: dict[str, deque[Check]] = {}
     deadlines: dict[str, float] = {}
     done: dict[str, list[Result]] = {}
@@ -277,7 +272,7 @@ def run_checks(
 
     def end(check: Check, results: list[Result]) -> None:
         if check.id in done:
-            return  # this check was reported as too slow earlier, and has ended only now
+            return  # this check was already reported as too slow
         done[check.id] = results
         lanes[check.group].popleft()
         del deadlines[check.group]
@@ -312,11 +307,7 @@ def heading(system: System, needs: Needs) -> str:
 
 
 def lines_of(result: Result, verbose: bool) -> Iterator[str]:
-    """
-    Yield the report's lines about one finding.
-
-    A check that doesn't apply has no line, unless *verbose*.
-    """
+    """Yield the report's lines about a finding; one that doesn't apply needs *verbose*."""
     finding = result.finding
     if finding.status is Status.SKIP and not verbose:
         return
@@ -380,7 +371,7 @@ _LONGEST_S = 3600.0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Write the result completely or not at all; make missing folders and report them."""
+    """Write the JSON result atomically; make a missing folder, and report this."""
     try:
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
@@ -394,7 +385,11 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """Write text to stdout; BrokenPipeError: no program reads it any more."""
+    """
+    Print a text to stdout.
+
+    :raises BrokenPipeError: no program reads stdout any more.
+    """
     error = put(text, sys.stdout)
     if isinstance(error, BrokenPipeError):
         raise error
@@ -405,12 +400,11 @@ def _say(text: str) -> None:
 
 
 def _complain(text: str) -> None:
-    """Write a text to stderr, if that is possible."""
     put(printable(text), sys.stderr)
 
 
 def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run the checks, write the report, and return the exit code."""
+    """Run the checks, print the report or write the JSON, and return the exit code."""
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
         raise ConfigError(
@@ -437,7 +431,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     """
-    Run the program; return its exit code.
+    Call :func:`run`, and turn errors and signals into exit codes.
 
     The code is 0, 1 if a check failed, 2 for wrong use, or 128 + n after signal n.
     """

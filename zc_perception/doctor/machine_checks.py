@@ -16,8 +16,9 @@
 """
 Check the machine: the kernel, this process's resource limits, heaps, and real buffers.
 
-Sources: ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux 6.0, dma-heaps with 5.6; getrlimit(2),
-proc(5) on ``limits`` and ``CmaTotal``; ``Documentation/userspace-api/dma-buf-heaps``.
+Sources: getrlimit(2); proc(5) on ``limits`` and ``CmaTotal``;
+``Documentation/userspace-api/dma-buf-heaps``. Linux 5.6 introduced dma-heaps, Linux 6.0
+``DMA_BUF_IOCTL_EXPORT_SYNC_FILE``.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Try whether a buffer has the sync-file ioctls; without a buffer, judge by the kernel."""
+    """Check for the sync-file ioctls with a real buffer, or by the kernel's version."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             there = system.kernel_version() >= FENCES_SINCE
@@ -109,7 +110,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
 _LIMITS_FILE = '/etc/security/limits.d/zc-perception.conf'
-# About this many descriptors Python, rclpy and a middleware have open.
+# About the number of descriptors that Python, rclpy and a middleware have open.
 _OWN_DESCRIPTORS = 128
 _PER_SLOT = 6
 
@@ -118,7 +119,7 @@ def _limit(system: System, name: str, column: int = 0) -> float | None:
     """
     Return a limit from ``/proc/self/limits``; ``None`` if the file doesn't list it.
 
-    Column 0 is the soft limit, column 1 the hard limit.
+    :param column: 0 for the soft limit, 1 for the hard limit.
     """
     for line in system.read('proc/self/limits').splitlines():
         if line.startswith(name):
@@ -145,7 +146,7 @@ def _nodes_of(needs: Needs) -> tuple[NodeNeed, ...]:
 
 
 def realtime(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the limit that parameter realtime_priority needs."""
+    """Check whether RLIMIT_RTPRIO allows the nodes' parameter ``realtime_priority``."""
     limit = _limit(system, 'Max realtime priority')
     wanted = max((node['realtime_priority'] for node in _nodes_of(needs)), default=0)
     capable = _capable(system, _CAP_SYS_NICE)
@@ -171,7 +172,7 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the limit that parameter lock_memory needs."""
+    """Check whether RLIMIT_MEMLOCK allows the nodes' parameter ``lock_memory``."""
     limit = _limit(system, 'Max locked memory')
     wanted = any(node['lock_memory'] for node in _nodes_of(needs))
     if limit is None:
@@ -197,8 +198,8 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the limit of descriptors, which shared buffers and jobs in flight need."""
-    # Check the hard limit, because the programs themselves raise the soft limit to it.
+    """Check whether RLIMIT_NOFILE allows the descriptors of the buffer pools."""
+    # Check the hard limit, because the programs raise their soft limit to it.
     limit = _limit(system, 'Max open files', 1)
     if limit is None:
         yield skip('/proc/self/limits does not show the limit')
@@ -220,7 +221,7 @@ def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def python(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report whether the package runs with its compiled code or without."""
+    """Check whether the package uses its compiled code, which is faster."""
     if compiled is not None:
         yield ok(how_it_runs())
     else:
@@ -234,7 +235,7 @@ def python(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 _MIB = 1 << 20
-# Names that parameter heap may have and that are no device nodes.
+# Values of parameter heap that are not device nodes.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
 _OTHERWISE = (
     'frames then lie in memfds: cameras whose frames the CPU writes, such as '
@@ -263,7 +264,7 @@ def _rights(path: Path) -> dict[str, object]:
 
 
 def heaps(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report each heap that exists, each named heap that is missing, and whether any exists."""
+    """Check each heap of this machine, and each heap that the parameter file names."""
     nodes = heap_nodes(system)
     named = [name for name in needs.heaps if name not in _NO_NODE]
     usable = 0
@@ -326,7 +327,7 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def read_cma(system: System) -> tuple[int, int] | None:
-    """Return CmaTotal and CmaFree in bytes; ``None``: there is no contiguous pool."""
+    """Return CmaTotal and CmaFree in bytes; ``None``: the kernel has no contiguous pool."""
     found = {}
     for line in system.read('proc/meminfo').splitlines():
         name, _, value = line.partition(':')
@@ -337,11 +338,7 @@ def read_cma(system: System) -> tuple[int, int] | None:
 
 
 def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
-    """
-    Compare what the pools need of the contiguous memory with what is free.
-
-    Pools in other memory are only named.
-    """
+    """Check whether the pools that need contiguous memory fit into the free CMA memory."""
     cma = read_cma(system)
     total, free = cma or (0, 0)
     there = (
@@ -437,7 +434,7 @@ def _heap_need(needs: Needs, name: str) -> Need:
 
 
 def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Try a buffer of each heap: allocate, map, synchronise, write, read by another mapping."""
+    """Write a real buffer of each heap, and read it back through another mapping."""
     for name in trial_heaps(system):
         try:
             with allocate(system, name, 4 * PAGE) as buffer:
@@ -485,7 +482,7 @@ def _written_and_read(buffer: DmaBuf) -> bool:
 
 
 def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Try fences with a real buffer: take a fence out of it, wait for the fence, put it back."""
+    """Export a fence from a real buffer of each heap, wait for it, and import it again."""
     names = list(heap_nodes(system))
     if not names:
         yield skip('there is no heap for dma-bufs, and a memfd has no fences')

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Find out, without ROS, what a parameter file needs, and how large its buffer pools will be.
+Find what a parameter file requires of the machine, and the size of its buffer pools, without ROS.
 
-For each pool, the doctor makes the same :class:`~zc_perception.negotiation.session.BufferSession`
-as the capture node, with the same participants (camera, inference nodes of the same process,
-stand-ins of ``participants``), and asks this session what it would allocate. The checks get the
-answer as :class:`~zc_perception.machine.checks.Needs`.
+:func:`read_needs` returns the nodes and their values, for all checks. :func:`pool_need` computes a
+camera's pool: it makes the same :class:`~zc_perception.negotiation.session.BufferSession` as the
+capture node, with the same participants: the camera, inference nodes of the same process, and the
+stand-ins of parameter ``participants``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from zc_perception.npu.selection import candidates
 
 
 def camera_class(camera: NodeNeed) -> type[Camera]:
-    """Return the class of a node's kind of camera; the base class if it can't be imported."""
+    """Return the class of a capture node's camera; the base class if it can't be imported."""
     try:
         return CAMERAS.load(camera.kind)
     except ConfigError:  # check ``cameras.configured`` reports this failure
@@ -63,10 +63,9 @@ def camera_class(camera: NodeNeed) -> type[Camera]:
 
 def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
     """
-    Return the values with which a node would run.
+    Return a node's parameters: the valid ones of *values*, and defaults for all others.
 
-    The result has the valid values of *values*, and the node's defaults for all others. Check
-    ``parameters.file`` reports invalid values.
+    Check ``parameters.file`` reports invalid values.
 
     :param kind: ``capture`` or ``inference``.
     :param node: the node's full name.
@@ -80,8 +79,8 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
                 taken[spec.name] = spec.convert(values[spec.name])
             except ConfigError:
                 if spec is specs.own[0] and isinstance(values[spec.name], str):
-                    # The kind of camera is unknown, so this value can't be checked here. Another
-                    # check reports that.
+                    # Keep the name of an unknown kind of camera or accelerator, so that another
+                    # check can report it.
                     taken[spec.name] = values[spec.name]
     return NodeNeed(node or f'/{kind}', specs.own[0].name, taken)
 
@@ -93,7 +92,7 @@ def needs_for(
     *,
     cameras_given: bool = False,
 ) -> Needs:
-    """Return what these nodes need; *path* is the parameter file's path."""
+    """Return the requirements of these nodes; *path* is the parameter file's path."""
     uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
     heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
     importing = {name for name, kind in ACCELERATORS.declared.classes.items() if kind.IMPORTS}
@@ -105,10 +104,9 @@ def needs_for(
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
     """
-    Return what the nodes of these sections need.
+    Return the requirements of the nodes of a parameter file's sections.
 
-    :param cameras: the namespaces of the cameras; without them, the namespaces that the file
-        names.
+    :param cameras: the namespaces of the cameras; default: those that the file names.
     """
 
     def found(kind: str) -> list[NodeNeed]:
@@ -121,7 +119,11 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
 
 
 def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return what a parameter file needs; without *path* there is no file."""
+    """
+    Return the requirements of a parameter file; an empty *path*: there is no file.
+
+    :raises ConfigError: the file can't be read, or *cameras* are wrong or given without a file.
+    """
     check_cameras(cameras, '--cameras')
     if not path:
         if cameras:
@@ -136,11 +138,7 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """
-    Return the inference nodes in the camera's namespace.
-
-    If there are none, return the inference nodes that are in no camera's namespace.
-    """
+    """Return the inference nodes in the camera's namespace; else those in no camera's."""
     own = [
         inference
         for inference in needs.inferences
@@ -154,7 +152,7 @@ def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
 
 def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
     for name in candidates(inference.kind):
-        # the accelerator's package can't be imported; check ``model.load`` reports this
+        # Ignore an accelerator whose package can't be imported: check model.load reports it.
         with suppress(ConfigError):
             kind: type[Accelerator] = ACCELERATORS.load(name)
             foreseen = kind.foreseen(kind.own(inference.values), system)
@@ -164,11 +162,7 @@ def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
-    """
-    Return constraints with only slots, alignments and sizes.
-
-    Used if nothing else is known of the camera's formats.
-    """
+    """Keep only slots, alignments and sizes, for a camera whose formats are unknown."""
     return replace(
         constraints,
         formats=None,
@@ -182,11 +176,7 @@ def counting_only(constraints: BufferConstraints) -> BufferConstraints:
 
 
 def anywhere(constraints: BufferConstraints) -> BufferConstraints:
-    """
-    Return constraints without their demands on memory.
-
-    Used if the camera's memory is unknown.
-    """
+    """Remove the constraints on memory, for a camera whose memory is unknown."""
     return replace(constraints, heaps=None, contiguous=False, devices=())
 
 
@@ -199,14 +189,14 @@ class PoolNeed:
     """
     The memory that one camera's pool needs.
 
-    :param memory: the heap's name, or else a text that says whose memory it is.
+    :param memory: the heap's name, or a text about the memory of a camera with its own buffers.
     :param contiguous: whether the memory is the kernel's contiguous pool (CMA); ``None``: unknown,
         because the driver chooses.
-    :param buffers: the bytes of each memory buffer of a slot, rounded up to pages; empty if the
-        size is unknown.
+    :param size: width and height in pixels.
+    :param buffers: the bytes of each buffer of a slot, rounded up to pages; empty if unknown.
     :param problem: why the size is unknown.
-    :param refusal: why there can't be such a pool, in the negotiation's words; empty if there can.
-    :param misfits: the reason for each accelerator that can't use such buffers.
+    :param refusal: the negotiation's error if there can be no such pool; else empty.
+    :param misfits: for each accelerator that can't use such buffers, the reason.
     :param agreed: a description of the agreed buffers; empty if only their number is known.
     """
 
@@ -223,7 +213,7 @@ class PoolNeed:
 
     @property
     def slot_bytes(self) -> int:
-        """The bytes of each slot; 0 if the size is unknown."""
+        """The bytes of one slot; 0 if unknown."""
         return sum(self.buffers)
 
     @property
@@ -232,11 +222,11 @@ class PoolNeed:
         return self.slots * self.slot_bytes
 
     def in_heap(self, name: str) -> PoolNeed:
-        """Return this need with its buffers in that heap."""
+        """Return this need with its buffers in the heap *name*."""
         return replace(self, memory=name, contiguous=is_contiguous(name))
 
     def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
-        """Return this need with another number of slots, each with *buffers*."""
+        """Return this need with *slots* slots, each with buffers of these sizes in bytes."""
         return replace(
             self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers)
         )
@@ -246,9 +236,9 @@ class _Consumers:
     """
     All participants in the negotiation except the camera.
 
-    :param wanted: the number of slots in all, unless the participants need more.
-    :ivar known: what the camera has said about itself.
-    :ivar misfits: for each accelerator that is left out, why it can't use the agreed buffers.
+    :param wanted: the minimum number of slots of the pool.
+    :ivar known: the facts that the camera gave to :meth:`agree`.
+    :ivar misfits: for each accelerator that can't use the agreed buffers, the reason.
     """
 
     def __init__(
@@ -265,13 +255,13 @@ class _Consumers:
 
     def agree(self, known: Known) -> BufferSettings:
         """
-        Return what the capture node's own session will ask the camera for.
+        Return the buffers that the capture node will request from the camera.
 
-        An accelerator that can't use the agreed buffers holds no slot.
+        An accelerator that can't use the agreed buffers is left out, and holds no slot.
 
-        :raises NegotiationError: nothing suits both the camera and all stand-ins, or an
-            accelerator holds more frames or wants other sizes than are possible. Other checks try
-            real buffers to find out which formats and memory an accelerator takes.
+        :raises NegotiationError: no buffers meet the constraints of the camera and all stand-ins,
+            or an accelerator needs an impossible size or number of slots. Formats and memory of
+            accelerators are tested by other checks, with real buffers.
         """
         self.known = known
         session = BufferSession(
@@ -297,7 +287,7 @@ class _Consumers:
         return request.settings()
 
     def refusal(self, given: BufferSettings) -> str:
-        """Return why frames of this layout don't suit a stand-in; empty if they suit all."""
+        """Return why a stand-in can't use buffers with the settings *given*; empty: all can."""
         assert self.known is not None, 'it was agreed on'
         stand_ins = [_counting(one, self.known) for one in self._stand_ins]
         broken = [
@@ -308,7 +298,7 @@ class _Consumers:
         return f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
 
     def slots(self, held: int) -> int:
-        """Return how many slots the pool will have, if the camera itself holds *held*."""
+        """Return the pool's number of slots, if the camera itself holds *held*."""
         return slots_of(
             [BufferConstraints('camera', slots=held), *self._accelerators, *self._stand_ins],
             self._wanted,
@@ -316,14 +306,14 @@ class _Consumers:
 
 
 def _counting(consumer: BufferConstraints, known: Known) -> BufferConstraints:
-    """Return those constraints of a consumer that the known facts about the camera can meet."""
+    """Return the constraints of a consumer that can be checked with the facts *known*."""
     if not known.formats:
         return counting_only(consumer)
     return consumer if known.memory else anywhere(consumer)
 
 
 def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
-    """Work out the memory that one camera's pool needs."""
+    """Compute the memory that one camera's pool needs, by the negotiation of its node."""
     kind = camera_class(camera)
     declared = {spec.name for spec in kind.PARAMETERS}
     brought = camera['pipeline_buffers'] if 'pipeline_buffers' in declared else 0
@@ -334,7 +324,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         heaps = None if use is None else offered_heaps(system, camera['heap'], use)
         accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
-    except AllocationError as error:  # The heap is missing, which check ``memory.heaps`` reports.
+    except AllocationError as error:  # the heap is missing, as check memory.heaps reports
         return replace(
             need, memory='a heap that is not there', contiguous=False, problem=str(error)
         )
@@ -344,7 +334,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         need = need.in_heap(heaps.name)
     try:
         pool = kind.planned_pool(system, camera.values, heaps, consumers.agree)
-    except NegotiationError as error:  # This error also comes if no format can have this size.
+    except NegotiationError as error:  # also raised if no format can have the camera's size
         known = consumers.known
         return replace(
             need,

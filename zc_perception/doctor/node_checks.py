@@ -16,10 +16,8 @@
 """
 Check the nodes of the parameter file, and the ROS 2 that they run on.
 
-The checks look at parameters, cameras, calibrations, models and agreements on buffers. A camera's
-class declares what the camera needs. Models are loaded for real, in a process of their own. Which
-nodes run is read from their frame logs, which needs no ROS. The folder of the links is examined,
-but never made: if it is missing, the check tries to make a folder of another name beside it.
+A camera's class declares the camera's own checks. Models are really loaded, in a separate process.
+Running nodes are found by their frame logs, without ROS.
 
 Sources: REP 2000 (distributions); Fast DDS documentation on shared-memory transport and profile
 files; ``config/fastdds_images.xml``.
@@ -69,7 +67,7 @@ from zc_perception.shipped_files import shipped_file
 
 
 def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check each key and value of the file by the nodes' own rules, which need rclpy."""
+    """Check each key and value of the parameter file by the nodes' own rules, with rclpy."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file)')
         return
@@ -126,7 +124,7 @@ _UNCALIBRATED = (
 
 
 def _share_folder(system: System, package: str) -> str:
-    """Find a package's share folder as ament does; LookupError: there is no such package."""
+    """Find a package's share folder as ament does; raise LookupError for an unknown package."""
     for prefix in filter(None, system.environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep)):
         index = Path(prefix, 'share/ament_index/resource_index/packages', package)
         if (system.root / str(index).lstrip('/')).exists():
@@ -135,7 +133,7 @@ def _share_folder(system: System, package: str) -> str:
 
 
 def calibrations(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the calibration of each camera of the parameter file."""
+    """Check the calibration file of each camera of the parameter file."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file), so no camera is configured')
     for camera in needs.cameras:
@@ -196,7 +194,7 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
 
 
 def _inferences(needs: Needs) -> tuple[NodeNeed, ...]:
-    """Return the file's inference nodes; without a parameter file, one with default values."""
+    """Return the inference nodes of the parameter file, or else one with default values."""
     return needs.inferences or (node_need('inference', {}),)
 
 
@@ -205,7 +203,7 @@ def _question(inference: NodeNeed) -> str:
 
 
 def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the manifest is found and valid, and that its engines' files exist."""
+    """Check that each model's manifest exists and is valid, and that its engines' files exist."""
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
@@ -223,7 +221,7 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def model_load(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report which accelerator the model loads on, and why no better one fits."""
+    """Load each model, and report the accelerator and why no better one can be used."""
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
@@ -240,17 +238,14 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
             f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine '
             f'{answer["engine"]}'
         )
-        if answer[
-            'reasons'
-        # These reasons are no fault of the machine: it has no such card, or the model has no
-        # variant for the card.
-        ]:
+        # The reasons are no faults: the machine has no better card, or the model doesn't fit it.
+        if answer['reasons']:
             found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)
 
 
 def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report which buffers each camera of the parameter file and its consumers would agree on."""
+    """Report the buffers that each camera of the file and its consumers would agree on."""
     if not needs.cameras:
         yield skip('no parameter file was given (--params-file)')
     for camera in needs.cameras:
@@ -277,7 +272,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report what running capture nodes have agreed on, and which consumers they refuse."""
+    """Report the buffers that running capture nodes use, and the consumers that they refuse."""
     cameras = 0
     with find_frame_logs(system.proc) as logs:
         for log in logs:
@@ -297,7 +292,7 @@ def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
 _PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
-#: The shared-memory segment size that Fast DDS has without a profile.
+#: Fast DDS's size of a shared-memory segment without a profile, in bytes.
 _DEFAULT_SEGMENT = 512 * 1024
 _USUAL_IMAGE = 1920 * 1080 * 3
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
@@ -308,7 +303,7 @@ _NO_MIDDLEWARE = (
 
 
 def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report the distribution in ROS_DISTRO, or else which distributions are installed."""
+    """Check the distribution in ROS_DISTRO, or else the installed distributions."""
     name = system.environment.get('ROS_DISTRO', '')
     installed = system.names('opt/ros')
     figures = {'name': name, 'installed': installed}
@@ -328,7 +323,7 @@ def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
-    """Import rclpy in a process of its own."""
+    """Check whether rclpy can be imported, in a separate process."""
     answer = system.ask(answers.describe_ros)
     figures = {'version': answer['rclpy_version']}
     if 'missing' in answer:
@@ -341,7 +336,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report the middleware in use, and the installed middlewares."""
+    """Check that the middleware of RMW_IMPLEMENTATION is installed and used."""
     answer = system.ask(answers.describe_ros)
     wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
     figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
@@ -369,7 +364,7 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
-    """Import the packages of messages that the nodes need."""
+    """Check whether the message packages that the nodes need can be imported."""
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer or 'error' in answer:
         yield skip(
@@ -392,7 +387,7 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _segment(path: Path) -> int:
-    """Return the largest ``segment_size`` in a Fast DDS profile; 0: it has none."""
+    """Return the largest ``segment_size`` of a Fast DDS profile in bytes; 0: none."""
     tree = ElementTree.parse(path)
     sizes = [
         (node.text or '').strip()
@@ -403,13 +398,13 @@ def _segment(path: Path) -> int:
 
 
 def _image(system: System, needs: Needs) -> int:
-    """Return the bytes of the largest image, as plain subscribers get it in rgb8."""
+    """Return the bytes of the cameras' largest image, in rgb8."""
     sizes = [camera_class(camera).picture_size(system, camera.values) for camera in needs.cameras]
     return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
 
 
 def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that whole images fit the middleware's shared memory, for plain subscribers."""
+    """Check that a whole image, for plain subscribers, fits the middleware's memory."""
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])
@@ -482,7 +477,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
 
 
 def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the folder of the links' sockets, as a publisher would use it."""
+    """Check that a publisher could use the folder of the links' sockets; don't make it."""
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted(
@@ -513,7 +508,7 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
         socket_path(folder, '0' * 32)
         if os.path.lexists(folder):
             if groups:
-                # the nodes give the folder to the group when they start
+                # Check only the owner: the nodes set the folder's group when they start.
                 _owned(folder, system.user)
             else:
                 runtime_folder(None, system.environment)
@@ -542,9 +537,9 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 def _refusal(parent: os.PathLike[str]) -> str:
     """
-    Return why no folder can be made in *parent*; empty: it can.
+    Return why no folder can be made in *parent*; empty: one can be made.
 
-    The check tries it, because permissions alone don't tell this.
+    The check makes and removes a folder, because permissions are not the only possible obstacle.
     """
     try:
         os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Run ``zc_doctor``: look at a vehicle before it drives, try real buffers, change nothing.
+The entry point and the options of ``zc_doctor``, which needs neither ROS nor root.
 
-The program needs neither ROS nor root. :mod:`~zc_perception.doctor.command` does the work; it is
-imported only inside ``ending_quietly``, so that a Ctrl-C during the import prints no traceback.
+:mod:`~zc_perception.doctor.command` does the work. It is imported inside ``ending_quietly``, so
+that a Ctrl-C during the import prints no traceback.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from zc_perception.programs import OptionParser
 
 _STDOUT = '-'
-_WHAT = """Looks at everything that the camera-to-NPU path needs and says what to do. What the
-parameter file names has to work. What 'auto' may take is a warning. What the file doesn't use is
-left out. Without a file it says what each use needs."""
+_WHAT = """Checks everything that the camera-to-NPU path needs, and prints the next step for each
+problem. A problem is a failure if the parameter file names the device, and a warning if 'auto' may
+choose it. Devices that the file does not use are not checked. Without a file, all are checked."""
 _EXAMPLES = (
     'zc_doctor',
     'zc_doctor --params-file my.yaml --verbose',
@@ -53,14 +53,14 @@ def _parser() -> OptionParser:
         'zc_doctor',
         _WHAT,
         _EXAMPLES,
-        after='Exit code: 0 nothing failed, 1 something did, 2 wrong use.',
+        after='Exit code: 0 no check failed, 1 a check failed, 2 wrong use.',
     )
     main, more = parser.main, parser.more
     main.add_argument(
         '--params-file',
         default='',
         metavar='FILE',
-        help='the ROS parameter file that the nodes are going to have',
+        help='the ROS parameter file with which the nodes will start',
     )
     main.add_argument(
         '--cameras',
@@ -78,14 +78,14 @@ def _parser() -> OptionParser:
              'list of all',
     )
     main.add_argument(
-        '--verbose', action='store_true', help="show figures, and what doesn't apply and why"
+        '--verbose', action='store_true', help='show measured values, and checks that do not apply'
     )
     more.add_argument(
         '--json',
         nargs='?',
         const=_STDOUT,
         metavar='FILE',
-        help='write the result there; without FILE to stdout, alone',
+        help='write the result as JSON to FILE; without FILE to stdout, in place of the report',
     )
     more.add_argument(
         '--time-limit',
@@ -99,7 +99,7 @@ def _parser() -> OptionParser:
 
 def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
     """
-    Run the program; return its exit code.
+    Run the program, by default with the command line's arguments; return its exit code.
 
     The code is 0, 1 if a check failed, 2 for wrong use, or 128 + n after signal n.
     """
