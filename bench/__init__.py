@@ -16,25 +16,24 @@
 """
 The benchmarks of the package, with figures that anyone can reproduce.
 
-Everything that a figure is compared with is measured in the same run.
-
-The benchmarks are no part of the package and are not installed. In a clone ``make bench`` runs all
-of them, ``.venv/bin/python -m bench COMMAND`` one sub-command. The name ``zc_bench`` is in their
-messages and in their JSON.
+A benchmark measures its case and everything it compares that case with in one run. The benchmarks
+are not installed with the package. In a clone ``make bench`` runs all of them, and
+``.venv/bin/python -m bench COMMAND`` runs one. Their messages and JSON call the program
+``zc_bench``.
 
 Read in this order:
 
-1. :mod:`~bench.subcommand`: what a sub-command is; :mod:`~bench.program` has the list of them and
-   runs one. One file is one sub-command, with its options and bars: :mod:`~bench.link`,
-   ``decode``, ``pipeline``, ``scale``, ``startup``, ``timeline``.
-2. :mod:`~bench.rows`: how samples become the rows of the JSON. ``bench.schema.json`` describes the
-   file.
+1. :mod:`~bench.subcommand` defines a sub-command; :mod:`~bench.program` lists all of them and runs
+   one. Each sub-command has a file with its options and bars: :mod:`~bench.link`, ``decode``,
+   ``pipeline``, ``scale``, ``startup``, ``timeline``.
+2. :mod:`~bench.rows` turns samples into the rows of the JSON file, which ``bench.schema.json``
+   describes.
 3. :mod:`~bench.worker`: the measured programs run in processes of their own. The benchmark sends
-   each of them a command per line and reads an answer per line. :mod:`~bench.obeying` is the other
-   end, which ``link_worker``, ``nodes_worker``, ``reader`` and ``floor_worker`` share.
-4. :mod:`~bench.report`: what ``make bench`` runs: all sub-commands, then a page (``results``) with
-   pictures (``plots``) of them.
+   each process one command per line and reads one answer per line. :mod:`~bench.obeying` is the
+   process's end; ``link_worker``, ``nodes_worker``, ``reader`` and ``floor_worker`` use it.
+4. :mod:`~bench.report` is the program of ``make bench``. It runs all sub-commands, then writes a
+   page (``results``) with pictures (``plots``).
 
-``floor.py`` is an unmodified copy of the loops that the links are measured against; ``peers`` are
+``floor.py`` is an unmodified copy of the loops that the links are measured against. ``peers`` are
 the libraries that one could use instead of the links.
 """

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``python -m bench``; :mod:`~bench.program` is imported when a signal can't hurt any more."""
+"""Run ``python -m bench``; import :mod:`~bench.program` only once signals are handled."""
 
 from __future__ import annotations
 

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``zc_bench decode``: its options and bars.
-
-:mod:`~bench.decode_cases`, which needs OpenCV, has what it measures.
-"""
+"""``zc_bench decode``: its options and bars; :mod:`~bench.decode_cases` measures, with OpenCV."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ def _median(case: str, size: tuple[int, int] = FULL_HD) -> Figure:
 
 
 def _quicker(case: str, variant: str, times: float = 1.0, size: tuple[int, int] = FULL_HD) -> Bar:
-    """How many times as long another way takes."""
+    """Return a bar: *variant* must take at least *times* as long as this package."""
     figure = figure_of((case, variant, *size, 0.0), lambda row: row.ratio_to.get(f'{case}/ours'))
     return Bar(
         f'{case}: {"quicker" if times >= 1.0 else "no slower"} than {variant}, times',
@@ -47,8 +43,8 @@ DECODE_BARS = (
     Bar('yolov8_decoded 1x84x8400, 100 objects', _median('yolov8_decoded'), 800, ' µs'),
     _quicker('yolov8_decoded', 'filter_first'),
     _quicker('yolov8_decoded', 'numpy_usual'),
-    # Most of the time goes into the same maximum over the classes: no slower is what there is to
-    # win.
+    # Both variants spend most of their time on the same maximum over the classes, so that ours
+    # can't be quicker; it must not be slower.
     _quicker('yolov8_sparse', 'filter_first', 0.97),
     _quicker('yolov8_sparse', 'numpy_usual'),
     Bar('yolov8_dfl_int8, 100 objects', _median('yolov8_dfl_int8'), 1200, ' µs'),
@@ -69,14 +65,14 @@ DECODE_BARS = (
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--frames', type=int, default=200, help='of each series (default: 200)')
+    parser.add_argument('--frames', type=int, default=200, help='frames per series (default: 200)')
 
 
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, frames=100_000)
 
     def measure(say: Say) -> Measured:
-        from bench.decode_cases import measure_decoding  # it needs OpenCV, which --help must not
+        from bench.decode_cases import measure_decoding  # OpenCV: --help must run without it
 
         return Measured(
             measure_decoding(options.repetitions, options.frames, say), {'opencv_threads': 1}

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-What a figure depends on besides the code: the machine and environment variables.
+The machine, the versions and the environment variables that a figure depends on.
 
-The variables are those of the measured processes. They are tuned as far as possible, or not at
-all, whatever the shell has set.
+The benchmark sets the variables of the measured processes itself, tuned or untuned. Tuning
+variables of the user's shell are removed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _version(package: str) -> str:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Describe machine, kernel, versions and load. It names neither host nor user."""
+    """Describe machine, kernel, versions and load, without the host's or the user's name."""
     return {
         'date': datetime.now(timezone.utc).date().isoformat(),
         'cpu': _first_line('/proc/cpuinfo', 'model name')
@@ -77,8 +77,8 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-# What somebody may have set for the whole machine would make the "default" another one. Without
-# byte code each start would compile the package again.
+# Tuning variables set for the whole machine would change the results that are labelled "default".
+# PYTHONDONTWRITEBYTECODE would make each start compile the package again.
 _TUNING = (
     'PYTHONDONTWRITEBYTECODE',
     'FASTRTPS_DEFAULT_PROFILES_FILE',
@@ -88,8 +88,8 @@ _TUNING = (
     'GLIBC_TUNABLES',
 )
 _TUNING_PREFIXES = ('MALLOC_', 'RMW_FASTRTPS_', 'ZENOH_', 'IOX2_')
-# Of the allocator: memory that was as large as a frame once isn't given back, so that the next
-# frame faults no fresh pages in.
+# glibc's allocator keeps freed memory of a frame's size, so that the next frame causes no page
+# faults.
 KEPT_MEMORY = {
     'MALLOC_MMAP_THRESHOLD_': str(1 << 30),
     'MALLOC_TRIM_THRESHOLD_': str(1 << 30),
@@ -99,10 +99,10 @@ KEPT_MEMORY = {
 
 def tuned_environment() -> dict[str, str]:
     """
-    Return variables that make plain images as quick as possible.
+    Return variables that make plain image messages as fast as possible.
 
-    These are a shared-memory segment that holds the images, and an allocator that keeps its
-    memory.
+    They give Fast DDS a shared-memory segment that is large enough for the images, and make the
+    allocator keep its memory.
     """
     profile = shipped_file('config/fastdds_images.xml')
     return {
@@ -114,9 +114,9 @@ def tuned_environment() -> dict[str, str]:
 
 def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
-    Return *environment* without tuning, on this host only.
+    Return *environment* without tuning variables, with ROS discovery limited to this host.
 
-    It has a ROS domain of its own unless one is set.
+    ``ROS_DOMAIN_ID`` is 101 unless *environment* sets it.
     """
     kept = {
         name: value

@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-A process in which nothing else is loaded: ``python -m bench.floor_worker NAME``.
+A small process that measures the floors of ``floor.py``: ``python -m bench.floor_worker NAME``.
 
-It measures floors, as commands ask for them: ``floor.py`` as it is. A floor forks, and a large
-parent would make it slower than it is. The guard condition's has a process of its own for the same
-reason, for it loads rclpy.
+It imports as little as possible: the floor ``fd_socket`` forks, and a large parent would slow it
+down. For the same reason the floor ``guard``, which loads rclpy, runs in another such process.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ import gc
 from bench import floor
 from bench.obeying import answer, commands
 
-# Frames and rate in Hz, to latencies in ns and CPU seconds.
+# Each function takes the number of frames and the rate in Hz, and returns the latencies in ns and
+# the CPU time in s.
 FLOORS: dict[str, Callable[[int, float], tuple[list[int], float]]] = {
     'fd_socket': floor.fd_socket,
     'simple_queue': floor.simple_queue,
@@ -38,7 +38,6 @@ FLOORS: dict[str, Callable[[int, float], tuple[list[int], float]]] = {
 
 
 def _measure_floors() -> None:
-    """Measure floors until standard input ends."""
     for command in commands():
         gc.collect()
         latencies_ns, cpu_s = FLOORS[command['floor']](command['frames'], command['rate_hz'])

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Where the words of a benchmark go."""
+"""Write a benchmark's progress to standard error and its result to standard output."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from zc_perception.terminal import put
 
 
 def say(line: str) -> None:
-    """Report progress to standard error, if possible."""
+    """Write progress to standard error; ignore a failure."""
     put(line, sys.stderr)
 
 
 def show(text: str) -> str:
-    """Write a result to standard output; return why it can't be written, or nothing."""
+    """Write a result to standard output; return the error's text, empty if it was written."""
     error = put(text, sys.stdout)
     return '' if error is None else error.strerror or str(error)

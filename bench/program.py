@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What ``python -m bench`` runs, see :mod:`~bench.__main__`."""
+"""The program behind ``python -m bench``: its arguments, its table and its JSON file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _parser() -> OptionParser:
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.help)
         one.set_defaults(command=command)
-        one.add_argument('--json', metavar='FILE', help='write all rows there')
+        one.add_argument('--json', metavar='FILE', help='write all rows to this file')
         one.add_argument(
             '--check',
             action='store_true',
@@ -77,7 +77,7 @@ def _figure(value: float | None, width: int) -> str:
 
 
 def report(rows: Sequence[Row]) -> str:
-    """Return a table for people."""
+    """Return the rows as a table for the terminal."""
     head = (
         f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} '
         f'{"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
@@ -110,8 +110,8 @@ def _run(options: argparse.Namespace) -> int:
         'environment': environment,
         'rows': [row.as_json() for row in measured.rows],
     }
-    # The file first: whatever becomes of the terminal, the figures are there. And the table after
-    # all: whatever became of the file.
+    # Write the file first, so that a closed terminal loses no figures. Print the table even if the
+    # file can't be written.
     try:
         if path is not None:
             write_output(path, json.dumps(document, indent=1, allow_nan=False) + '\n', '--json')
@@ -129,8 +129,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     Run a sub-command.
 
-    Returns 0; 1: something went wrong or a bar isn't met; 2: arguments, or nowhere to put the
-    result; 128 + n: signal n.
+    Returns 0; 1: something went wrong or a bar isn't met; 2: wrong arguments, or the result can't
+    be written or printed; 128 + n: signal n.
     """
     return start(
         _parser(), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments

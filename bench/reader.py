@@ -16,13 +16,12 @@
 """
 The reader of a benchmark: a node in a process of its own that subscribes to detections.
 
-``python -m bench.reader reader HOW``, where HOW is ``decoded``, or ``raw`` for messages as they
-are on the wire: what a reader does with them is then no part of the measurement. It reads a
-command per line from standard input, JSON, and answers with a line of JSON.
+``python -m bench.reader reader HOW``. HOW is ``decoded``, or ``raw`` to leave messages serialized,
+so that the time to decode them isn't measured. The process reads one JSON command per line from
+standard input, and writes one line of JSON for each.
 
-- ``watch`` takes ``topics``. It answers once the reader subscribes to these topics, and to no
-  others; it forgets what came.
-- ``received`` answers ``received``: messages since it was last asked.
+- ``watch`` takes ``topics``. The reader subscribes to these topics only, and resets its counts.
+- ``received`` answers ``received``: the number of messages since the last ``received``.
 - ``first`` answers ``first_ns``: CLOCK_MONOTONIC of the first message; 0: none has come yet.
 """
 
@@ -44,7 +43,7 @@ from zc_perception.nodes.process import ExecutorThread
 
 
 class Reader:
-    """The executor's thread counts messages; the main thread answers commands."""
+    """Counts detections on the executor's thread; the main thread calls all public methods."""
 
     def __init__(self, node: Node, *, raw: bool) -> None:
         self._node = node
@@ -53,7 +52,7 @@ class Reader:
         self._received = self._first_ns = 0
 
     def watch(self, topics: Sequence[str]) -> dict[str, Any]:
-        """Subscribe to these topics only."""
+        """Subscribe to these topics only, and reset the counts."""
         for topic in self._subscriptions.keys() - set(topics):
             self._node.destroy_subscription(self._subscriptions.pop(topic))
         for topic in topics:
@@ -74,7 +73,7 @@ class Reader:
         return {'received': received}
 
     def first(self) -> dict[str, Any]:
-        """Return when the first message came."""
+        """Return when the first message since :meth:`watch` came; 0: none has come."""
         return {'first_ns': self._first_ns}
 
 

@@ -14,13 +14,11 @@
 # limitations under the License.
 
 """
-``.venv/bin/python -m bench.report FOLDER``: measure everything, and write it down.
+The program of ``make bench``: run all benchmarks and write a report.
 
-``make bench`` runs it.
-
-It runs each sub-command of ``zc_bench`` into ``FOLDER/NAME.json``, its words into
-``FOLDER/NAME.log``, and makes ``FOLDER/report.md`` and pictures of the results. The report says
-which benchmark failed; the others are measured all the same.
+``.venv/bin/python -m bench.report FOLDER`` runs each sub-command of ``zc_bench``. It writes the
+result to ``FOLDER/NAME.json``, the output to ``FOLDER/NAME.log``, then ``FOLDER/report.md`` and
+pictures. If a benchmark fails, the report names it and the others still run.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=PROGRAM, description='Measure everything, and write report.md and pictures.'
     )
     names = [command.name for command in COMMANDS]
-    parser.add_argument('folder', type=Path, help='where results are')
+    parser.add_argument('folder', type=Path, help='where the results are written')
     parser.add_argument(
         '--quick',
         action='store_true',
@@ -57,10 +55,10 @@ def _parser() -> argparse.ArgumentParser:
         nargs='+',
         choices=names,
         default=names,
-        help='measure these; of the others take what is there',
+        help='measure only these; for the others use the results in FOLDER',
     )
     parser.add_argument(
-        '--no-run', action='store_true', help='measure nothing, take what is there'
+        '--no-run', action='store_true', help='measure nothing; use the results in FOLDER'
     )
     parser.add_argument(
         '--check', action='store_true', help='exit code 1 if a bar fails or was not measured'
@@ -70,9 +68,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def make_report(folder: Path, benches: Sequence[Bench]) -> Path:
     """
-    Write the page and its pictures.
+    Write ``report.md`` and its pictures to *folder*; return the path of ``report.md``.
 
-    :raises ConfigError: they can't be written.
+    A failure to draw the pictures is reported in the page.
+
+    :raises ConfigError: ``report.md`` can't be written.
     """
     problem = ''
     try:
@@ -85,7 +85,7 @@ def make_report(folder: Path, benches: Sequence[Bench]) -> Path:
         say(f'no pictures: {problem}')
     path = folder / 'report.md'
     try:
-        # Names that aren't UTF-8, and what a damaged file has in place of them.
+        # File names and damaged results may contain text that isn't valid UTF-8.
         path.write_text(
             report(benches, pictures, problem), encoding='utf-8', errors='backslashreplace'
         )
@@ -114,7 +114,7 @@ def _run(options: argparse.Namespace) -> int:
     path = make_report(folder, benches)
     verdicts = [verdict for bench in benches for verdict in bench.verdicts()]
     failed = [verdict for verdict in verdicts if not verdict.passed]
-    # If that can't be printed, it is in the report.
+    # A failure to print is ignored, because the report has the same verdicts.
     show(
         '\n'.join(
             [
@@ -123,7 +123,8 @@ def _run(options: argparse.Namespace) -> int:
             ]
         )
     )
-    # A benchmark that failed is no report of it; one that nobody asked for is.
+    # Only a benchmark of this run that failed is an error. A missing result of one that was not to
+    # run is not.
     broken = any(
         bench.problem for bench in benches if not options.no_run and bench.name in options.only
     )
@@ -134,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run the program.
 
-    Returns 0; 1: a benchmark failed or, with --check, a bar isn't met; 2: arguments; 128 + n:
-    signal n.
+    Returns 0; 1: a benchmark failed or, with --check, a bar isn't met; 2: wrong arguments;
+    128 + n: signal n.
     """
     options = _parser().parse_args(arguments)
     return exit_code_of(PROGRAM, lambda: _run(options))

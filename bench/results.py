@@ -14,10 +14,9 @@
 # limitations under the License.
 
 """
-What ``make bench`` runs and what became of it, and the page that is made of the results.
+Run a sub-command for ``make bench``, load its result, and write the page ``report.md``.
 
-The page ``report.md`` has the environment, the verdicts, and a table for each benchmark, ratios
-before microseconds.
+The page has the environment, the verdicts, and a table for each benchmark.
 """
 
 from __future__ import annotations
@@ -40,14 +39,15 @@ from bench.rows import Row
 from bench.subcommand import check_bars, Command, FULL_HD, UHD_4K, UHD_8K, Verdict, VGA
 from bench.worker import importing_bench
 
-#: Runs a sub-command.
+#: The interpreter's arguments before a sub-command's name.
 PROGRAM = ('-m', 'bench')
 _LONGEST_S = 3600.0
 _END_S = 60.0
 _LAST_WORDS = 3
 
 
-# {folder}: where the results go. The trace is no result of zc_bench, and may not have its name.
+# {folder}: where the results are written. The trace must not be named timeline.json: that is the
+# file of the sub-command's result.
 _TIMELINE = ('--trace', '{folder}/timeline_trace.json')
 ARGUMENTS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     'link': (
@@ -60,10 +60,7 @@ ARGUMENTS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     'scale': ((), ('--cameras', '1', '8', '16', '--seconds', '3')),
     'timeline': (_TIMELINE, _TIMELINE),
 }
-"""
-Of each sub-command: for all of it, which takes 25 minutes together, and for a first look, which
-takes 5.
-"""
+"""Each sub-command's arguments: for a full run (25 minutes in all), and for ``--quick`` (5)."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,8 @@ class Bench:
     """
     One sub-command's result.
 
-    :param path: of its file.
-    :param problem: why there is none; empty when there is one.
+    :param path: of its JSON file.
+    :param problem: why there is no result; empty when there is one.
     """
 
     name: str
@@ -84,17 +81,17 @@ class Bench:
     problem: str = ''
 
     def verdicts(self) -> list[Verdict]:
-        """Return the verdicts of its bars; not measured is not passed."""
+        """Check the sub-command's bars; a bar that was not measured fails."""
         return check_bars(self.rows, self.command.bars)
 
     @property
     def command_line(self) -> str:
-        """What measures it again."""
+        """The command that repeats the measurement."""
         return ' '.join(['zc_bench', self.name, *self.arguments, '--json', str(self.path)])
 
 
 def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
-    """Return what a sub-command wrote, or why that can't be read."""
+    """Load a sub-command's result; if that fails, :attr:`Bench.problem` has the reason."""
     try:
         document = json.loads(path.read_text(encoding='utf-8'))
         rows = [Row(**row) for row in document['rows']]
@@ -113,14 +110,18 @@ def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
 
 
 def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:
-    """Return the arguments of a sub-command."""
+    """Return a sub-command's arguments, with *folder* filled in."""
     return [argument.replace('{folder}', str(folder)) for argument in ARGUMENTS[name][quick]]
 
 
 def run(
     command: Command, folder: Path, arguments: Sequence[str], say: Callable[[str], None]
 ) -> Bench:
-    """Measure in a process of its own. A failure is a result too: the others go on."""
+    """
+    Run a sub-command in a process of its own, and load its result.
+
+    A failure is returned in :attr:`Bench.problem`, so that the other benchmarks still run.
+    """
     path = folder / f'{command.name}.json'
     log = folder / f'{command.name}.log'
     try:
@@ -133,8 +134,8 @@ def run(
     say(f'zc_bench {command.name}: measuring; its words go to {log}')
     began = time.monotonic()
     with words:
-        # Unbuffered (-u): otherwise what it prints lies behind its error in the log, whose last
-        # lines are the reason that is told.
+        # Unbuffered (-u), so that the log has its lines in the order they were written: the
+        # problem quotes the last ones, which must be the error.
         process = subprocess.Popen(
             [sys.executable, '-u', *PROGRAM, command.name, *arguments, '--json', str(path)],
             stdout=words,
@@ -158,11 +159,7 @@ def run(
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """
-    End the process, and all that it started, whatever has happened.
-
-    It ends its children in order on SIGTERM.
-    """
+    """Send SIGTERM, on which the process ends its children, too; kill it after a minute."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGTERM)
@@ -189,18 +186,18 @@ _UNITS = {
 
 
 def size_name(size: tuple[int, int]) -> str:
-    """Return the name that people use."""
+    """Return the usual name of a size, such as ``1080p``, or WIDTH×HEIGHT."""
     return _SIZES.get(size, f'{size[0]}×{size[1]}')
 
 
 def leading_number(variant: str) -> int:
-    """Return the number of cameras; 0: none."""
+    """Return the number of cameras that a variant's name begins with; 0: it has none."""
     match = re.match(r'\d+', variant)
     return int(match.group()) if match else 0
 
 
 def duration(value_us: float | None) -> str:
-    """Write a duration with three digits, in the unit that fits."""
+    """Write a duration with three digits, in µs, ms or s; a dash for ``None``."""
     if value_us is None:
         return _MISSING
     for limit, unit, scale in ((1e3, 'µs', 1.0), (1e6, 'ms', 1e3)):
@@ -210,14 +207,14 @@ def duration(value_us: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """Return a ratio."""
+    """Write a ratio with two digits and ×; a dash for ``None``."""
     if ratio is None:
         return _MISSING
     return f'{ratio:.0f} ×' if ratio >= 10 else f'{ratio:.2g} ×'
 
 
 def with_unit(figure: str) -> str:
-    """Return the head of a column for a figure of the JSON, whose name ends in its unit."""
+    """Return a column's title for a figure of the JSON, whose name ends in its unit."""
     for end, unit in _UNITS.items():
         if figure.endswith(end):
             return f'{figure.removesuffix(end)} [{unit}]'
@@ -225,7 +222,7 @@ def with_unit(figure: str) -> str:
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Write a table in Markdown; a bar in a cell would end it."""
+    """Write a table in Markdown; escape each ``|`` in a cell, as it would end the cell."""
     cells = [
         [cell.replace('|', '\\|').replace('\n', ' ') for cell in line]
         for line in (head, ['---'] * len(head), *lines)
@@ -279,8 +276,6 @@ def _verdicts(benches: Sequence[Bench]) -> str:
 
 
 class _LinkRows:
-    """The rows of the link benchmark, by their keys."""
-
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {
             (row.case, row.variant, (row.width, row.height), row.rate_hz): row for row in rows
@@ -393,7 +388,7 @@ def _case(row: Row) -> list[str]:
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[str]:
-    """Return the other figures: a column for each, unless it is the same for all."""
+    """Yield a table of the other figures; a figure that is the same in all rows is a sentence."""
     names = list(dict.fromkeys(name for row in rows for name in row.figures))
     values = {name: [row.figures.get(name) for row in rows] for name in names}
     same = [name for name in names if len(set(values[name])) == 1] if len(rows) > 1 else []
@@ -422,7 +417,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _plain(bench: Bench) -> Iterator[str]:
-    # As they were measured; numbers of cameras are tried in no order.
+    # In the order of measurement. But zc_bench scale doesn't try the numbers of cameras in order.
     rows = (
         sorted(bench.rows, key=lambda row: (row.width, row.rate_hz, leading_number(row.variant)))
         if bench.name == 'scale'
@@ -472,10 +467,10 @@ def report(
     benches: Sequence[Bench], pictures: Mapping[str, Sequence[Path]], picture_problem: str = ''
 ) -> str:
     """
-    Return the page.
+    Return the page ``report.md``.
 
-    :param pictures: by the benchmark's name.
-    :param picture_problem: why there are none.
+    :param pictures: the pictures' paths, by the benchmark's name.
+    :param picture_problem: why there are no pictures.
     """
     parts = ['# zc_bench', '\n'.join(_environment(benches)) or 'Nothing was measured.']
     parts.append(

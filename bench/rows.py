@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The rows of a benchmark's JSON and how they are made of samples."""
+"""The rows of a benchmark's JSON file, and how to make them from samples."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ import math
 import statistics
 from typing import Any
 
-# The first tenth of a series warms caches; floor.py leaves out the same part.
+# The first 1/10 of a series warms up caches and isn't counted; floor.py leaves out the same part.
 _WARM_UP = 10
 
 
 @dataclass(frozen=True, order=True)
 class Condition:
-    """What a series was measured under. ``rate_hz`` 0: unthrottled, one frame in flight."""
+    """Frame size and rate of a series. ``rate_hz`` 0: unthrottled, one frame in flight."""
 
     width: int
     height: int
@@ -40,10 +40,11 @@ class Condition:
 @dataclass(frozen=True)
 class Series:
     """
-    One repetition.
+    The samples of one variant under one condition in one repetition.
 
-    It has its frames' latencies in µs, the CPU time of all processes that took part, the frames
-    that didn't arrive, and other figures by names with their unit.
+    :param cpu_us_per_frame: CPU time of all processes that took part.
+    :param lost: number of frames that didn't arrive.
+    :param figures: other measured values, by names that end in their unit.
     """
 
     latencies_us: Sequence[float]
@@ -53,20 +54,20 @@ class Series:
 
     @property
     def warm(self) -> list[float]:
-        """Sorted, without the warm-up."""
+        """Latencies in ascending order, without the warm-up's."""
         values = self.latencies_us
         first = len(values) // _WARM_UP if len(values) >= 2 * _WARM_UP else 0
         return sorted(values[first:])
 
     @property
     def median_us(self) -> float:
-        """Not a number when nothing arrived."""
+        """Median latency; NaN when no frame arrived."""
         warm = self.warm
         return warm[len(warm) // 2] if warm else math.nan
 
     @property
     def p99_us(self) -> float:
-        """Not a number when nothing arrived."""
+        """99th percentile of the latency; NaN when no frame arrived."""
         warm = self.warm
         return warm[int(len(warm) * 0.99)] if warm else math.nan
 
@@ -74,18 +75,16 @@ class Series:
 @dataclass(frozen=True)
 class Row:
     """
-    One measured case, over all repetitions; ``bench.schema.json`` says the same of the file.
+    One variant's result over all repetitions; ``bench.schema.json`` describes it in the file.
 
-    :param median_us: median over the repetitions of their medians; ``None``: nothing arrived in
-        any of them.
-    :param ratio_to: median over the repetitions of this case's median to the other's in the same
-        repetition.
-    :param added_us: the same for the difference.
-    :param cpu_ratio_to: the same for the ratio of CPU time.
-    :param medians_us: of each repetition, in order; ``None`` where nothing arrived.
-    :param lost_per_cent: frames that didn't arrive, of all repetitions.
-    :param figures: medians over the repetitions of what else was measured, by names with their
-        unit.
+    :param median_us: median of the repetitions' medians; ``None``: no frame arrived at all.
+    :param ratio_to: by reference, the median over the repetitions of (this row's median / the
+        reference's median in the same repetition).
+    :param added_us: like *ratio_to*, but the difference of the two medians.
+    :param cpu_ratio_to: like *ratio_to*, but the ratio of the CPU times.
+    :param medians_us: each repetition's median, in order; ``None`` where no frame arrived.
+    :param lost_per_cent: frames of all repetitions that didn't arrive.
+    :param figures: medians over the repetitions of other values, by names that end in their unit.
     """
 
     case: str
@@ -105,13 +104,13 @@ class Row:
     figures: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """For the file."""
+        """Return the row as ``bench.schema.json`` describes it."""
         return asdict(self)
 
 
 Rounds = Mapping[tuple[str, str, Condition], Sequence[Series]]
 Measuring = defaultdict[tuple[str, str, Condition], list[Series]]
-"""The same while they grow: ``Measuring(list)``."""
+""":data:`Rounds` that a run appends to; create it with ``Measuring(list)``."""
 
 
 def _median(values: Iterable[float]) -> float | None:
@@ -134,13 +133,13 @@ def _median_figures(repetitions: Sequence[Series]) -> dict[str, float]:
 
 def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row]:
     """
-    Make the rows of all series.
+    Make one row for each case, variant and condition.
 
     :param rounds: (case, variant, condition) → one series for each repetition, in order.
-    :param references: (case, variant) of what others are compared to, in the same repetition and
-        condition.
-    :raises ValueError: cases of one condition have different numbers of repetitions, so that they
-        can't be paired.
+    :param references: each (case, variant) that the others are compared to, in the same repetition
+        and condition.
+    :raises ValueError: a reference has another number of repetitions than the series that is
+        compared to it.
     """
     rows = []
     for (case, variant, condition), repetitions in sorted(

@@ -14,10 +14,9 @@
 # limitations under the License.
 
 """
-What a sub-command of ``zc_bench`` is made of.
+The parts of a sub-command of ``zc_bench``: its options, its measuring function and its bars.
 
-That is its options, what measures, and the bars of ``--check``. The rest, from arguments to the
-file, is the same for all of them, see :mod:`~bench.program`.
+:mod:`~bench.program` does the rest, which is the same for all sub-commands.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from bench.rows import Row
 from zc_perception.errors import ConfigError
 
 VGA, FULL_HD, UHD_4K, UHD_8K = (640, 480), (1920, 1080), (3840, 2160), (7680, 4320)
-#: By the names that options have for them.
+#: (width, height) of each size, by its name in the options.
 SIZES = {'vga': VGA, '1080p': FULL_HD, '4k': UHD_4K, '8k': UHD_8K}
 
 Key = tuple[str, str, int, int, float]
@@ -43,7 +42,7 @@ Figure = Callable[[Rows], 'float | None']
 
 
 def figure_of(key: Key, read: Callable[[Row], float | None]) -> Figure:
-    """Return a function that finds *read* in the row *key*; ``None``: it wasn't measured."""
+    """Return a function that applies *read* to the row *key*; ``None``: it wasn't measured."""
 
     def figure(rows: Rows) -> float | None:
         row = rows.get(key)
@@ -55,9 +54,9 @@ def figure_of(key: Key, read: Callable[[Row], float | None]) -> Figure:
 @dataclass(frozen=True)
 class Verdict:
     """
-    One bar.
+    The result of checking one :class:`Bar`.
 
-    :param measured: the figure with its unit, or that there is none.
+    :param measured: the figure with its unit, or ``not measured``.
     """
 
     bar: str
@@ -71,8 +70,9 @@ class Verdict:
 @dataclass(frozen=True)
 class Bar:
     """
-    *figure* may be at most *limit*, or has to be at least that.
+    A limit that ``--check`` compares a measured figure with.
 
+    :param at_least: the figure must be at least *limit*; otherwise it must be at most *limit*.
     :param involved: rows whose lost frames are reported with the figure.
     """
 
@@ -100,13 +100,15 @@ class Bar:
 
 
 def check_bars(rows: Sequence[Row], bars: Sequence[Bar]) -> list[Verdict]:
-    """Check every bar; a bar whose rows are missing is not passed."""
+    """Check every bar; a bar whose rows are missing fails."""
     table = {(row.case, row.variant, row.width, row.height, row.rate_hz): row for row in rows}
     return [bar.verdict(table) for bar in bars]
 
 
 Say = Callable[[str], None]
-"""Gets a line at the start, for each repetition, and for what could not be measured."""
+"""
+Reports progress: one line at the start, for each repetition, and for each failed measurement.
+"""
 
 
 def repetitions(count: int, say: Say) -> Iterator[int]:
@@ -119,7 +121,11 @@ def repetitions(count: int, say: Say) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run's rows, and what they depend on besides the machine: more keys of ``environment``."""
+    """
+    A run's rows.
+
+    :param facts: settings that the figures depend on; ``environment`` in the JSON gets these keys.
+    """
 
     rows: Sequence[Row]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -130,11 +136,11 @@ class Command:
     """
     A sub-command.
 
-    :param add_options: its own, next to ``--json``, ``--check`` and ``--repetitions``.
-    :param prepare: from the options to what measures; raises ConfigError for numbers that make no
-        sense, before anything is started.
-    :param bars: what ``--check`` compares with.
-    :param needs: modules without which its processes can't start.
+    :param add_options: adds the command's own options, next to ``--json``, ``--check`` and
+        ``--repetitions``.
+    :param prepare: takes the parsed options and returns the measuring function. It raises
+        ConfigError for values out of range, before any process starts.
+    :param needs: modules that the command's processes import.
     """
 
     name: str
@@ -145,14 +151,14 @@ class Command:
     needs: Sequence[str] = ()
 
     def check_needs(self) -> None:
-        """Check that what it needs is installed."""
+        """Raise ModuleNotFoundError if one of the needed modules isn't installed."""
         for module in self.needs:
             if importlib.util.find_spec(module) is None:
                 raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
 
 def add_delay(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands whose accelerator is the benchmark's own."""
+    """Add ``--delay-ms`` to a command that runs the benchmark's stand-in for an accelerator."""
     parser.add_argument(
         '--delay-ms',
         type=float,
@@ -163,9 +169,9 @@ def add_delay(parser: argparse.ArgumentParser) -> None:
 
 def check_delay(delay_ms: float, rate_hz: float) -> None:
     """
-    Check that the accelerator keeps up: two frames are in flight.
+    Check that the accelerator keeps up at this rate with two frames in flight.
 
-    :raises ConfigError: it takes too long.
+    :raises ConfigError: the delay is negative or too long.
     """
     if not 0 <= delay_ms <= 1800 / rate_hz:
         raise ConfigError(
@@ -176,9 +182,9 @@ def check_delay(delay_ms: float, rate_hz: float) -> None:
 
 def check_counts(options: argparse.Namespace, **most: int) -> None:
     """
-    Check that each of the named options is above 0 and at most its limit.
+    Check that each option named in *most* is above 0 and at most its limit.
 
-    :raises ConfigError: one is not.
+    :raises ConfigError: an option is out of its range.
     """
     for name, limit in most.items():
         value = getattr(options, name)
