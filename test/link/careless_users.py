@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Programs for test_user_behaviour.py: a camera, a witness, and users who treat frames carelessly.
+Programs for test_user_behaviour.py: a camera, a witness, and users who misuse frames.
 
-``python careless_users.py camera|witness|users`` is driven as link_program.py is. Each frame has
-its number in its stamp, and in the first and the last four bytes of each plane: a user that finds
-another number there looks at a buffer that is used again.
+``python careless_users.py camera|witness|users`` reads commands as link_program.py does. Each
+frame stores its number in its stamp and at both ends of each plane. A user that reads another
+number there has a buffer that was reused too early.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def number_of(frame: Frame) -> int:
 
 
 def numbers_in(planes: Any) -> set[int]:
-    """All that the planes' first and last bytes say."""
+    """Return the numbers at the beginnings and ends of the planes."""
     luma, chroma = planes[0], planes[1]
     ends = luma[0, :4], luma[-1, -4:], chroma[0, :2], chroma[-1, -2:]
     return {_NUMBER.unpack(end.tobytes())[0] for end in ends}
 
 
 class Ros:
-    """A context of this program's own."""
+    """A ROS context that this program owns."""
 
     def __init__(self) -> None:
         self.context = rclpy.Context()
@@ -106,7 +106,7 @@ class Ros:
         return Node(name, context=self.context, **_NODE)
 
     def spin(self, executor: Any) -> None:
-        """As a program that survives what callbacks raise."""
+        """Spin in a thread; go on after a callback raises."""
 
         def run() -> None:
             while self.context.ok() and not executor._is_shutdown:
@@ -117,7 +117,7 @@ class Ros:
 
 
 class Camera:
-    """Publishes, as fast as it is told to."""
+    """Publish numbered frames, or with ``messages`` plain image messages."""
 
     def __init__(self, ros: Ros, progress: Progress, *, messages: bool) -> None:
         self._progress = progress
@@ -136,7 +136,7 @@ class Camera:
         self._publisher.announce(width=WIDTH, height=HEIGHT, formats=('NV12',), heap='memfd')
 
     def run(self, count: int, rate_hz: float) -> None:
-        """*count* frames more, while the witness gets them."""
+        """Publish *count* more frames, not faster than the witness receives them."""
         began = time.monotonic()
         for index in range(count):
             until(
@@ -155,8 +155,6 @@ class Camera:
                 began += late_s
 
     def meet(self) -> None:
-        """Publish slowly until the witness gets frames."""
-
         def publish() -> None:
             self._publish_next()
             time.sleep(0.05)
@@ -189,7 +187,7 @@ class Camera:
             self._publisher.publish(frame)
 
     def state(self) -> dict[str, Any]:
-        """Who holds something of its pool, and what is promised."""
+        """Return the missed frames, the pool's held and promised slots, and its consumers."""
         if self._pool is None:
             return {'missed': 0, 'held': {}, 'promised': 0, 'peers': []}
         self._pool.collect()
@@ -209,7 +207,7 @@ class Camera:
 
 
 class CameraProgram:
-    """The camera in a process of its own."""
+    """The camera in its own process."""
 
     def __init__(self) -> None:
         self._ros = Ros()
@@ -225,7 +223,7 @@ class CameraProgram:
         self._before = with_slots(holding_here(), SLOTS)
 
     def leaked(self) -> dict[str, int]:
-        """Return what is still held and was not held before :meth:`begin`."""
+        """Return the resources held now but not before :meth:`begin`."""
         return dict(settled_excess(self._before, holding_here))
 
     def end(self) -> None:
@@ -235,12 +233,7 @@ class CameraProgram:
 
 
 def holding_here() -> Counter[str]:
-    """
-    Return what this process holds.
-
-    Left out are the middleware's objects, and the pool of threads that an executor makes on
-    demand.
-    """
+    """Count the resources of this process, without middleware objects and executors' pools."""
     gc.collect()
     found = holding(os.getpid())
     found['threads'] = sum(
@@ -250,7 +243,7 @@ def holding_here() -> Counter[str]:
 
 
 class WitnessProgram:
-    """Takes every frame and misses none."""
+    """Receive every frame; count frames that are lost, torn or out of order."""
 
     def __init__(self) -> None:
         self._ros = Ros()
@@ -295,19 +288,19 @@ class WitnessProgram:
 
 
 class Careless(Exception):
-    """What a user's callback raises."""
+    """The exception that a user's callback raises on purpose."""
 
 
 @dataclass
 class Held:
     """
-    Something that a user keeps for a while.
+    A frame, or references to its pixels, that a user keeps for a while.
 
-    :param due: when it lets go.
-    :param life: of which of its subscriptions.
-    :param views: of pixels, (luma, chroma) each.
-    :param other: what refers to pixels in another way.
-    :param cycle: only the collector of cycles finds it.
+    :param due: monotonic time at which the user releases it.
+    :param life: the subscription that the frame came from.
+    :param views: arrays of pixels, as (luma, chroma).
+    :param other: other objects that refer to the pixels.
+    :param cycle: kept in a reference cycle, so only the garbage collector frees it.
     """
 
     due: float
@@ -323,14 +316,14 @@ class Held:
 @dataclass(eq=False)
 class Life:
     """
-    One subscription of a user's.
+    One subscription of a user.
 
-    :param left_s: how long it is to get frames.
-    :param awaits: what a callback waits for.
-    :param busy: callbacks that are running.
-    :param seen: frames at the last tick.
-    :param stuck: whether a callback has been running since that tick.
-    :param frozen_s: for how long no frame came that ought to have.
+    :param left_s: for how long it should still get frames.
+    :param awaits: the future that a callback awaits.
+    :param busy: how many of its callbacks run.
+    :param seen: its number of frames at the last tick.
+    :param stuck: whether a callback has been running since the last tick.
+    :param frozen_s: for how long it has missed frames that it should get.
     """
 
     number: int
@@ -349,15 +342,15 @@ class Life:
 
 
 class User:
-    """One subscription after another, each with a callback that treats each frame differently."""
+    """Make one subscription after another; each callback treats each frame in a random way."""
 
     def __init__(self, ros: Ros, seed: int, index: int, progress: Progress, executor: Any) -> None:
         self.name = f'user{index}'
         self._ros = ros
         self._progress = progress
         self._executor = executor
-        # Callbacks draw from one and whoever makes and ends lives from another: which of them is
-        # first would change both.
+        # Callbacks and subscriptions run in different threads. With one generator, the order of
+        # the threads would change what both draw from a seed.
         self._whims = random.Random(f'{seed}/{index}/callbacks')
         self._fate = random.Random(f'{seed}/{index}/lives')
         self._lock = threading.RLock()
@@ -378,23 +371,20 @@ class User:
         self._spare: Node | None = None
 
     def say(self, text: str) -> None:
-        """Into the trail."""
+        """Append a line to the trail that a failure shows."""
         self.trail.append(
             f'{time.monotonic():.3f} {self.name} at {self._progress[PUBLISHED]}: {text}'
         )
 
     def found(self, text: str) -> None:
-        """Report a defect."""
         with self._lock:
             if len(self.findings) < 5:
                 lines = '\n  '.join(self.trail)
                 self.findings.append(f'{self.name}: {text}; what it did before:\n  {lines}')
             self.done[text.split(':')[0]] += 1
 
-    # What it does with a frame.
-
     def arrived(self, life: Life, number: int) -> None:
-        """At the beginning of a callback, or from the queue."""
+        """Check the order when a callback begins, or when a queue returns the frame."""
         if number == self._last:
             self.found(f'duplicate: frame {number}')
         elif number < self._last:
@@ -404,7 +394,7 @@ class User:
         life.received += 1
 
     def compare(self, number: int, planes: Any, when: str) -> None:
-        """Compare the pixels with the number that they ought to have."""
+        """Report pixels whose number isn't *number*."""
         there = numbers_in(planes)
         if there != {number}:
             self.found(f'torn: frame {number} has {sorted(there)} in its pixels {when}')
@@ -419,7 +409,7 @@ class User:
         other: Sequence[Any] = (),
         cycle: bool = False,
     ) -> None:
-        """For a while."""
+        """Keep these objects for a random time."""
         with self._lock:
             due = time.monotonic() + self._whims.uniform(
                 0.01, self._whims.choice((0.05, 0.05, 0.1, 0.2, 1.5))
@@ -429,12 +419,12 @@ class User:
             )
 
     def holds(self, life: Life) -> int:
-        """Different frames."""
+        """Return how many different frames *life* keeps."""
         with self._lock:
             return len({held.number for held in self.kept if held.life is life})
 
     def let_go(self, now: float) -> None:
-        """Let go of what is due, on any thread that calls."""
+        """Release what is due; any thread may call this."""
         with self._lock:
             due = [held for held in self.kept if held.due <= now]
             futures = [future for at, future in self.futures if at <= now]
@@ -459,7 +449,7 @@ class User:
             self.say(f'lets {held.number} go: {held.how}')
 
     def act(self, life: Life, frame: Frame) -> None:
-        """One whim."""
+        """Treat the frame in one randomly chosen way."""
         whim = self._whims.choices([*_WHIMS], [*_WHIMS.values()])[0]
         number = number_of(frame)
         with frame.map() as planes:
@@ -586,10 +576,8 @@ class User:
         self.end_life(life, 'destroy')
         self.new_life()
 
-    # Lives.
-
     def new_life(self) -> None:
-        """Begin a subscription, on a new node or the last one's."""
+        """Begin a subscription, on a new node or on the previous one."""
         fate = self._fate
         with self._lock:
             if self.life is not None or self._over:
@@ -623,7 +611,7 @@ class User:
 
     @contextmanager
     def _called(self, life: Life, frame: Frame) -> Iterator[int]:
-        """While a callback runs."""
+        """Count the callback as running; check that it is in order and not after the end."""
         life.busy += 1
         try:
             number = number_of(frame)
@@ -658,7 +646,7 @@ class User:
         return on_frame
 
     def _read(self, life: Life, frames: Any) -> None:
-        """Take frames from the queue, on a thread of the user's own."""
+        """Take frames from the queue, in a thread of the user."""
         while not frames.closed:
             frame = frames.get(0.05)
             if frame is None:
@@ -671,7 +659,7 @@ class User:
                 life.busy -= 1
 
     def _loop(self, life: Life, frames: FrameReader) -> None:
-        """Loop over frames on a thread of the user's own; begin anew after an exception."""
+        """Iterate over frames in a thread of the user; begin again after an exception."""
         while not frames.queue.closed:
             frame: Frame | None = None
             with suppress(Careless, BufferError):
@@ -682,12 +670,13 @@ class User:
                             self.arrived(life, number_of(frame))
                         self.act(life, frame)
                     finally:
-                        frame = None  # the loop's variable would hold what was kept and forgotten
+                        # else the loop's variable would keep a frame that the user forgot
+                        frame = None
                         life.busy -= 1
 
     def _treat(self, life: Life, frame: Frame) -> None:
         number = number_of(frame)
-        if life is self.life:  # what had come when it ended may still be taken
+        if life is self.life:  # frames that were queued before the end may still be taken
             self.arrived(life, number)
         whim = self._whims.choices(('take', 'keep', 'forget', 'stop reading'), (90, 2, 2, 1))[0]
         self.done[f'queue: {whim}'] += 1
@@ -705,7 +694,7 @@ class User:
                     self.compare(number, planes, 'after a while without reading')
 
     def end_life(self, life: Life, how: str) -> None:
-        """*how*: ``destroy``, or ``destroy_node`` as those do who forget the subscription."""
+        """End a subscription by destroying it (``destroy``) or its node (``destroy_node``)."""
         with self._lock:
             if self.life is not life:
                 return
@@ -738,7 +727,7 @@ class User:
             self._executor.remove_node(node)
 
     def end(self) -> None:
-        """For good: also for a callback that is about to begin a new life."""
+        """End for good, so that a callback can't begin another subscription."""
         with self._lock:
             self._over = True
         if self.life is not None:
@@ -750,11 +739,11 @@ class User:
 
     @property
     def busy(self) -> int:
-        """Callbacks that are running, of former lives too."""
+        """Return how many callbacks run, those of earlier subscriptions included."""
         return sum(life.busy for life in self._all_lives)
 
     def tick(self, passed_s: float, camera_runs: bool, now: float) -> None:
-        """Time has passed: who ought to get frames and doesn't is frozen."""
+        """Release what is due, and report a user who gets no frames although frames flow."""
         self.let_go(now)
         life = self.life
         if life is None:
@@ -807,12 +796,12 @@ _EXECUTORS = ('single', False), ('multi', False), ('single', True), ('multi', Tr
 
 
 class UsersProgram:
-    """All users, and in the same process the camera if that is wanted."""
+    """All users and, if wanted, the camera in the same process."""
 
     def __init__(self) -> None:
         self._ros = Ros()
         self.camera: Camera | None = None
-        # What rclpy keeps from its first node and executor on.
+        # rclpy allocates some objects with its first node and executor, and keeps them.
         warm = make_executor('single', self._ros.context)
         node = self._ros.node('first')
         warm.add_node(node)
@@ -829,7 +818,7 @@ class UsersProgram:
             self._own.add_node(self.camera.node)
 
     def begin(self, seed: int) -> None:
-        """Have the users begin."""
+        """Start the users; the seed chooses their executors."""
         kind, together = _EXECUTORS[seed % len(_EXECUTORS)]
         executors = [
             make_executor(kind, self._ros.context) for _ in range(1 if together else USERS)
@@ -854,7 +843,7 @@ class UsersProgram:
         self._ticker.start()
 
     def met(self) -> bool:
-        """Whether each of them has had frames."""
+        """Return whether every user has received a frame."""
         return all(user.had_frames for user in self._users)
 
     def _tick(self) -> None:
@@ -871,7 +860,7 @@ class UsersProgram:
             last = now
 
     def finish(self) -> dict[str, Any]:
-        """Have the users let go of all and end, and say what was found."""
+        """Stop the users, release what they keep, and return the findings."""
         self._stop.set()
         self._ticker.join(60.0)
         findings = [] if not self._ticker.is_alive() else ['the ticker hangs']
@@ -880,7 +869,7 @@ class UsersProgram:
         idle_by = time.monotonic() + 60.0
         while any(
             user.busy or user.kept or user.futures for user in self._users
-        ):  # who awaited something goes on now, and may keep more
+        ):  # a callback that awaited something continues now, and may keep more
             if time.monotonic() > idle_by:
                 findings += [
                     f'{user.name} has not ended: {user.busy} callbacks run, {len(user.kept)} kept'
@@ -904,7 +893,7 @@ class UsersProgram:
         }
 
     def leaked(self) -> dict[str, int]:
-        """Return what is still held and was not held before the users began."""
+        """Return the resources held now but not before the users began."""
         for executor in dict.fromkeys(self._executors):
             self._last_entities(executor)
         excess = dict(settled_excess(self._before, holding_here))
@@ -914,10 +903,10 @@ class UsersProgram:
 
     def _last_entities(self, executor: Any) -> None:
         """
-        Be the last that an executor has called.
+        Make the executor call objects of this program, so that it forgets those of users.
 
-        An executor keeps what it called last, however long it rests after that. Of the exceptions
-        that callbacks have raised, a multi-threaded one forgets one each time that it is woken.
+        An executor keeps a reference to what it called last. A multi-threaded one also keeps
+        exceptions of callbacks, and drops one of them each time that it wakes.
         """
         node, called = self._ros.node('last'), threading.Event()
         node.create_subscription(Image, 'nothing', lambda message: None, 1)

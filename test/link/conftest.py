@@ -16,8 +16,7 @@
 """
 Fixtures of the link's tests.
 
-ROS is imported only where it is needed: the rooms below use none, and are tested on machines
-without ROS.
+Each fixture imports ROS itself, because some folders below are tested on machines without ROS.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope='session')
 def dds_sockets() -> None:
-    """Let the middleware open the sockets that it keeps to the process's end; they are no leak."""
+    """Make the middleware open the sockets that it keeps until the process ends: no leak."""
     import rclpy
     from rclpy.node import Node
 
@@ -49,14 +48,13 @@ def dds_sockets() -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Yield a folder whose name is short enough for a socket's address, unlike pytest's."""
+    """Yield a folder whose path is short enough for a socket's address, unlike ``tmp_path``."""
     with tempfile.TemporaryDirectory(prefix='zc-') as name:
         yield Path(name)
 
 
 @pytest.fixture
 def ros(free_domain: int) -> Iterator[Ros]:
-    """Yield a context with a spinning executor."""
     from link_ros import Ros
 
     opened = Ros(free_domain, 'multi')
@@ -66,7 +64,7 @@ def ros(free_domain: int) -> Iterator[Ros]:
 
 @pytest.fixture
 def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ros]:
-    """Yield a context of this process; processes that a test starts share its sockets' folder."""
+    """Yield a context of this process, with the sockets' folder of :func:`start`'s processes."""
     from link_ros import Ros
 
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
@@ -77,7 +75,7 @@ def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def start(free_domain: int, tmp_path: Path) -> Iterator[Callable[..., LinkProcess]]:
-    """Start link_program.py with the named executor; all such processes end with the test."""
+    """Start link_program.py with the named executor; the processes end with the test."""
     from link_process import LinkProcess
 
     processes: list[LinkProcess] = []
@@ -93,7 +91,7 @@ def start(free_domain: int, tmp_path: Path) -> Iterator[Callable[..., LinkProces
 
 @pytest.fixture(params=['in_process', 'shared_memory', 'ros_message'])
 def way(request: pytest.FixtureRequest) -> str:
-    """How frames come."""
+    """Return the link by which frames come."""
     return str(request.param)
 
 
@@ -115,6 +113,6 @@ def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera
 
 @pytest.fixture(params=['compiled', 'plain'])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receive other processes' frames by the compiled steps, if there are any, then in Python."""
+    """Run a test with the compiled receiver, if there is one, and with the Python receiver."""
     if request.param == 'plain':
         monkeypatch.setattr('zc_perception.link.shared_memory.remote_slots.compiled', None)

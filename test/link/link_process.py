@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Starts link_program.py, or another program that is driven as that is, and speaks with it."""
+"""Start link_program.py, or a program with the same commands, and talk to it."""
 
 from __future__ import annotations
 
@@ -41,18 +41,13 @@ def end(
     best_effort: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return what link_program.py opens; the topic is ``image`` unless *options* say another."""
+    """Return an endpoint for link_program.py to open; its topic is ``image`` by default."""
     qos = {'depth': depth, 'transient_local': transient_local, 'best_effort': best_effort}
     return {'name': name, 'kind': kind, 'topic': 'image', 'qos': qos, 'converts': True, **options}
 
 
 class LinkProcess:
-    """
-    One link_program.py. Attributes are its commands: ``process('open', [...])``.
-
-    :param executor: the program's argument.
-    :param folder: where its sockets lie.
-    """
+    """A process of link_program.py; each attribute is a command: ``process('open', [...])``."""
 
     def __init__(self, executor: str, domain: int, folder: Path, program: Path = PROGRAM) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -71,7 +66,7 @@ class LinkProcess:
             )
 
     def send(self, operation: str, *arguments: Any) -> None:
-        """Give a command without waiting for the answer."""
+        """Send a command without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({'op': operation, 'arguments': arguments}) + '\n')
         self.process.stdin.flush()
@@ -90,9 +85,8 @@ class LinkProcess:
 
     @property
     def log(self) -> str:
-        """All that it has said so far."""
-        # By an opening of its own: a file position that the process shares moves to the end
-        # whenever it writes.
+        """Return all output so far."""
+        # Open the file anew: the process shares this file's position, and moves it when it writes.
         return self._log.read_text(encoding='utf-8')
 
     def kill(self) -> None:

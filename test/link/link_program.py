@@ -16,9 +16,9 @@
 """
 A process with adapted and plain publishers and subscriptions, for tests of processes.
 
-``python link_program.py EXECUTOR`` reads a JSON command per line and answers each with a line of
-JSON; see the methods of Program. Frames are tiny; a value (1 to 250) is a frame's luma, a
-message's bytes and the stamp, so that a receiver can tell whether they belong together.
+``python link_program.py EXECUTOR`` reads one JSON command per line and answers each with a line of
+JSON; the methods of Program are the commands. Frames are tiny. One value (1 to 250) is a frame's
+luma, the message's bytes and the stamp, so a receiver can check that they belong together.
 """
 
 from __future__ import annotations
@@ -92,20 +92,21 @@ def spin(executor: Any, kind: str, stop: threading.Event, end: Any = None) -> No
     """
     Spin until the executor is shut down, or the future *end* is done.
 
-    After *stop*, an EventsExecutor ends with its next task. Another thread that destroys a plain
-    publisher or subscription at the wrong moment ends a spin of rclpy: then it begins again.
+    After *stop*, an EventsExecutor ends with its next task. A spin of rclpy ends with
+    InvalidHandle if another thread destroys a plain endpoint at the wrong moment; then it spins
+    again.
     """
     while not stop.is_set():
         with suppress(InvalidHandle):
             if kind != 'events':
                 executor.spin() if end is None else executor.spin_until_future_complete(end)
                 return
-            # With the wheels of today its spin() without a timeout delivers nothing.
+            # In current releases, an EventsExecutor's spin() without a timeout delivers nothing.
             executor.spin_once(timeout_sec=0.2)
 
 
 def refuse(value: Any) -> Any:
-    """In place of a conversion that must not happen."""
+    """Stand in for a conversion that must not happen."""
     raise AssertionError(f'{type(value).__name__} was converted')
 
 
@@ -116,16 +117,16 @@ def adapter(options: dict[str, Any]) -> TypeAdapter[Frame]:
 
 
 def checked(value: int, stamp: tuple[int, int]) -> int:
-    """*value*, negative if the stamp is another object's."""
+    """Return *value*, negated if the stamp belongs to another value."""
     return value if stamp == (1, value) else -value
 
 
-# So that a mono8 message has the very bytes of the luma.
+# Full range, so that a mono8 message has the same bytes as the luma.
 _FULL = Colorimetry(Matrix.BT601, Range.FULL)
 
 
 def grey_image(value: int, stamp: int | None) -> Image:
-    """Return a message of that luma, *stamp* ns after one second, or without a stamp."""
+    """Return a mono8 message of *value*, *stamp* ns after one second if that isn't ``None``."""
     pixels = bytes([value]) * (WIDTH * HEIGHT)
     message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='mono8', data=pixels)
     if stamp is not None:
@@ -134,7 +135,7 @@ def grey_image(value: int, stamp: int | None) -> Image:
 
 
 class PlainPublisher:
-    """``stamped``: false for a stamp of 0."""
+    """A plain publisher; with ``stamped: false`` its messages have stamp 0."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         self._node = node
@@ -152,7 +153,7 @@ class PlainPublisher:
 
 
 class FramePublisher:
-    """``slots``: of its pool; ``serve``: offers rung 2; ``stamped``: false for a stamp of 0."""
+    """Options: ``slots`` of the pool, ``serve`` for rung 2, ``stamped: false`` for stamp 0."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         qos = options['qos']
@@ -194,8 +195,6 @@ class FramePublisher:
 
 
 class PlainSubscription:
-    """A plain subscription of rclpy."""
-
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         self.received: list[int] = []
         self._node = node
@@ -221,8 +220,8 @@ class FrameSubscription:
     """
     A subscription of frames.
 
-    ``held``: frames that it may hold of each remote publisher; ``keeps``: how many it shares and
-    never releases.
+    Options: ``held``, the frames that it may hold of each remote publisher; ``keeps``, how many
+    frames it shares and never releases.
     """
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
@@ -273,7 +272,7 @@ class FrameSubscription:
 
 
 def open_descriptors() -> Counter[str]:
-    """How many there are of each kind, without those that only a cycle keeps."""
+    """Count open descriptors by kind, after collecting garbage."""
     gc.collect()
     found: Counter[str] = Counter()
     for number in os.listdir('/proc/self/fd'):
@@ -291,7 +290,7 @@ KINDS: dict[str, Callable[[Node, dict[str, Any]], Any]] = {
 
 
 class Program:
-    """All endpoints of this process, on one node for publishers and one for subscriptions."""
+    """All endpoints of this process: publishers on one node, subscriptions on another."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -320,8 +319,8 @@ class Program:
         """
         Make endpoints.
 
-        Each has ``name``, ``kind``, ``topic``, ``qos``, ``converts`` (else the adapter raises),
-        and the kind's own options.
+        Each has ``name``, ``kind``, ``topic``, ``qos``, ``converts`` (``False``: converting
+        raises), and its kind's own options.
         """
 
         def make() -> None:
@@ -334,9 +333,9 @@ class Program:
 
     def _between_callbacks(self, work: Callable[[], None]) -> None:
         """
-        Run *work* between callbacks.
+        Run *work* as a task of an EventsExecutor, else at once.
 
-        An EventsExecutor doesn't bear that entities come and go in another thread than its own.
+        An EventsExecutor fails if another thread creates or destroys entities.
         """
         if self._kind != 'events':
             work()
@@ -348,7 +347,7 @@ class Program:
         done.result()
 
     def publish(self, values: dict[str, list[int]]) -> None:
-        """Values per publisher, one after the other without a pause."""
+        """Publish each publisher's values in order, without a pause."""
         for name, each in values.items():
             for value in each:
                 self._ends[name].publish(value)
@@ -360,9 +359,9 @@ class Program:
         self, wanted: dict[str, dict[str, Any]], timeout_s: float = 60.0
     ) -> dict[str, dict[str, Any]]:
         """
-        Wait until every endpoint's state is as wanted; return what isn't.
+        Wait until every endpoint has its wanted state; return the states that are still missing.
 
-        A number is the least, and counts entries of a list.
+        A wanted number is a minimum; for a list it is the minimum length.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -381,7 +380,7 @@ class Program:
     def end(self) -> None:
         self.close(list(self._ends))
         self._stop.set()
-        # An executor of rclpy that is shut down while it begins to wait may wait for ever.
+        # An rclpy executor that is shut down just before it waits may wait for ever.
         self._end.set_result(None)
         self._thread.join(60.0)
         self._executor.shutdown()
@@ -395,12 +394,8 @@ def _holds(actual: Any, wanted: Any) -> bool:
 
 
 def serve(make: Callable[[], Any]) -> None:
-    """
-    Answer commands, such as ``open`` or ``camera.run``, until there are no more; then end.
-
-    The answer is what a program's method returns.
-    """
-    # Libraries may print: the answers have a descriptor of their own.
+    """Answer commands from stdin, such as ``open`` or ``camera.run``, by calling methods."""
+    # Answers get a descriptor of their own, because libraries may print to stdout.
     answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
     os.dup2(2, 1)
     faulthandler.register(signal.SIGUSR1)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A ROS context in the test's own process, with endpoints that end with it."""
+"""A ROS context in the test's own process; closing it destroys its endpoints."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 def announced(
     publisher_id: str, path: object = '/nowhere/x.sock', host: str = '', generation: int = 0
 ) -> Announcement:
-    """Return what a publisher of small NV12 frames says about itself."""
+    """Return an announcement of a publisher of small NV12 frames."""
     return Announcement(
         publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd', generation
     )
 
 
 class ConversionRan(Exception):
-    """Raised by an adapter that must never be asked."""
+    """Raised by an adapter that must never be called."""
 
 
 def _refuse(value: Any) -> Any:
@@ -57,8 +57,6 @@ RAISING = TypeAdapter(Frame, Image, _refuse, _refuse)
 
 
 class Ros:
-    """A context with one spinning executor."""
-
     def __init__(self, domain: int, executor: str) -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
@@ -73,7 +71,7 @@ class Ros:
         self._thread.start()
 
     def _spin(self) -> None:
-        """As a program that survives what callbacks raise."""
+        """Spin; go on after a callback raises."""
         while not self._stop.is_set():
             try:
                 spin(self.executor, self.kind, self._stop, self._end)
@@ -82,7 +80,7 @@ class Ros:
                 self.errors.append(error)
 
     def on_executor(self, work: Callable[[], None]) -> None:
-        """Run *work* between callbacks."""
+        """Run *work* in the executor's thread, between callbacks."""
         finished = threading.Event()
         done = self.executor.create_task(work)
         done.add_done_callback(lambda future: finished.set())
@@ -121,8 +119,7 @@ class Ros:
 
     def close(self) -> None:
         self._stop.set()
-        # An executor of rclpy that is shut down while it begins to wait may wait for ever, with
-        # all that its context has.
+        # An rclpy executor that is shut down just before it waits may wait for ever.
         self._end.set_result(None)
         self._thread.join(60.0)
         self.executor.shutdown()
@@ -132,7 +129,7 @@ class Ros:
         for node in self._nodes:
             node.destroy_node()
         self.context.try_shutdown()
-        # A queue's descriptor ends with its last reference.
+        # A queue's descriptor is closed with its last reference.
         self._endpoints.clear()
         self._nodes.clear()
         del self.executor

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A camera of tiny frames that reaches subscriptions of this process by one of the three ways."""
+"""A camera of tiny frames that reaches subscriptions of this process by one of three links."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ RESERVE = 2
 
 
 class Camera:
-    """
-    Publishes tiny frames by one of the ways.
-
-    Its pool is like a camera's: :data:`RESERVE` slots are its own.
-    """
+    """Publish frames by *way*, from a pool with :data:`RESERVE` slots for the camera itself."""
 
     def __init__(self, ros: Ros, way: str, folder: Path, *, slots: int = 8) -> None:
         self.way = way
@@ -73,7 +69,7 @@ class Camera:
             self._plain = self._node.create_publisher(Image, 'image', QoSProfile(depth=20))
 
     def publish(self) -> int:
-        """One more frame. Its number is its stamp and its luma."""
+        """Publish one more frame, and return its number, which is also its stamp and luma."""
         self.number += 1
         if self._plain is not None:
             self._plain.publish(grey_image(self.number % 250, self.number))
@@ -90,16 +86,16 @@ class Camera:
         return self.number
 
     def met(self, subscription: FrameSubscription) -> bool:
-        """Whether frames reach *subscription* from now on."""
+        """Return whether *subscription* is connected, so that it gets the next frame."""
         if self._plain is not None:
             return bool(self._plain.get_subscription_count())
         if self.way == 'in_process':
             return True
-        # Without a callback it connects on a thread of its own.
+        # A subscription without a callback connects in a thread of its own.
         return subscription.statistics().window > 0
 
     def peers(self) -> list[tuple[str, int, int]]:
-        """Name, frames in hand and window of each consumer that takes slots of the pool."""
+        """Return name, frames in hand and window of each consumer that takes slots of the pool."""
         here = () if self._publisher is None else self._publisher.in_process_peers()
         there = () if self._server is None else self._server.statistics().consumers
         return [(peer.name, len(peer.in_hand), peer.window) for peer in (*here, *there)]
@@ -117,7 +113,7 @@ def number_of(frame: Frame) -> int:
 
 
 def publishing(camera: Camera, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Whether *condition* came true while the camera went on at some 50 Hz."""
+    """Publish at about 50 Hz until *condition* is true; return ``False`` after *seconds*."""
 
     def publish() -> None:
         camera.publish()

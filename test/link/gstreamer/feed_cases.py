@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-A feed and its pipelines, over frames of memfds.
+Cases of a feed and its pipelines, with frames in memfds.
 
-``test_feed.py`` runs it in a process that has GStreamer.
+``test_feed.py`` runs them in a process that has GStreamer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from zc_perception.link.gstreamer import AccessUnit, FrameFeed, nal_types
 from zc_perception.memory.ledger import CopyLedger
 
 SIZE = WIDTH, HEIGHT = 70, 48
-# Rows of 70 bytes lie 96 apart, which GStreamer has to be told.
+# Rows of 70 bytes with a stride of 96: GStreamer can't derive this, so the feed must pass it on.
 PADDED = nv12(*SIZE, stride_align=32, offset_align=4096)
 SLOTS = 8
 BUFFER_PROBE = 1 << 4
@@ -53,7 +53,7 @@ DROP, OK = 0, 1
 
 
 class Bench:
-    """A pool, a queue of its frames, and what was said."""
+    """A pool, a queue of its frames, and the messages of feeds."""
 
     def __init__(self) -> None:
         self.pool = pool_of(PADDED, SLOTS)
@@ -66,7 +66,7 @@ class Bench:
         self.sequence = 0
 
     def put(self, captured_ns: int | None = None) -> bool:
-        """Put one more frame, each sample of which differs; ``False``: no slot is free."""
+        """Queue one more frame with pixels of its own; return whether a slot was free."""
         slot = self.pool.acquire()
         if slot is None:
             return False
@@ -102,7 +102,7 @@ class Bench:
 
 
 def memfds() -> int:
-    """Descriptors of frames."""
+    """Return how many descriptors of memfds this process has."""
     found = 0
     for number in os.listdir('/proc/self/fd'):
         with suppress(OSError):
@@ -112,13 +112,13 @@ def memfds() -> int:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    """All is closed, and every frame back, at the end."""
+    """Yield a bench; check at the end that each frame is back and no descriptor is left."""
     made = Bench()
     before = memfds()
     yield made
     made.queue.close()
     until(made.all_back, lambda: [slot.leases for slot in made.pool.slots])
-    # A stopping that an element kept waiting ends by itself, after the frames are back.
+    # If an element delayed a stop, the stop ends in the background once the frames are back.
     until(
         lambda: not [t for t in threading.enumerate() if t.name.startswith('gstreamer ')],
         lambda: [t.name for t in threading.enumerate()],
@@ -129,7 +129,7 @@ def bench() -> Iterator[Bench]:
 
 
 def spy(feed: FrameFeed, name: str, look: Callable[[int], int]) -> Any:
-    """Call *look* with each buffer that leaves an element of the run that goes on."""
+    """Call *look* with each buffer that leaves the element *name* of the running pipeline."""
     gst = load_gstreamer()
     pipeline = until(lambda: feed._pipeline)
 
@@ -158,13 +158,13 @@ def test_an_element_gets_the_frames_own_memory_and_nothing_is_booked(bench: Benc
         return OK
 
     with bench.feed('identity name=spy ! fakesink') as feed:
-        bench.put()  # with the next one it says the rate
+        bench.put()  # the feed learns the rate from the next frame
         bench.put_when_free()
         probe = spy(feed, 'spy', look)
         for _ in range(3 * SLOTS):
             bench.put_when_free()
         until(lambda: len(seen) >= 3 * SLOTS, lambda: feed.statistics())
-        # fakesink keeps its last one.
+        # fakesink keeps its last buffer.
         until(lambda: feed.statistics().held <= 1, lambda: feed.statistics())
         assert not feed.statistics().mapped
     del probe
@@ -185,7 +185,7 @@ def test_padded_rows_are_read_where_they_are_and_that_is_booked(
         for _ in range(41):
             bench.put_when_free()
         until(lambda: feed.statistics().frames == 40, lambda: (feed.statistics(), bench.said))
-    # 70 luma and 35 chroma bytes in rows of whole words.
+    # GStreamer pads rows of 70 luma and 35 chroma bytes to multiples of four.
     picture = np.fromfile(file, np.uint8).reshape(40, 72 * 48 + 2 * 36 * 24)
     for number, pixels in enumerate(picture):
         luma, chroma = np.split(pixels, [72 * 48])
@@ -203,7 +203,7 @@ def test_a_hundred_stops_bring_every_lease_back(bench: Bench) -> None:
             for _ in range(4):
                 bench.put_when_free()
             feed.start(bench.queue)
-            # The end comes while none, one or several are in the pipeline.
+            # Stop while no frame, one or several are in the pipeline.
             wanted = before + turn % 4
             until(lambda: feed.statistics().frames >= wanted, lambda: bench.said)  # noqa: B023
             feed.stop()
@@ -267,7 +267,7 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
         rows = np.frombuffer(frame.planes[0], np.uint8).reshape(HEIGHT, -1)[:, :WIDTH]
         error = np.mean((rows - float(unit.header.stamp_ns % 200 + 20)) ** 2)
         assert 10 * np.log10(255**2 / max(error, 1e-9)) >= 35
-    # Whoever comes with the second listener can begin there.
+    # A listener that joins with the second one can start decoding at this key frame.
     late = av.CodecContext.create('h264', 'r')
     (begin,) = (at for at, unit in enumerate(units) if unit.key and at)
     assert [*late.decode(av.Packet(units[begin].data)), *late.decode(None)]
@@ -287,7 +287,7 @@ def test_the_caps_have_the_rate_of_several_frames_of_one_camera(bench: Bench) ->
         put(1280)
         until(lambda: 'framerate=(fraction)25/1' in feed.statistics().caps, lambda: bench.said)
         feed.stop()
-        bench.sequence = 0  # the camera is another one
+        bench.sequence = 0  # a new camera counts from 0
         feed.start(bench.queue)
         put(61_000)
         put(61_020)
@@ -303,7 +303,7 @@ def test_a_stuck_element_keeps_its_frames_until_it_lets_go(bench: Bench) -> None
         return DROP
 
     with bench.feed('identity name=spy ! fakesink') as feed:
-        bench.put()  # with the next one it says the rate
+        bench.put()  # the feed learns the rate from the next frame
         bench.put_when_free()
         probe = spy(feed, 'spy', hang)
         for _ in range(4):

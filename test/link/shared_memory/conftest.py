@@ -44,12 +44,7 @@ Fake = Callable[..., tuple[FakeProducer, Client, RawPeer]]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Give peers time, however slow the machine.
-
-    A peer that says hello a little late isn't turned away, and an attempt doesn't end before its
-    test answers.
-    """
+    """Raise both handshake timeouts, so that a slow machine doesn't end a connection."""
     for end in ('server', 'client'):
         monkeypatch.setattr(f'zc_perception.link.shared_memory.{end}.HANDSHAKE_S', PATIENCE_S)
 
@@ -91,7 +86,7 @@ def client(server: SharedMemoryServer) -> Iterator[Client]:
 
 @pytest.fixture
 def fake(folder: Path) -> Iterator[Fake]:
-    """Make a producer that does what a test likes, and a client that it has welcomed."""
+    """Make a producer that a test controls, with a client that it has welcomed."""
     with ExitStack() as ends:
 
         def make(window: int = 1, **options: Any) -> tuple[FakeProducer, Client, RawPeer]:

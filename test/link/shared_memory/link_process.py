@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Children for the tests of rung 2. Forks on command, so that a fresh process costs milliseconds.
+Children for the tests of rung 2, forked on command, because a fork takes milliseconds.
 
-``link_process.py consumers PATH hold|work N`` forks for each line on stdin one with a window and a
-depth of N, and prints its pid. ``link_process.py check PATH COUNT`` receives COUNT frames and
-prints what it saw, as JSON.
+``link_process.py consumers PATH hold|work N`` forks a consumer with window and depth N for each
+line on stdin, and prints its pid. ``link_process.py check PATH COUNT`` receives COUNT frames and
+prints its observations as JSON.
 """
 
 from __future__ import annotations
@@ -43,18 +43,14 @@ def say(text: str) -> None:
 
 
 def resources() -> tuple[int, int, int]:
-    """Descriptors, mapped frames, threads."""
+    """Return the numbers of descriptors, mapped frames and threads."""
     maps = Path('/proc/self/maps').read_text(encoding='utf-8')
     fds = len(os.listdir('/proc/self/fd'))
     return fds, maps.count('/memfd:zc_frame'), threading.active_count()
 
 
 def consume(path: Path, mode: str, count: int) -> None:
-    """
-    Consume until the producer goes.
-
-    ``hold``: keeps what it got; ``work``: reads a byte and releases.
-    """
+    """Consume until the producer ends; ``hold`` keeps frames, ``work`` releases them."""
     before = resources()
     client = SharedMemoryClient(path, name=mode, window=count, depth=count)
     connected(client)

@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the tests of rung 2 share.
-
-That is: a producer, raw sockets that speak docs/wire.md byte by byte, and waiting for another
-thread or process.
-"""
+"""Helpers of the tests of rung 2: a producer, raw sockets for docs/wire.md, and waiting."""
 
 from __future__ import annotations
 
@@ -54,7 +49,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class FrameMessage(NamedTuple):
-    """The fields of a FRAME; the package packs and reads them in place."""
+    """The fields of a FRAME; the package itself packs and reads them in place."""
 
     uid: int
     generation: int
@@ -88,14 +83,14 @@ def make_frame(pool: BufferPool, sequence: int, **options: Any) -> Frame:
 
 
 def publish(server: Any, pool: BufferPool, sequence: int, **options: Any) -> tuple[int, int]:
-    """One frame, whose lease the camera drops at once. Returns uid and generation."""
+    """Publish one frame, release the camera's lease, and return buffer uid and generation."""
     with make_frame(pool, sequence, **options) as frame:
         server.publish(frame)
         return frame.data.buffer_uid, frame.data.generation
 
 
 class RawPeer:
-    """One end of a socket, and nothing that would keep it from doing wrong."""
+    """One end of a socket that sends any bytes, right or wrong."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -123,7 +118,7 @@ class RawPeer:
         self.socket.sendmsg([packet], control, socket.MSG_NOSIGNAL)
 
     def receive(self) -> tuple[bytes, list[int]]:
-        """Return the next packet and its descriptors; an empty one is EOF."""
+        """Return the next packet and its descriptors; the packet is empty at EOF."""
         while True:
             try:
                 packet, control, flags, _ = self.socket.recvmsg(
@@ -139,26 +134,26 @@ class RawPeer:
         return packet, list(fds)
 
     def receive_type(self) -> int:
-        """Return the type of the next packet, 0 for EOF; its descriptors are closed."""
+        """Return the type of the next packet, 0 for EOF; close its descriptors."""
         packet, fds = self.receive()
         for fd in fds:
             os.close(fd)
         return wire.message_type(packet) if packet else 0
 
     def receive_frame(self) -> FrameMessage:
-        """Return the next FRAME, after any BUFFERS."""
+        """Return the next FRAME; skip BUFFERS before it."""
         packet = self._next(wire.MessageType.FRAME, wire.MessageType.BUFFERS)
         fields = wire.parse_frame(packet, len(packet))
         return FrameMessage(*fields[3:11], bool(fields[11]))
 
     def receive_refused(self) -> wire.Refused:
-        """REFUSED, past anything else, and then EOF."""
+        """Return the next REFUSED, and check that EOF follows; skip other messages."""
         packet = self._next(wire.MessageType.REFUSED, *wire.MessageType)
         assert self.receive()[0] == b''
         return wire.parse_refused(packet)
 
     def _next(self, wanted: wire.MessageType, *passed: wire.MessageType) -> bytes:
-        """Return the next packet of that type, past those of other types."""
+        """Return the next *wanted* packet; only *passed* types may precede it."""
         while True:
             packet, fds = self.receive()
             for fd in fds:
@@ -188,7 +183,7 @@ class RawPeer:
 
 
 class FakeProducer:
-    """A listening socket that welcomes one consumer and then does whatever the test likes."""
+    """A listening socket that welcomes consumers; the test decides what it sends then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -199,7 +194,7 @@ class FakeProducer:
         self._opened: list[DmaBuf] = []
 
     def serve(self, client: SharedMemoryClient, window: int = 1, depth: int = 1) -> RawPeer:
-        """Connect *client* and be welcome."""
+        """Connect *client*, welcome it, and return the producer's end of the connection."""
         peers: list[RawPeer] = []
 
         def answer() -> None:
@@ -219,7 +214,7 @@ class FakeProducer:
         return self._opened[-1]
 
     def introduce(self, peer: RawPeer, uid: int = 7, **changes: Any) -> DmaBuf:
-        """BUFFERS of one good slot, except for *changes*."""
+        """Send BUFFERS of one valid slot, apart from *changes*; return its buffer."""
         layout = changes.pop('layout', make_layout())
         fds = changes.pop('fds', None)
         buffer = self.buffer()
@@ -256,7 +251,7 @@ class FakeProducer:
 
 
 def receive(client: SharedMemoryClient) -> Frame:
-    """Return the client's next frame; wait on its descriptor, as its users do."""
+    """Wait on the client's descriptor, as its users do, and return the next frame."""
     poller = select.poll()
     poller.register(client.fileno(), select.POLLIN)
     deadline = time.monotonic() + PATIENCE_S
@@ -270,11 +265,7 @@ def receive(client: SharedMemoryClient) -> Frame:
 
 
 def attempt(client: SharedMemoryClient) -> float | None:
-    """
-    Make an attempt to connect, if one is due, until its end.
-
-    Return what :meth:`SharedMemoryClient.approach` returns.
-    """
+    """Run an attempt to connect to its end, if one is due; return ``approach()``'s last result."""
     patience_s = client.approach()
     while (awaited := client.awaited) is not None:
         select.select([awaited], [], [], patience_s)
@@ -283,12 +274,12 @@ def attempt(client: SharedMemoryClient) -> float | None:
 
 
 def connected(client: SharedMemoryClient) -> None:
-    """Connect, as its owner does: again and again, until it is welcome."""
+    """Attempt again and again, as the client's owner does, until a producer welcomes it."""
     until(lambda: attempt(client) is None and client.connected, 'the connection')
 
 
 class Receiver:
-    """A thread that keeps a client connected and hands its frames on."""
+    """A thread that keeps a client connected and passes its frames to *deliver*."""
 
     def __init__(self, client: SharedMemoryClient, deliver: Callable[[Frame], object]) -> None:
         self.client = client
@@ -313,7 +304,7 @@ class Receiver:
 
 
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Start a program of this folder in a process of its own."""
+    """Start a program of this folder as a process."""
     paths = str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')
     environment = os.environ | {'PYTHONPATH': os.pathsep.join(paths)}
     return subprocess.Popen(
@@ -327,7 +318,7 @@ def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that *process* says."""
+    """Return the next line that *process* prints."""
     assert process.stdout is not None
     text = process.stdout.readline()
     assert text, f'{process.args} ended with {process.wait()}'
@@ -335,19 +326,19 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def left(client: SharedMemoryClient, reason: str, words: str = '') -> None:
-    """Wait until *client* has left its producer for that reason, told in these words."""
+    """Wait until *client* has ended its connection for *reason*, with *words* in its message."""
     until(lambda: client.receive() is None and not client.connected, 'the end')
     assert client.statistics().ended == {reason: 1} and words in client.last_end, client.last_end
 
 
 def all_free(pool: BufferPool) -> bool:
-    """Whether no slot is lent or waits."""
+    """Return whether every slot of the pool is free."""
     pool.collect()
     return pool.statistics().states == {SlotState.FREE: len(pool.slots)}
 
 
 def settled(server: SharedMemoryServer, reason: str, count: int = 1) -> None:
-    """Wait until the server's thread has counted the end of *count* connections."""
+    """Wait until the server has counted *count* ends of connections for *reason*."""
     until(
         lambda: server.statistics().ended.get(reason) == count,
         f'{count} x {reason}, not {server.statistics()}',

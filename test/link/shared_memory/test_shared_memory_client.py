@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The consumer's end: against a real server, and against producers that do everything wrong."""
+"""The consumer's end, against a real server and against producers that break every rule."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_frame_arrives_with_everything_that_is_known_of_it(
         assert [b.identity for b in data.buffers] == [b.identity for b in slot.buffers]
         assert [b.size for b in data.buffers] == [b.size for b in slot.buffers]
         assert not data.buffers[0].writable
-        # It is made without FrameData's constructor, and must not miss a field that is added
+        # This FrameData is made without its constructor, so it could miss a field that is added
         # there.
         assert vars(data).keys() == vars(FrameData(data.header, *[None] * 7, 0)).keys()
     until(lambda: held(server) == 0, 'the release')
@@ -149,7 +149,7 @@ def test_an_acquire_fence_is_a_real_sync_file_and_waited_for(
     producer.introduce(peer)
     producer.frame(peer, fds=[event])
     left(client, 'descriptors', 'sync_file')
-    # No driver is here to make one; what becomes of it is seen with a stand-in.
+    # A sync_file needs a driver, which is missing here: a stand-in shows that the fence arrives.
     monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
     with producer.serve(client) as peer:
         producer.introduce(peer)
@@ -218,7 +218,7 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
     with SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu') as client:
         delays = []
         for _ in range(7):
-            client._retry.due = 0.0  # time has passed
+            client._retry.due = 0.0
             delays.append(attempt(client))
         assert all(delay is not None for delay in delays)
         assert [round(delay or 0, 2) for delay in delays] == [
@@ -243,7 +243,7 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
             publish(successor, pool, 0)
             receive(client).release()
             until(lambda: held(successor) == 0, 'the release')
-            client._welcomed_at -= 1.0  # time has passed
+            client._welcomed_at -= 1.0
         until(lambda: client.receive() is None and not client.connected, 'EOF')
         assert client._retry.due == 0.0, 'it served us for a second: the first retry comes at once'
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
@@ -261,7 +261,7 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
 def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
     forgets: bool, pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
 ) -> None:
-    """The holder may be the callback that has ended its own subscription, or a kept array."""
+    """The holder is a callback that ended its own subscription, or an array that was kept."""
     for slot in pool.slots:
         slot.buffers[0].mapping()[:] = bytes(slot.buffers[0].size)
     for sequence in range(3):
@@ -292,7 +292,7 @@ def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
     assert not pool.statistics().holders
 
 
-# Producers that keep a consumer busy, or say nothing: nobody who calls waits for them.
+# Producers that keep a consumer busy or send nothing must not block its caller.
 
 
 def readable(fd: int) -> bool:
@@ -300,11 +300,7 @@ def readable(fd: int) -> bool:
 
 
 def test_releases_that_found_the_socket_full_go_out_when_there_is_room(fake: Fake) -> None:
-    """
-    The producer reads nothing meanwhile.
-
-    No other call would come: there is no frame, and for the producer the window is full.
-    """
+    """No other call triggers them: no frame comes, as the producer's window is full."""
     frames = 1000
     producer, client, peer = fake()
     producer.introduce(peer)
@@ -333,7 +329,7 @@ def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(fake: Fak
     )
 
     def flood() -> None:
-        with suppress(OSError):  # it was left
+        with suppress(OSError):  # the client may have closed its end
             for uid in range(100, 101 + MAX_OTHERS):
                 peer.send(wire.pack_buffers(slot._replace(uid=uid)), [buffer.fileno()])
                 peer.send(wire.pack_retired(uid))
@@ -353,7 +349,7 @@ def test_who_says_nothing_is_asked_less_and_less_often(
     with FakeProducer(folder / 's'), SharedMemoryClient(folder / 's', name='npu') as client:
         delays = []
         for _ in range(10):
-            client._retry.due = 0.0  # time has passed
+            client._retry.due = 0.0
             delays.append(attempt(client) or 0.0)
         assert [round(delay, 2) for delay in delays] == [
             *(0.02 * 2**n for n in range(8)),
@@ -363,7 +359,7 @@ def test_who_says_nothing_is_asked_less_and_less_often(
         assert client.listens and client.statistics().ended == {'gone': 10}
 
 
-# A consumer that can't use what it gets.
+# Consumers that can't use the buffers.
 
 
 def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
@@ -388,7 +384,7 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
         assert server.statistics().refused == {'constraints': 1}
         assert server.statistics().last_refusal == {'constraints': f'npu: {why}'}
         assert len(warned) == 1 and 'consumer npu#' in warned[0] and why in warned[0]
-        # Nothing has changed: it would fail again.
+        # Nothing has changed, so another trial would fail again.
         assert client.approach() is None and not client.connected
         error = None
         client.retarget(server.path, PUBLISHER)

@@ -16,7 +16,7 @@
 """
 Producers that break rules: every violation ends the connection.
 
-Those of the page's tables are in wire/test_wire_agreement.py.
+wire/test_wire_agreement.py covers the rules in the tables of docs/wire.md.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def pipe() -> int:
     return read
 
 
-#: What comes in the place of a buffer.
+# Descriptors that a producer sends in place of a buffer.
 NO_BUFFERS: dict[str, Callable[[], int]] = {
     'pipe': pipe,
     'file': lambda: os.open('/proc/self/exe', os.O_RDONLY | os.O_CLOEXEC),
@@ -138,7 +138,7 @@ def test_a_producer_that_breaks_a_rule_is_left(fake: Fake, what: str) -> None:
         producer.introduce(peer, uid)
 
     def attacking() -> None:
-        with suppress(OSError):  # it was left before it had finished
+        with suppress(OSError):  # the client may close its end first
             attack(producer, peer)
 
     thread = threading.Thread(target=attacking)
@@ -231,7 +231,8 @@ def test_memory_that_nobody_can_map_is_refused_by_name(
     producer.introduce(peer, kind=kind, fds=[fd])
     os.close(fd)
     if kind is BufferKind.DMABUF and not options:
-        left(client, 'buffers')  # a device would take it: that it is no dma-buf is another matter
+        # no CPU access is required, but the descriptor still isn't a dma-buf
+        left(client, 'buffers')
         return
     why = f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; its owner"
     left(client, 'constraints', why)
@@ -240,7 +241,7 @@ def test_memory_that_nobody_can_map_is_refused_by_name(
 
 
 def test_a_layout_that_is_not_known_comes_to_who_did_not_rule_it_out(fake: Fake) -> None:
-    """Its lines mean nothing: less than a row, more rows than there are bytes."""
+    """With an unknown layout, strides and rows mean nothing, so the client can't check them."""
     planes = PlaneLayout(0, 0, 1, 3072), PlaneLayout(0, 3072, 0, 1536)
     producer, client, peer = fake()
     producer.introduce(peer, layout=ImageLayout(64, 48, NV12, INVALID, planes))

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Connections that go on when their producer has other buffers."""
+"""Connections that continue when their producer changes its buffers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WIDE = make_layout(stride_align=256)
 
 @pytest.fixture
 def pools(no_fd_leak: None) -> Iterator[tuple[BufferPool, BufferPool]]:
-    """Those of before and those of after."""
+    """Yield the pool before the change and the pool after it."""
     made = make_pool(6), make_pool(6, WIDE)
     yield made
     for pool in made:
@@ -60,7 +60,7 @@ def server(pools: tuple[BufferPool, BufferPool], folder: Path) -> Iterator[Share
 
 
 def told(peer: RawPeer) -> list[tuple[MessageType, int]]:
-    """Return what has come, each with the uid of its slot."""
+    """Return the types of all waiting messages, each with its slot's uid."""
     found = []
     while not peer.nothing_there():
         packet, fds = peer.receive()

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Rung 2 between processes: the same memory, and what is left after a kill or a stop.
+Rung 2 between processes: shared memory, and what remains after a kill or a stop.
 
-The long form kills 200 consumers. There the slowest has to be quick enough, not only the median.
-Figures are printed with ``-s``.
+The long form kills 200 consumers, and limits the slowest time, not only the median. ``-s`` shows
+the figures.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ KILLS = 200 if LONG else 20
 
 
 def fork(process: subprocess.Popen[str]) -> int:
-    """Have a process of link_process.py fork one more child."""
+    """Make a process of link_process.py fork a child; return the child's pid."""
     assert process.stdin is not None
     process.stdin.write('\n')
     process.stdin.flush()
@@ -88,7 +88,7 @@ def consumers(server: SharedMemoryServer, name: str) -> list[str]:
 
 
 def check_times(what: str, taken_s: list[float], most_s: float) -> None:
-    """Check times only in the long form, because a busy machine is late."""
+    """Print times, and in the long form check the longest: a busy machine may be slow."""
     taken_s.sort()
     assert taken_s[-1] < most_s or not LONG, what
     print(
@@ -103,7 +103,7 @@ def frames_mapped() -> set[str]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether none of its threads runs any more: a signal takes its time."""
+    """Return whether all threads of the process are stopped; a signal takes time."""
     states = [
         path.read_text('ascii').rpartition(')')[2].split()[0]
         for path in Path(f'/proc/{pid}/task').glob('*/stat')
@@ -131,7 +131,7 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
             for p in slot.layout.planes
         ]
         written[buffer.identity.inode] = buffer.identity.device, buffer.size, crcs
-        # Nobody here has the pixels mapped from now on, and nobody can map them for writing.
+        # The pixels are unmapped here, and sealed: nobody can map them for writing again.
         assert buffer.seal_for_sharing()
         buffer.unmap()
         assert not buffer.mapped
@@ -141,7 +141,7 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
         process = start('link_process.py', 'check', server.path, 3_000)
         assert line(process) == 'ready'
         fds = len(os.listdir('/proc/self/fd'))
-        # Both are held for a moment, so that more than one slot is used.
+        # Hold two frames at a time, so that more than one slot is used.
         for sequence in range(0, 3_000, 2):
             with make_frame(pool, sequence) as first, make_frame(pool, sequence + 1) as second:
                 server.publish(first)
@@ -170,7 +170,7 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
 def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three others go on meanwhile. Devices seem busy with what was held."""
+    """Three other consumers keep running, and devices seem busy with the frames that were held."""
     slots, window = 24, 2
     busy_until_ns: dict[object, int] = {}
 
@@ -180,9 +180,9 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
         return fence
 
     monkeypatch.setattr(connection, 'quarantine_fence', busy)
-    # The frames that wait are the same ones for all of them.
+    # All consumers share the frames that wait.
     threads, others, reused = set(threading.enumerate()), 3 * window + window, 0
-    gc.collect()  # what another file's test has left here is no frame of ours
+    gc.collect()  # drop frames that other test files have left
     mapped = frames_mapped()
     pool = make_pool(slots)
     unpromised = pool.unpromised
@@ -196,13 +196,13 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
         for _ in range(3):
             fork(workers)
         until(lambda: len(consumers(server, 'work')) == 3, 'the others')
-        # A mapping has a descriptor of its own, and is made with a slot's first frame.
+        # A slot's mapping takes a descriptor, and is made with the slot's first frame.
         fds = len(os.listdir('/proc/self/fd')) - len(frames_mapped() - mapped)
         taken_s, sequence = [], 0
         for kill in range(KILLS):
             pid = fork(victims)
             holder = until(lambda: consumers(server, 'hold'), 'the victim')[0]
-            # Killed between any two steps: with nothing, while receiving, holding a full window.
+            # Kill with no frame, while receiving, or with a full window.
             for step in range(kill % 4 + 1):
                 with make_frame(pool, sequence) as frame:
                     until_ns = [

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The producer's end, against raw sockets: who is let in, what is sent, what comes back."""
+"""The producer's end against raw sockets: admission, messages sent, releases received."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
         refused = late.receive_refused()
     assert refused.code == RefusalCode.BUSY and '0 of 8 slots are not promised' in refused.text
     assert server.statistics().refused == {'slots': 1}
-    # One goes, and there is room again.
+    # One consumer leaves, so there is room again.
     peers.pop(0).close()
     settled(server, 'eof')
     with RawPeer.welcomed(server.path, window=2, depth=2):
@@ -223,7 +223,7 @@ def test_who_talks_while_it_waits_is_turned_away(serve: Serve) -> None:
 def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
     pool: BufferPool, serve: Serve
 ) -> None:
-    """The publisher's frames come from another pool already; the server serves the first."""
+    """The publisher has moved on to another pool; the server still serves the first."""
     server, wide = serve(pool), make_pool(1, compute_layout(NV12, 128, 16))
     with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
         publish(server, wide, 0)
@@ -329,7 +329,7 @@ def test_a_real_sync_file_is_the_only_release_fence(
                 word in refused.text for word in words
             ), refused
         until(lambda: all_free(pool), 'the quarantine')
-    # No driver is here to make one; what becomes of it is seen with a stand-in.
+    # A sync_file needs a driver, which is missing here: a stand-in shows that the fence arrives.
     monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
     with RawPeer.welcomed(server.path) as peer:
         uid, generation = publish(server, pool, 1)
@@ -359,7 +359,7 @@ def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Ser
     publish(server, pool, 1)
 
 
-# Consumers that say nothing, never read or die.
+# Consumers that send nothing, never read, or die.
 
 
 def test_a_silent_consumer_is_turned_away(
@@ -399,7 +399,7 @@ def test_more_consumers_than_allowed_are_told_to_come_back(
     crowd = []
     for number in range(60):
         crowd.append(RawPeer.connected(server.path))
-        if number % 10 == 0:  # nobody who is in notices
+        if number % 10 == 0:  # the connected consumer notices nothing
             publish(server, pool, number)
             received = good.receive_frame()
             assert (received.sequence, received.dropped) == (number, 0)
@@ -424,7 +424,7 @@ def test_out_of_descriptors_the_server_waits_without_spinning(
     listener, calls = server._listener, []
 
     class Exhausted:
-        """The listener of a process without a descriptor left, for the first look."""
+        """A listener whose first accept() fails, because the process has no descriptor left."""
 
         fileno = staticmethod(listener.fileno)
         close = staticmethod(listener.close)
@@ -441,13 +441,13 @@ def test_out_of_descriptors_the_server_waits_without_spinning(
         with RawPeer.connected(server.path) as late:
             late.hello()
             until(lambda: server.statistics().refused == {'descriptors': 1}, 'the refusal')
-            # Whoever is in goes on being served, and the door stays shut meanwhile.
+            # A connected consumer is still served while the server pauses accepting.
             for sequence in range(20):
                 publish(server, pool, sequence)
                 served.release(served.receive_frame())
                 until(lambda: server.statistics().consumers[0].held == 0, 'the release')
             assert calls == ['shared-memory camera']
-            server._accept_at = 1.0  # the pause is over
+            server._accept_at = 1.0  # end the pause
             server._wake_up()
             assert late.receive_type() == MessageType.WELCOME
     assert server.statistics().refused == {'descriptors': 1} and set(calls) == {
@@ -463,7 +463,7 @@ def test_what_a_dead_consumer_held_is_quarantined_and_what_waited_for_it_is_free
         for sequence in range(3):
             publish(server, pool, sequence)
         assert pool.statistics().states == {SlotState.LEASED: 3, SlotState.FREE: 5}
-        # Only the one that was sent can be in a device's hands.
+        # Only the frame that was sent can be in use by a device.
         taken: list[dict[SlotState, int]] = []
         revoke = pool.revoke
 
@@ -481,7 +481,7 @@ def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Se
     pool = make_pool(10, reserve=1)
     server = serve(pool)
     with RawPeer.welcomed(server.path, window=6) as peer:
-        # Every slot is known first, so that only FRAMEs are left to come.
+        # Introduce every slot first, so that only FRAMEs remain to be sent.
         frames = [make_frame(pool, sequence) for sequence in range(8)]
         for frame in frames:
             server.publish(frame)
@@ -490,7 +490,7 @@ def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Se
         for frame in frames:
             frame.release()
         connection = server._connections[0]
-        # As small as the kernel lets it be.
+        # The kernel's smallest send buffer.
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         for sequence in range(100, 106):
             publish(server, pool, sequence, header=Header(1, 255 * 'f'))

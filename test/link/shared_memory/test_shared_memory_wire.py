@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The code of docs/wire.md: what is packed is parsed again, and no input breaks the parser.
+The code of docs/wire.md: packed messages parse again, and no input breaks the parser.
 
-Mutated packets in both directions come last, the producer's in both forms of the receiver. Their
-long form takes half a minute.
+The last tests mutate packets in both directions; the producer's go to both forms of the receiver.
+Their long form takes half a minute.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ CONSTRAINTS = st.builds(
 
 
 def requirements(*values: Any) -> Requirements | None:
-    with suppress(ConfigError):  # a smallest size above the largest
+    with suppress(ConfigError):  # the smallest size may exceed the largest
         return Requirements(*values)
     return None
 
@@ -267,7 +267,7 @@ def test_every_length_but_the_right_one_is_refused(name: str) -> None:
         PARSERS[name](bytes(shorter))
 
 
-# (message, offset) of every byte that has to be 0.
+# (message, offset) of every byte that must be 0.
 RESERVED = [
     *((name, offset) for name in PACKETS for offset in range(4, 8)),
     *(('HELLO', offset) for offset in (25, 26, 27, 29, 30, 31, 132, 133, 134, 135)),
@@ -345,7 +345,7 @@ def test_a_long_name_is_cut_at_a_character() -> None:
 @pytest.mark.usefixtures('no_fd_leak')
 def test_mutated_conversations_break_no_server(folder: Path) -> None:
     outcome = fuzz(1, 30.0 if LONG else 1.0, folder)
-    # It came further than the first packet, and found several ways to be refused.
+    # The conversations went past the first packet, and were refused in several ways.
     assert len(outcome['protocol_errors']) >= 3, outcome
 
 

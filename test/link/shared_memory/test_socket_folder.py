@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Where the sockets lie, who is let in, and that only dead sockets are removed."""
+"""The sockets' folder: its place, its permissions, and removal of dead sockets only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from zc_perception.link.shared_memory.unix_socket import (
 )
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-#: Not the user who runs this: CI is nobody, 65534.
+# Must not be the user who runs the tests: CI runs as nobody, 65534.
 STRANGER = 65533
 
 
@@ -54,7 +54,7 @@ def mode(path: Path) -> int:
 
 
 def leave_dead_socket(path: Path) -> Path:
-    """Leave what a killed producer leaves."""
+    """Leave a socket file that nobody listens on, as a killed producer does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(os.fspath(path))
         sock.listen()
@@ -84,12 +84,12 @@ def test_which_folder(
 def test_a_runtime_folder_that_cannot_be_used_is_replaced_and_said(
     folder: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As su, cron and docker leave it."""
+    """su, cron and docker leave such a ``XDG_RUNTIME_DIR``."""
     forbidden = folder / 'forbidden'
     forbidden.mkdir()
     (folder / 'file').touch()
     access = os.access
-    # Root may write everywhere.
+    # Root may write everywhere, so os.access is replaced.
     monkeypatch.setattr(
         unix_socket.os,
         'access',
@@ -106,7 +106,7 @@ def test_a_runtime_folder_that_cannot_be_used_is_replaced_and_said(
     for word in (environment['XDG_RUNTIME_DIR'], str(made), 'ZC_RUNTIME_DIR'):
         assert word in complaint
     assert folder_complaint(environment | {'ZC_RUNTIME_DIR': '/a'}) == ''
-    # What a container shares with its host may lie in a folder of root's.
+    # A folder that a container shares with its host may lie in a folder that root owns.
     (forbidden / 'zc_perception').mkdir()
     assert default_folder({'XDG_RUNTIME_DIR': str(forbidden)}) == forbidden / 'zc_perception'
 
@@ -176,7 +176,7 @@ def test_a_name_too_long_for_an_address_is_a_config_error(folder: Path) -> None:
     listen(socket_path(longest, PUBLISHER)).close()
     with pytest.raises(ConfigError, match=r'1 bytes too long .*ZC_RUNTIME_DIR'):
         socket_path(Path(f'{longest}y'), PUBLISHER)
-    # A short id doesn't help: the socket starts under another name.
+    # A short id doesn't help: the socket is first bound under a longer, temporary name.
     with pytest.raises(ConfigError, match='too long'):
         socket_path(folder / ('x' * (107 - len(os.fspath(folder)) - 1 - 8)), 'a')
 
@@ -244,9 +244,9 @@ def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
     folder: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int], served: bool
 ) -> None:
     """
-    A stranger is another user, if root runs this.
+    As root, the stranger is another user.
 
-    Otherwise the server takes itself for another user, and its own group for that of strangers.
+    Otherwise the server is made to believe that its own user and group are others.
     """
     root = os.geteuid() == 0
     allowed = 77 if root else (os.getegid() if served else os.getegid() + 1)

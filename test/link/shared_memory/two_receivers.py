@@ -16,10 +16,9 @@
 """
 Mutated packets of a producer, received by the compiled steps and in plain Python.
 
-Both must give the same frames, ends and words, and leave no descriptor.
-
-It is a program as well: ``two_receivers.py COMPILED SEED PACKETS`` does it with a module that was
-built in another way, such as for a sanitizer.
+Both must give the same frames, ends and messages, and leave no descriptor. As a program,
+``two_receivers.py COMPILED SEED PACKETS`` tests a module that was built in another way, such as
+for a sanitizer.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ IDS = (b'camera', b'camera', b'camera', 'öptical'.encode(), b'', b'a\0b', b'\xc
 
 
 def _said(frame: Frame) -> str:
-    """All that a packet says of a frame."""
+    """Return all fields of a frame as text, to compare two receivers."""
     data, lease = frame.data, frame._lease
     assert lease is not None and not lease.ended and lease.generation == data.generation
     fields = (
@@ -102,11 +101,7 @@ def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Ite
 
 
 def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
-    """
-    Return how often a conversation ended in which way, equally in both forms.
-
-    ``frame``: how many frames came.
-    """
+    """Compare both receivers; count conversations by how they ended, and frames as ``frame``."""
     rng, layout, heap = random.Random(seed), make_layout(), SealedMemfd()
     gc.collect()
     before = len(os.listdir('/proc/self/fd'))

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Mutated conversations of consumers against a server. Seeded: what fails once fails again.
+Mutated conversations of consumers against a server; a seed repeats them.
 
     python test/link/shared_memory/wire_fuzz.py --seconds 3600 [--seed 1]
 
-Whatever comes, it may not raise, leak a descriptor, keep a lease, or stop serving others.
-Producers' are in two_receivers.py.
+No input may make the server raise, leak a descriptor, keep a lease, or stop serving others.
+two_receivers.py does the same with a producer's packets.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> lis
             other = rng.randrange(len(messages))
             messages[index], messages[other] = messages[other], messages[index]
             continue
-        # Often with a header that fits, to come further.
+        # Often correct the length in the header, so that the packet gets past the first check.
         if rng.random() < 0.5 and 8 <= len(packet) <= MAX_PACKET:
             packet[2:4] = len(packet).to_bytes(2, 'little')
         messages[index] = bytes(packet), fds
@@ -94,7 +94,7 @@ def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> lis
 
 
 def send_all(sock: socket.socket, messages: list[Message]) -> None:
-    """As far as the other end lets us."""
+    """Send messages until the other end stops reading."""
     for packet, fds in messages:
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
         try:
@@ -104,7 +104,7 @@ def send_all(sock: socket.socket, messages: list[Message]) -> None:
 
 
 def read_all(sock: socket.socket, *, until_eof: bool) -> None:
-    """Throw away what has come, descriptors too."""
+    """Read and discard everything, descriptors included."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while poller.poll(20_000 if until_eof else 0):
@@ -120,7 +120,7 @@ def read_all(sock: socket.socket, *, until_eof: bool) -> None:
 
 
 class ServerFuzz:
-    """A server with one good consumer; hostile ones come and go."""
+    """A server with one well-behaved consumer; hostile ones connect and leave."""
 
     def __init__(self, folder: Path) -> None:
         self.pool = make_pool(12, reserve=1)
@@ -130,8 +130,8 @@ class ServerFuzz:
         self.good = SharedMemoryClient(self.server.path, name='good', window=2, depth=2)
         connected(self.good)
         self.sequence = 12
-        # Every slot once, so that from here on no new one costs a descriptor and a mapping at both
-        # ends.
+        # Use every slot once, so that later frames open no new descriptor or mapping at either
+        # end.
         frames = [make_frame(self.pool, sequence) for sequence in range(12)]
         for frame in frames:
             self.server.publish(frame)
@@ -174,7 +174,7 @@ class ServerFuzz:
                         assert planes[0].shape == (48, 64)
 
     def check(self) -> None:
-        """Everything has come back, and the good one is still served."""
+        """Check that every slot is back, and that the well-behaved consumer is still served."""
         until(
             lambda: self.server.statistics().handshaking == 0 and self.server.consumers == 1,
             'the end of the hostile ones',
@@ -203,12 +203,12 @@ class ServerFuzz:
         self.pool.close()
 
 
-#: However slow the machine is: so many find several ways to be refused.
+# Even on a slow machine; this many turns are refused in several ways.
 LEAST_TURNS = 50
 
 
 def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
-    """Run for *seconds*. Returns what came of it."""
+    """Run for *seconds* or longer, and return the counts."""
     rng = random.Random(seed)
     spare = [
         os.eventfd(0, os.EFD_CLOEXEC),
@@ -225,7 +225,7 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
         server.turn(rng, spare)
         turns += 1
     server.check()
-    # A connection is out of the server's list a moment before its socket is closed.
+    # The server forgets a connection shortly before it closes the socket.
     until(lambda: len(os.listdir('/proc/self/fd')) <= fds, f'no more than {fds} descriptors')
     statistics = server.server.statistics()
     server.close()
