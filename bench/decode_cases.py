@@ -14,19 +14,16 @@
 # limitations under the License.
 
 """
-What ``zc_bench decode`` measures: a frame's input tensor, and its boxes.
+The cases of ``zc_bench decode``: a frame's input tensor, its boxes, and 20 masks of a YOLOv8-seg.
 
-It compares this package with code that one would write without it.
-
-Masks are measured as well: 20 of a YOLOv8-seg's.
-
-In this order: the scene (a YOLOv8's raw levels for 100 objects, as int8 and as the decoded float
-tensor of the same numbers), the ways from NV12 to a quantised input tensor, the same boxes by
+It compares this package with code that one would write without it. The file has, in this order: a
+scene (a YOLOv8's raw int8 levels for 100 objects, and the same numbers as its decoded float
+tensor), the conversions from NV12 to a quantised input tensor, decoders of the same boxes by
 OpenCV and NumPy, and the measurement.
 
-Everything runs on one CPU with one thread of OpenCV. Each repetition measures every variant of
-every case, in an order of its own, and checks first that the variants of a head yield the same
-boxes: a quicker wrong answer is no result.
+Everything runs on one CPU, and OpenCV uses one thread. Each repetition measures every variant of
+every case in a new order. First it checks that the variants of a case yield the same result,
+because a quicker wrong answer must not count.
 """
 
 from __future__ import annotations
@@ -62,12 +59,12 @@ from zc_perception.pixel.fourcc import NV12
 CLASSES, BINS, SIDE = 80, 16, 640
 STRIDES = (8, 16, 32)
 OBJECTS = 100
-# Cells for each object in the scene with few candidates.
+# Cells that find each object in the scene with few candidates.
 SPARSE = 3
 LIMITS = DecodeLimits(0.25, 0.45, 300)
 BOX = Letterbox.fit(1920, 1080, SIDE, SIDE)
 SPEC = HeadSpec('yolov8', CLASSES, (SIDE, SIDE), strides=STRIDES, reg_max=BINS)
-# Logits of what is no object: sigmoid −9 is 0.0001.
+# Mean and standard deviation of the background's logits; sigmoid(−9) is 0.0001.
 _BACKGROUND, _SPREAD = -9.0, 1.2
 _SCALE, _ZERO_POINT = 0.125, 20
 
@@ -75,9 +72,10 @@ _SCALE, _ZERO_POINT = 0.125, 20
 @dataclass(frozen=True, eq=False)
 class Level:
     """
-    One grid, int8; real = (value − zero point) · scale.
+    The int8 outputs of one grid; real = (value − zero point) · scale.
 
-    Boxes are (cells down, cells across, 4 · bins), scores (…, classes).
+    :param boxes: (rows, columns, 4 · bins).
+    :param scores: (rows, columns, classes).
     """
 
     stride: int
@@ -102,18 +100,14 @@ def _quantised(values: NDArray[np.floating]) -> NDArray[np.int8]:
 
 @dataclass(frozen=True)
 class _Object:
-    """Its class, corners in input pixels, and the index of the grid that finds it."""
+    """An object's class, its corners in input pixels, and the index of the grid that finds it."""
 
     kind: int
     corners: tuple[float, float, float, float]
     level: int
 
     def cells(self) -> list[tuple[int, int]]:
-        """
-        Return the grid's cells, row and column, whose centres lie in the object.
-
-        The middle one comes first.
-        """
+        """Return (row, column) of the grid's cells with centres in the object, middle first."""
         x0, y0, x1, y1 = self.corners
         stride = STRIDES[self.level]
         middle = ((y0 + y1) / 2 / stride - 0.5, (x0 + x1) / 2 / stride - 0.5)
@@ -127,9 +121,9 @@ class _Object:
 
 def _place_objects(random: np.random.Generator) -> list[_Object]:
     """
-    Place objects side by side in the letterbox's picture and apart from its border.
+    Place objects side by side in the letterbox's picture and away from its border.
 
-    So no box suppresses another one or is clipped.
+    This way no box suppresses another box, and no box is clipped.
     """
     columns = 10
     across, down = BOX.width / columns, BOX.height / (OBJECTS // columns)
@@ -147,11 +141,11 @@ def _place_objects(random: np.random.Generator) -> list[_Object]:
 
 def make_levels(cells: int | None = None) -> list[Level]:
     """
-    Make levels in which each object is found by all cells in it.
+    Make levels in which all cells of an object find it.
 
-    The best is in the middle; the boxes lie a little apart.
+    The middle cell has the best score. The cells' boxes differ a little.
 
-    :param cells: of each object that find it at most.
+    :param cells: at most this many cells find an object; ``None``: all of its cells.
     """
     random = np.random.default_rng(1)
     grids = [SIDE // stride for stride in STRIDES]
@@ -181,7 +175,7 @@ def raw_outputs(levels: list[Level]) -> list[RawTensor]:
     """
     Return boxes and scores of each grid as a compiled model yields them.
 
-    They are NHWC, in buffers whose channels are padded to 64 or 128.
+    They are NHWC, with the channels padded to a multiple of 64.
     """
     outputs = []
     for level in levels:
@@ -206,12 +200,12 @@ def decode_levels(
     boxes: list[NDArray[np.float32]], scores: list[NDArray[np.float32]]
 ) -> NDArray[np.float32]:
     """
-    Compute the network's own last layers in NumPy.
+    Compute the network's last layers in NumPy.
 
     The result is (4 + classes, cells): centre and size in input pixels, and probabilities.
 
-    :param boxes: (cells down, cells across, 4 · bins) of each level.
-    :param scores: (cells down, cells across, classes), logits.
+    :param boxes: for each level (rows, columns, 4 · bins).
+    :param scores: for each level (rows, columns, classes); logits.
     """
     parts = []
     for stride, distance, logits in zip(STRIDES, boxes, scores, strict=True):
@@ -230,7 +224,7 @@ def decode_levels(
 
 
 def decoded_output(levels: list[Level]) -> RawTensor:
-    """Return 1 × 84 × 8400 float32, as an exported YOLOv8 yields it."""
+    """Return the output of an exported YOLOv8: 1 × 84 × 8400 float32."""
     return RawTensor(
         decode_levels(
             [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
@@ -239,7 +233,7 @@ def decoded_output(levels: list[Level]) -> RawTensor:
 
 
 TENSOR_SIDE = 640
-# As a YOLOv8n compiled for the Metis takes it: RGB and a fourth channel, padded.
+# The input of a YOLOv8n compiled for the Metis: RGB and a fourth channel, padded.
 TENSOR_SPEC = QuantisedTensorSpec(
     TENSOR_SIDE,
     TENSOR_SIDE,
@@ -248,8 +242,8 @@ TENSOR_SPEC = QuantisedTensorSpec(
     zero_point=-130,
     padding=((1, 1), (1, 15), (0, 1)),
 )
-# Of 255 grey levels, on the drawn road with its sensor noise. At an odd ratio (1080p) they are
-# equal but for rounding.
+# The largest mean difference to the exact tensor, in grey levels of 255, on the drawn road with
+# its sensor noise. At an odd ratio (1080p) the two differ only by rounding.
 MOST_OFF_MEAN = 1.0
 
 Figures = Mapping[str, Mapping[str, float]]
@@ -265,7 +259,7 @@ def _pictures(width: int, height: int) -> dict[str, Planes]:
 
 
 class _Ways:
-    """All ways into tensors of their own, with memory that is allocated once."""
+    """The conversions of a size from NV12 to the input tensor; they allocate memory only once."""
 
     def __init__(self, width: int, height: int) -> None:
         self.box = Letterbox.fit(width, height, TENSOR_SIDE, TENSOR_SIDE)
@@ -287,7 +281,7 @@ class _Ways:
         return self._rgb.convert(planes)
 
     def exact_rgb(self, planes: Planes) -> NDArray[np.uint8]:
-        """Return the full frame's colours, then resized."""
+        """Convert the whole frame to RGB, then resize it."""
         cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12, dst=self._full)
         cv2.resize(self._full, (self.box.width, self.box.height), dst=self._small)
         return self._small
@@ -300,7 +294,11 @@ class _Ways:
 def tensor_case(
     width: int, height: int
 ) -> tuple[dict[str, Callable[[], object]], Callable[[], Figures]]:
-    """Return variants, and a function that tells how far our picture is from the exact one."""
+    """
+    Return the variants, and a function that returns how far our picture is from the exact one.
+
+    That function raises BenchError if the mean difference is above :data:`MOST_OFF_MEAN`.
+    """
     ways, pictures = _Ways(width, height), _pictures(width, height)
     road = pictures['road']
     variants: dict[str, Callable[[], object]] = {
@@ -344,9 +342,9 @@ def _finish(
 
 def filter_first(rows: NDArray[np.float32]) -> Detections:
     """
-    Threshold, then compute everything else for what is left.
+    Decode quickly: apply the threshold first, and compute the rest for the remaining cells only.
 
-    OpenCV suppresses by class.
+    OpenCV suppresses the boxes of each class separately.
 
     :param rows: (4 + classes, cells).
     """
@@ -366,10 +364,10 @@ def filter_first(rows: NDArray[np.float32]) -> Detections:
 
 def numpy_usual(rows: NDArray[np.float32]) -> Detections:
     """
-    Decode as most examples do.
+    Decode as most published examples do.
 
-    That is: transpose, best class of every cell, all boxes, filter, suppression with boxes moved
-    apart by class.
+    The steps: transpose, find every cell's best class, compute all boxes, apply the threshold,
+    suppress boxes that were shifted by class.
 
     :param rows: (4 + classes, cells).
     """
@@ -394,12 +392,7 @@ def numpy_usual(rows: NDArray[np.float32]) -> Detections:
 
 
 def numpy_levels(levels: list[Level]) -> Detections:
-    """
-    Decode raw levels.
-
-    They become real numbers, then the network's last layers for every cell, then
-    :func:`filter_first`.
-    """
+    """Decode raw levels: dequantise, compute all cells' last layers, :func:`filter_first`."""
     return filter_first(
         decode_levels(
             [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
@@ -408,7 +401,8 @@ def numpy_levels(levels: list[Level]) -> Detections:
 
 
 OURS = 'ours'
-# A hundredth of a pixel of the source: the order of float32 operations differs, nothing else may.
+# In pixels of the source. Boxes may differ this much, because the variants order their float32
+# operations differently.
 _SAME_PX = 0.01
 _SAME_SCORE = 1e-5
 
@@ -416,10 +410,11 @@ _SAME_SCORE = 1e-5
 @dataclass(frozen=True)
 class Case:
     """
-    Something to measure in several ways.
+    A piece of work that several variants do.
 
     :param variants: by name, ours first; each call does the whole work for one frame.
-    :param check: raises BenchError if they don't all yield the same, and tells figures of each.
+    :param check: returns figures of each variant; raises BenchError if the variants' results
+        differ.
     """
 
     name: str
@@ -429,12 +424,12 @@ class Case:
 
     @property
     def condition(self) -> Condition:
-        """Source size; nothing is paced."""
+        """Source size, unthrottled."""
         return Condition(*self.size, 0.0)
 
 
 def check_same(case: str, found: Mapping[str, Detections]) -> None:
-    """Check that all variants found the same boxes."""
+    """Raise BenchError unless all variants found the same boxes."""
     (first, wanted), *others = found.items()
     if not len(wanted):
         raise BenchError(f"case '{case}': {first} found nothing in a scene of {OBJECTS} objects")
@@ -443,7 +438,7 @@ def check_same(case: str, found: Mapping[str, Detections]) -> None:
             raise BenchError(
                 f"case '{case}': {name} found {len(one)} boxes, {first} {len(wanted)}"
             )
-        # Those of equal score may change places.
+        # The variants may order boxes of equal score differently.
         for a, b in zip(_ordered(one), _ordered(wanted), strict=True):
             if (
                 a[1] != b[1]
@@ -482,9 +477,9 @@ MASKS, MASK_OBJECTS, GRID = 32, 20, 160
 
 def mask_case(side: int) -> Case:
     """
-    Return variants of masks of objects of *side* pixels, in a picture of the input's size.
+    Return a case that paints masks of *side* × *side* pixels in a picture of the input's size.
 
-    Most examples make each mask in the size of the picture: that is a variant, too.
+    The variant ``whole_picture`` scales each mask to the whole picture, as most examples do.
     """
     random = np.random.default_rng(side)
     corner = random.uniform(0, SIDE - side, (MASK_OBJECTS, 2))
@@ -526,7 +521,7 @@ def mask_case(side: int) -> Case:
 
 
 def cases() -> list[Case]:
-    """Return all cases."""
+    """Return the cases of the benchmark."""
     levels = make_levels()
     decoded = decoded_output(levels)
     rows = decoded.values[0]
@@ -558,9 +553,9 @@ def cases() -> list[Case]:
 @contextlib.contextmanager
 def one_cpu() -> Iterator[None]:
     """
-    Run this thread on the last CPU that it may use, and OpenCV without threads.
+    Run this thread on the last CPU that it may use, and OpenCV with one thread.
 
-    Afterwards everything is as before.
+    At the end of the block, restore both.
     """
     every, threads = os.sched_getaffinity(0), cv2.getNumThreads()
     os.sched_setaffinity(0, {max(every)})
@@ -573,7 +568,7 @@ def one_cpu() -> Iterator[None]:
 
 
 def series(run: Callable[[], object], calls: int, figures: Mapping[str, float]) -> Series:
-    """Make *calls* calls, one after the other."""
+    """Call *run* this many times and measure each call."""
     latencies = []
     spent = time.thread_time_ns()
     for _ in range(calls):
@@ -587,11 +582,11 @@ def measure_decoding(
     count: int, calls: int, say: Say, all_cases: Sequence[Case] | None = None
 ) -> list[Row]:
     """
-    Return rows of all cases.
+    Measure all cases and return their rows.
 
-    :param count: of repetitions.
-    :param calls: of each series.
-    :raises BenchError: variants of a case don't yield the same.
+    :param count: number of repetitions.
+    :param calls: number of calls in each series.
+    :raises BenchError: the variants of a case yield different results.
     """
     measured = cases() if all_cases is None else all_cases
     rounds = [Measuring(list) for _ in measured]

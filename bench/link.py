@@ -14,23 +14,22 @@
 # limitations under the License.
 
 """
-``zc_bench link``: what handing over a frame costs.
+``zc_bench link``: the cost of handing over a frame.
 
-Its floors, and the libraries that one could use instead, are measured in the same run.
+The same run measures the floors, and the libraries that one could use instead of the links. Every
+repetition measures every case at every size and rate in a new order, so that other load on the
+machine affects all cases alike. The floors are those of ``floor.py``: a bare descriptor loop over
+a Unix socket, a bare ``SimpleQueue``, a bare guard condition.
 
-Every repetition measures every case at every size and rate, in an order of its own, so that what
-the machine does meanwhile hits all of them. The floors are those of ``floor.py``: a bare
-descriptor loop over a Unix socket, a bare ``SimpleQueue``, a bare guard condition.
+For all cases the clock starts when the stamped pixels are in the producer's buffer, and stops when
+the consumer has a view of all pixels. :func:`~bench.environment.tuned_environment` tunes plain
+messages. In the case ``link_read`` the consumer also reads every pixel before the clock stops, as
+most consumers do; it shows how much smaller the ratios are then.
 
-For all of them the clock starts when the pixels are in a buffer of the producer's and stamped, and
-stops when the consumer has a view of all of them. How plain messages are tuned is in
-:func:`~bench.environment.tuned_environment`. The case ``link_read`` is the same with a consumer
-that reads every pixel first, as most consumers do: it shows what remains of a ratio then.
-
-In this file, in this order: :class:`Case` (what is measured: a floor's process, or a producer's
-and a consumer's), :class:`Peers` (the libraries to compare with, see :mod:`~bench.peers`),
-:class:`Cases` (owns all processes of a run), :class:`LinkPlan`, :func:`measure_links`, the bars,
-the command. The other ends of the processes are ``floor_worker.py`` and ``link_worker.py``.
+The file has, in this order: :class:`Case` (a floor's process, or a producer's and a consumer's),
+:class:`Peers` (the libraries to compare with, see :mod:`~bench.peers`), :class:`Cases` (owns all
+processes of a run), :class:`LinkPlan`, :func:`measure_links`, the bars, the command. The processes
+run ``floor_worker.py`` and ``link_worker.py``.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ FLOORS = ('fd_socket', 'simple_queue', 'guard')
 LINKS = ('in_process_mailbox', 'in_process_executor', 'shared_memory')
 PLAIN = ('rclpy_image_default', 'rclpy_image_tuned')
 READ = 'link_read'
-# With a consumer that reads every pixel: of the peers, those that say so are measured, too.
+# The variants of link_read, besides :attr:`Peers.readers`.
 READERS = ('in_process_mailbox', 'shared_memory', 'rclpy_image_tuned')
 REFERENCES = [('floor', name) for name in FLOORS] + [
     ('link', name) for name in (*PLAIN, 'shared_memory')
@@ -81,26 +80,26 @@ REFERENCES = [('floor', name) for name in FLOORS] + [
 READ_REFERENCES = [*REFERENCES[: len(FLOORS)], (READ, 'shared_memory')]
 WARM_UP_FRAMES = 12
 _MATCH_S = 60.0
-# How long an answer may take on top of the series; a producer whose frames aren't answered gives
-# up sooner.
+# How long an answer may take on top of the series. A producer whose frames aren't answered gives
+# up earlier by itself.
 _PATIENCE_S = 120.0
 _FLOOR_PATIENCE_S = 30.0
 
 
 class TornFrameError(BenchError):
-    """A consumer got a frame that is put together from several, or not all of it."""
+    """A consumer got a frame with pixels of another frame, or an incomplete one."""
 
 
 def series_of(
     frames: int, sent: Sequence[tuple[int, int]], arrived: Sequence[tuple[int, int]], cpu_us: float
 ) -> Series:
     """
-    Return what a producer and a consumer noted of the same series.
+    Join a producer's and a consumer's notes of the same series.
 
-    :param frames: how many were to be sent; those that could not be are lost too.
+    :param frames: how many were to be sent; those that could not be sent count as lost, too.
     :param sent: (number, ns) of each frame.
     :param arrived: (number, ns), in the order of arrival.
-    :raises BenchError: a frame arrived that wasn't sent, or twice.
+    :raises BenchError: a frame arrived that wasn't sent, or a frame arrived twice.
     """
     left = dict(sent)
     try:
@@ -111,7 +110,7 @@ def series_of(
 
 
 class Case(Protocol):
-    """Something to measure."""
+    """Some variants, and the processes that measure them."""
 
     def measure(
         self, variant: str, condition: Condition, frames: int, *, read: bool = False
@@ -124,19 +123,19 @@ class Case(Protocol):
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """Its processes."""
+        """The processes that measure."""
 
 
 @dataclass
 class FloorCase:
     """
-    Floors; a frame's size doesn't enter.
+    Measures floors, which don't depend on a frame's size.
 
-    A floor waits for each wake-up for ever, and that of the guard condition has been seen not to
-    come: its process is started again then, and the series repeated.
+    A floor waits for each wake-up without a time limit, and a guard condition sometimes misses
+    one. Then the process is started again, and the series is repeated.
 
-    :param start: starts its process.
-    :param say: gets a line for each that had to be started again.
+    :param start: starts the floor's process.
+    :param say: gets a line each time the process is started again.
     """
 
     start: Callable[[], Worker]
@@ -156,7 +155,7 @@ class FloorCase:
         """
         See :class:`Case`.
 
-        :raises BenchError: twice in a row, or the process ended.
+        :raises BenchError: no answer twice in a row, or the process ended.
         """
         try:
             return self._measure(variant, condition, frames)
@@ -178,7 +177,7 @@ class FloorCase:
 
 @dataclass
 class LinkCase:
-    """A producer's and a consumer's process, which may be the same one."""
+    """Measures a producer's and a consumer's process, which may be the same process."""
 
     producer: Worker
     consumer: Worker
@@ -191,9 +190,9 @@ class LinkCase:
 
     def wait_until_matched(self) -> None:
         """
-        Wait until both ends see each other.
+        Wait until producer and consumer have found each other.
 
-        :raises BenchError: they don't.
+        :raises BenchError: they haven't within a minute.
         """
         deadline = time.monotonic() + _MATCH_S
         for end in (self.producer, self.consumer):
@@ -212,7 +211,8 @@ class LinkCase:
         """
         See :class:`Case`.
 
-        The first frames of a new size introduce and map its buffers: set-up, not hand-over.
+        Some frames are sent before the series, because the first frames of a new size introduce
+        and map its buffers.
         """
         for end in dict.fromkeys((self.consumer, self.producer)):
             end.ask(self.patience_s, op='prepare', width=condition.width, height=condition.height)
@@ -250,35 +250,35 @@ class LinkCase:
 
 
 class PeerCases(Protocol):
-    """The peers of a run. It owns their processes."""
+    """Owns the processes of all peers of a run."""
 
     absent: dict[str, str]
 
     def open(self, variants: Sequence[str]) -> dict[str, Case]:  # noqa: A003
-        """Start them. Those that can't be measured go into :attr:`absent`, with the reason."""
+        """Start these peers; :attr:`absent` has each that can't be measured, with the reason."""
 
     @property
     def stalled(self) -> dict[str, str]:
-        """Of which series failed: how many, and why the last one did."""
+        """By peer with failed series: how many failed, and why the last one did."""
 
     def end(self) -> None:
-        """Tell all of them to end."""
+        """Tell all processes to end, without waiting for that."""
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
 
 
 @dataclass(frozen=True)
 class Peers:
     """
-    What one would use instead of the links, besides plain messages; :mod:`~bench.peers` has them.
+    The libraries that one could use instead of the links; :mod:`~bench.peers` has them.
 
-    :param start: makes what runs them.
-    :param names: of its variants.
-    :param copying: those that copy every pixel, so that fewer frames make a series.
-    :param one_cpu: those of which nothing runs at the same time.
-    :param readers: those that are measured with a consumer that reads every pixel, too.
-    :param bars: that need a peer's row.
+    :param start: makes the object that runs them.
+    :param names: all variants.
+    :param copying: variants that copy every pixel; their series have fewer frames.
+    :param one_cpu: variants whose threads never run at the same time.
+    :param readers: variants that are also measured with a consumer that reads every pixel.
+    :param bars: bars that need a peer's row.
     """
 
     start: Callable[[Say], PeerCases] | None = None
@@ -293,23 +293,19 @@ NO_PEERS = Peers()
 
 
 class Cases:
-    """
-    Owns all processes of a run.
-
-    They are those of the floors, of the links, of plain messages, and of the peers.
-    """
+    """Owns all processes of a run: of floors, links, plain messages and peers."""
 
     def __init__(self, variants: Sequence[str], say: Say, peers: Peers = NO_PEERS) -> None:
         self._cases: dict[str, Case] = {}
         self._peers = None if peers.start is None else peers.start(say)
         self._workers: list[Worker] = []
         self._environment = plain_environment()
-        # Another benchmark may be running.
+        # Topics differ from those of another benchmark that runs at the same time.
         self._prefix = f'/zc_bench/run_{os.getpid()}'
         self.facts: dict[str, Any] = {}
         try:
-            # Nothing of a floor goes over the network, and what its context says there would be
-            # work for the others.
+            # A floor needs no network. Without discovery its context sends no packets, which the
+            # other processes would have to handle.
             alone = {**self._environment, 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'OFF'}
             bare, guard = (
                 FloorCase(
@@ -368,7 +364,7 @@ class Cases:
 
     def _open_plain(self, topic: str, tuning: Mapping[str, str]) -> LinkCase:
         environment = {**self._environment, **tuning}
-        # For answers when it is unthrottled; messages alone go over ROS.
+        # Unthrottled, the consumer answers over this socket; ROS carries the messages only.
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ends[0], ends[1]:
             producer, consumer = (
@@ -394,11 +390,11 @@ class Cases:
 
     @property
     def stalled(self) -> dict[str, str]:
-        """Peers of which a series failed: of how many, and why the last one did."""
+        """By peer with failed series: how many failed, and why the last one did."""
         return {} if self._peers is None else self._peers.stalled
 
     def close(self) -> None:
-        """End them, all at once."""
+        """Tell all processes to end, then wait for each."""
         if self._peers is not None:
             self._peers.end()
         for worker in self._workers:
@@ -412,17 +408,15 @@ class Cases:
 @dataclass(frozen=True)
 class LinkPlan:
     """
-    What to measure.
+    The sizes, rates and variants to measure, and how long.
 
-    A plain message of 8K takes a tenth of a second, so that fewer of them go into a series.
-
-    :param read_sizes: unthrottled, at these sizes, :data:`READERS` are measured with a consumer
-        that reads every pixel, too.
-    :param one_cpu: unthrottled, floors, links without copies and peers that are quickest so run on
-        one CPU. With one frame in flight nothing runs at the same time, and where the scheduler
-        puts the two ends decides between 3 and 30 µs: the wake-up of an idle CPU, which isn't the
-        link's. What has threads of its own that copy always has all CPUs.
-    :param peers: what else may be among the variants.
+    :param read_sizes: sizes at which :data:`READERS` are also measured, unthrottled, with a
+        consumer that reads every pixel.
+    :param one_cpu: run unthrottled series of floors, links without copies and
+        :attr:`Peers.one_cpu` on one CPU. With one frame in flight, producer and consumer never run
+        at the same time. On two CPUs a series would mostly measure the wake-up of an idle CPU: 3
+        to 30 µs, depending on the scheduler. Variants with copying threads always have all CPUs.
+    :param peers: the libraries whose variants may be among *variants*.
     """
 
     sizes: Sequence[tuple[int, int]]
@@ -437,7 +431,7 @@ class LinkPlan:
     peers: Peers = NO_PEERS
 
     def frames(self, variant: str, condition: Condition) -> int:
-        """Return the number of frames of one series."""
+        """Return the number of frames of one series; fewer of a variant that copies the pixels."""
         if condition.rate_hz:
             return max(20, round(self.seconds * condition.rate_hz))
         if variant in (*PLAIN, *self.peers.copying):
@@ -448,14 +442,14 @@ class LinkPlan:
     def steps(
         self, repetition: int, absent: Container[str] = ()
     ) -> list[tuple[str, str, Condition]]:
-        """Yield case, variant and condition: each once, in this repetition's order."""
+        """Return each (case, variant, condition) once, in this repetition's order."""
         chance = random.Random(f'{self.seed} {repetition}')
         conditions = [Condition(*size, rate) for size in self.sizes for rate in self.rates_hz]
         chance.shuffle(conditions)
         order = []
         for condition in conditions:
-            # Floor and case of one condition stay neighbours: what the machine does changes by the
-            # second.
+            # Measure the floors and cases of one condition close together, because the machine's
+            # load changes every second.
             steps = [('link', variant) for variant in self.variants] + [
                 ('floor', name) for name in FLOORS
             ]
@@ -472,7 +466,7 @@ class LinkPlan:
         return order
 
     def on_one_cpu(self, variant: str, condition: Condition) -> bool:
-        """Tell whether a series runs on one CPU."""
+        """Return whether this series is restricted to one CPU."""
         return (
             self.one_cpu
             and not condition.rate_hz
@@ -484,7 +478,7 @@ def link_rows(rounds: Rounds) -> list[Row]:
     """
     Return all rows of a run.
 
-    Rows with a consumer that reads every pixel are compared to each other.
+    The rows of ``link_read`` are compared with the floors and with each other only.
     """
     read = {key: series for key, series in rounds.items() if key[0] in ('floor', READ)}
     others = {key: series for key, series in rounds.items() if key[0] != READ}
@@ -497,8 +491,8 @@ def measure_links(plan: LinkPlan, say: Say) -> Measured:
     """
     Run the plan.
 
-    :raises BenchError: a process that isn't a peer's failed, a link converted a frame, or a frame
-        was torn.
+    :raises BenchError: a process failed (a peer's process may fail), a link converted a frame to a
+        message, or a frame was torn.
     """
     rounds = Measuring(list)
     with contextlib.closing(Cases(plan.variants, say, plan.peers)) as cases:
@@ -540,12 +534,12 @@ SHARED_MEMORY = 'link/shared_memory'
 
 
 def link_key(variant: str, rate_hz: float = UNTHROTTLED, size: tuple[int, int] = FULL_HD) -> Key:
-    """Return the key of a link's row, or a peer's."""
+    """Return the key of a row of the case ``link``."""
     return 'link', variant, *size, rate_hz
 
 
 def _growth(variant: str) -> Callable[[Rows], float | None]:
-    """Return what a frame of 54 times the pixels costs."""
+    """Return a figure: the median at 8K (108 times the pixels) divided by the one at VGA."""
 
     def figure(rows: Rows) -> float | None:
         small, large = (rows.get(link_key(variant, size=size)) for size in (VGA, UHD_8K))
@@ -646,8 +640,8 @@ def _add_options(peers: Peers, parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--read', nargs='+', choices=(*SIZES, 'none'), default=['1080p'],
-        help='of the sizes, those at which links and their best rivals are measured with a '
-             'consumer that reads every pixel too; '
+        help='sizes at which links and their best rivals are also measured with a '
+             'consumer that reads every pixel; '
         'unthrottled (default: 1080p)',
     )  # fmt: skip
     parser.add_argument(
@@ -672,7 +666,7 @@ def _add_options(peers: Peers, parser: argparse.ArgumentParser) -> None:
 def _prepare(peers: Peers, options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, seconds=3600, frames=1_000_000)
     for rate in options.rates:
-        # A worker is silent during a series.
+        # A worker doesn't answer during a series, and the wait for its answer is limited.
         if not (rate == 0 or 0.1 <= rate <= 1000):
             raise ConfigError(f'--rates {rate:g}: each is 0 (unthrottled) or 0.1 to 1000 Hz')
     plan = LinkPlan(
@@ -690,7 +684,7 @@ def _prepare(peers: Peers, options: argparse.Namespace) -> Callable[[Say], Measu
 
 
 def link_command(peers: Peers) -> Command:
-    """Return the sub-command."""
+    """Return the sub-command ``link``, with these peers."""
     add_options, prepare = (
         functools.partial(_add_options, peers),
         functools.partial(_prepare, peers),

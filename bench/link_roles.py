@@ -14,21 +14,18 @@
 # limitations under the License.
 
 """
-What all processes of the link benchmark have in common.
+Classes that all processes of the link benchmark share, the peers' processes too; without ROS.
 
-That is pixels, times, answers and commands, also for the peers' processes. ROS isn't needed.
-
-*Pixels*: a producer's picture is filled once. Before each frame's clock starts it writes the
-frame's number to the first, a middle and the last eight bytes, so that a consumer sees a picture
-that is put together from two. A consumer that reads every pixel adds all of them up, which tells
-that too, for each of them.
+*Pixels*: a producer fills its picture once. Before each frame's clock starts, it writes the
+frame's number to the first, a middle and the last eight bytes. If these three differ, the consumer
+has a torn frame. A consumer that reads every pixel also compares the sum of all pixels.
 
 *Roles*: a process is a :class:`Role`, whose methods are the commands that
-:mod:`~bench.link_worker` lists. It notes when frames are sent and when they arrive, and what a
-series costs.
+:mod:`~bench.link_worker` lists. It notes when frames are sent, when they arrive, and the CPU time
+of a series.
 
-*Answers* of a consumer to its producer are for pictures that nobody gives back
-(:class:`PicturesOut`, :class:`PicturesIn`): a socket beside what carries them.
+*Answers*: messages, unlike frames, are not given back to their producer. So :class:`PicturesIn`
+tells :class:`PicturesOut` over a separate socket that a picture has arrived.
 """
 
 from __future__ import annotations
@@ -53,20 +50,20 @@ _read, _write = _WORD.unpack_from, _WORD.pack_into
 _FILL_WORD = int.from_bytes(bytes([FILL]) * _SIZE, 'little')
 _STAMPS = 3
 
-# One of all bytes, or NV12's two; arrays without gaps, of any shape.
+# One array with all bytes, or NV12's two planes; contiguous, of any shape.
 Planes = Sequence[np.ndarray[Any, Any]]
 
 
 def _middle(first: np.ndarray[Any, Any]) -> int:
-    """Return the middle of the first plane, which is all of the picture or its larger part."""
+    """Return the offset of the plane's middle, a multiple of eight bytes."""
     return first.nbytes // 2 // _SIZE * _SIZE
 
 
 def stamp(planes: Planes, number: int) -> None:
     """
-    Make the picture frame *number* from now on.
+    Write a frame's number into the picture.
 
-    It takes few steps: they are in every frame's CPU time, and none of them is the link's.
+    It does little work, because the frame's measured CPU time includes it.
     """
     first, last = planes[0], planes[-1]
     _write(first, 0, number)
@@ -75,32 +72,32 @@ def stamp(planes: Planes, number: int) -> None:
 
 
 def sum_of(planes: Planes) -> int:
-    """Sum up all pixels, eight at a time, the quickest way for NumPy on one core."""
+    """Return the sum of all 8-byte words modulo 2**64: NumPy's fastest way to read all pixels."""
     return sum(int(np.add.reduce(plane.reshape(-1).view(np.uint64))) for plane in planes) % 2**64
 
 
 def sum_expected(size: int, number: int) -> int:
-    """Return :func:`sum_of` for a picture of *size* bytes with the stamp *number*."""
+    """Return the correct :func:`sum_of` for a picture of *size* bytes with the stamp *number*."""
     return ((size // _SIZE - _STAMPS) * _FILL_WORD + _STAMPS * number) % 2**64
 
 
 class Look:
-    """A consumer's look at each frame. It notes the time, and sees whether the frame is whole."""
+    """Reads a consumer's frames: returns when each was read, and counts torn frames."""
 
     def __init__(self) -> None:
         self.every_pixel = False
         self.torn = 0
 
     def begin(self, every_pixel: bool) -> None:
-        """For a series."""
+        """Begin a series."""
         self.every_pixel = every_pixel
         self.torn = 0
 
     def __call__(self, planes: Planes) -> tuple[int, int]:
         """
-        Return the frame's number and when it was in hand, in ns of CLOCK_MONOTONIC.
+        Return the frame's number, and CLOCK_MONOTONIC in ns after its first bytes were read.
 
-        In hand means that its first bytes were read, or every pixel.
+        With :attr:`every_pixel` it is the time after all pixels were read.
         """
         first = planes[0]
         total = sum_of(planes) if self.every_pixel else 0
@@ -116,8 +113,8 @@ class Look:
         return number, now
 
 
-# A frame that nobody has answered by then is lost; unthrottled, the next one goes out. After some
-# of them in a row, the series is over.
+# A frame that isn't answered within this time is lost; unthrottled, the next frame is sent then.
+# After _LOST_IN_A_ROW such frames, the series ends.
 ANSWER_S = 5.0
 _LOST_IN_A_ROW = 3
 
@@ -125,7 +122,7 @@ Times = list[tuple[int, int]]
 
 
 def cpu_us() -> float:
-    """Return the user and system time that this process has used, all threads."""
+    """Return the user and system time of all threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * 1e6
 
@@ -134,11 +131,10 @@ def paced(
     first: int, frames: int, rate_hz: float, answered: Callable[[int], bool]
 ) -> Iterator[int]:
     """
-    Yield the number of each frame to send when it is due.
+    Yield each frame's number at the moment to send it.
 
-    It is due at a steady rate, or when the one before was answered.
-
-    :param answered: waits for a frame's answer, with a bound; ``False``: none came.
+    :param rate_hz: the steady rate; 0: send a frame when the previous one was answered.
+    :param answered: waits for a frame's answer, with a time limit; ``False``: none came.
     """
     start = time.monotonic()
     lost = 0
@@ -153,24 +149,24 @@ def paced(
 
 
 class Arrivals:
-    """Notes frames as they come, on the thread that takes them."""
+    """Notes each frame's arrival, on the thread that takes the frame."""
 
     def __init__(self) -> None:
         self._times: Times = []
         self._first = 0
 
     def begin(self, first: int) -> None:
-        """Begin a series: nothing more is noted of earlier frames."""
+        """Begin a series; frames before *first* are ignored from now on."""
         self._first = first
         self._times = []
 
     def note(self, number: int, at_ns: int) -> None:
-        """Note that a frame is in hand since *at_ns*."""
+        """Note that a frame arrived at *at_ns*."""
         if number >= self._first:
             self._times.append((number, at_ns))
 
     def wait_for(self, last: int) -> Times:
-        """Return all frames once the frame *last* has come, or can't be expected any more."""
+        """Return all frames once *last* has arrived, or after :data:`ANSWER_S`."""
         deadline = time.monotonic() + ANSWER_S
         while (
             last >= self._first
@@ -183,10 +179,9 @@ class Arrivals:
 
 class Role:
     """
-    What one process of the link benchmark does: it produces or consumes frames, or both.
+    A process of the link benchmark: it produces or consumes frames, or both.
 
-    The main thread calls all methods, as commands ask for them; frames may arrive on another
-    thread.
+    The main thread calls the method that each command names; frames may arrive on another thread.
     """
 
     def __init__(self) -> None:
@@ -196,27 +191,27 @@ class Role:
         self._began_us = self._ended_us = 0.0
 
     def describe(self) -> dict[str, Any]:
-        """Describe what the figures depend on."""
+        """Return settings that the figures depend on."""
         return self.facts
 
     def other_end(self) -> tuple[bool, str]:
-        """Tell whether the other end is there, and why not."""
+        """Return whether the other process was found, and the reason if it was not."""
         return True, ''
 
     def matched(self) -> dict[str, Any]:
-        """Tell whether the other end is there."""
+        """Answer the command ``matched``."""
         there, reason = self.other_end()
         return {'matched': there, 'reason': '' if there else reason}
 
     def prepare(self, width: int, height: int) -> None:
-        """Give frames this size from the next run on; a consumer is told before its producer."""
+        """Set the size of the next series' frames; a consumer's is set before its producer's."""
         return
 
     def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
         """
         Begin a series with frame *first*.
 
-        :param read: its consumer reads every pixel.
+        :param read: the consumer reads every pixel.
         """
         self.look.begin(read)
         self.arrivals.begin(first)
@@ -224,25 +219,25 @@ class Role:
         self._began_us = self._ended_us = cpu_us()
 
     def finish(self) -> None:
-        """End a series; the time to report it isn't counted as the link's."""
+        """Note the series' CPU time, before the time to report the series is added."""
         self._ended_us = cpu_us()
 
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
-        """Run a producer's series."""
+        """Send a series of frames; return when each was sent."""
         raise NotImplementedError
 
     def end(self, last: int) -> dict[str, Any]:
-        """End a consumer's series; *last* was the last frame."""
+        """End a consumer's series, of which *last* was the last frame."""
         times = self.arrivals.wait_for(last)
         self.finish()
         return {'arrived': times}
 
     def conversions(self) -> int:
-        """Count frames that became a message or came from one."""
+        """Return how many frames were converted to or from a message."""
         return 0
 
     def spent(self) -> dict[str, Any]:
-        """Return what the series cost."""
+        """Return the series' CPU time, and how many frames were converted or torn."""
         return {
             'cpu_us': self._ended_us - self._began_us,
             'conversions': self.conversions(),
@@ -250,7 +245,7 @@ class Role:
         }
 
     def close(self) -> None:
-        """Free everything that the node's end doesn't."""
+        """Free everything that isn't freed by destroying the node."""
         return
 
 
@@ -258,24 +253,24 @@ _ANSWER_SIZE = 8
 
 
 def answered(answers: socket.socket, number: int) -> bool:
-    """Wait for the answer to frame *number*, not for ever; ``False``: none came."""
+    """Wait up to :data:`ANSWER_S` for the answer to frame *number*; ``False``: none came."""
     deadline = time.monotonic() + ANSWER_S
     while select.select([answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
         answer = answers.recv(_ANSWER_SIZE)
-        # An earlier frame's is late; without any, the other end has ended.
+        # Ignore a late answer to an earlier frame. Empty: the consumer's process has ended.
         if not answer or int.from_bytes(answer, 'little') == number:
             return bool(answer)
     return False
 
 
 def give_answer(answers: socket.socket, number: int) -> None:
-    """Answer that frame *number* is here."""
-    with contextlib.suppress(OSError):  # nobody waits for it any more
+    """Tell the producer that frame *number* has arrived."""
+    with contextlib.suppress(OSError):  # the producer doesn't wait for it any more
         answers.send(number.to_bytes(_ANSWER_SIZE, 'little'), socket.MSG_DONTWAIT)
 
 
 def nv12_size(width: int, height: int) -> int:
-    """Return bytes of a picture."""
+    """Return the number of bytes of an NV12 picture."""
     return width * height * 3 // 2
 
 
@@ -284,10 +279,10 @@ Pixels = np.ndarray[Any, Any]
 
 class PicturesOut(Role):
     """
-    Sends pictures that are not given back, as messages are.
+    The base class of producers of messages, which are not given back.
 
-    Unthrottled, the consumer answers each over a separate socket. Override :meth:`publish`,
-    :meth:`prepare` where there is more to it, and :meth:`picture` where the picture lies in the
+    Unthrottled, the consumer answers each picture over a separate socket. Override
+    :meth:`publish`. Override :meth:`prepare` to set up more, and :meth:`picture` to write into the
     peer's memory.
     """
 
@@ -302,11 +297,11 @@ class PicturesOut(Role):
         self.pixels = np.frombuffer(self.source, np.uint8)
 
     def picture(self) -> Pixels:
-        """Return where the next picture is, before the clock starts."""
+        """Return the buffer of the next picture; called before the clock starts."""
         return self.pixels
 
     def publish(self) -> None:
-        """Send :meth:`picture`'s."""
+        """Send the picture that :meth:`picture` returned."""
         raise NotImplementedError
 
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
@@ -323,7 +318,7 @@ class PicturesOut(Role):
 
 
 class PicturesIn(Role):
-    """Receives them, on whatever thread calls :meth:`arrived`."""
+    """The base class of consumers of messages; any one thread calls :meth:`arrived`."""
 
     def __init__(self, answers: socket.socket) -> None:
         super().__init__()
@@ -335,7 +330,7 @@ class PicturesIn(Role):
         super().begin(first, rate_hz, read)
 
     def arrived(self, pixels: Pixels) -> None:
-        """Look at a view of one picture, all of it."""
+        """Read a picture, note its arrival, and answer it if the series is unthrottled."""
         number, now = self.look([pixels])
         self.arrivals.note(number, now)
         if self._answering:
