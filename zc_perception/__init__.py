@@ -74,11 +74,7 @@ _MODULES = {
 if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept any name of this package
 
     def __getattr__(name: str) -> Any:
-        """
-        Import the public name *name* from its module, at its first use.
-
-        :raises ImportError: the module needs rclpy, which this Python does not find.
-        """
+        """Import *name* from its module; raise ImportError if the module needs rclpy in vain."""
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

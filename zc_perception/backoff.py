@@ -42,11 +42,7 @@ class BackOff:
         return max(0.0, self.due - time.monotonic())
 
     def failed(self, last_s: float | None = None) -> None:
-        """
-        Record a failed attempt, and compute the pause before the next one.
-
-        :param last_s: replaces the constructor's *last_s* for this pause only.
-        """
+        """Record a failed attempt; *last_s* replaces the constructor's for this pause only."""
         self.pause(
             min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s)
         )

@@ -57,11 +57,7 @@ class LayoutError(ZcError, ValueError):
 
 
 class FormatError(ZcError, ValueError):
-    """
-    A pixel format or modifier can't be used.
-
-    It is unknown or not supported, or another API (ROS, V4L2, GStreamer) has no name for it.
-    """
+    """A pixel format or modifier is unknown, unsupported, or has no name in another API."""
 
 
 class AllocationError(ZcError):
@@ -77,11 +73,7 @@ class StaleFrameError(ZcError):
 
 
 class NegotiationError(ZcError):
-    """
-    No frame format and buffer layout meets the constraints of all participants.
-
-    The message names the participants and the constraints.
-    """
+    """No format and layout meets the constraints of all participants, which the message names."""
 
 
 class CameraError(ZcError):
@@ -121,11 +113,7 @@ class AcceleratorError(ZcError):
 
 
 class NoDeviceError(AcceleratorError):
-    """
-    This machine has no accelerator of the requested kind.
-
-    This is not a fault: a laptop, for example, has no accelerator card.
-    """
+    """This machine has no accelerator of the requested kind, which is not a fault."""
 
 
 class DeviceLostError(AcceleratorError):
@@ -137,11 +125,7 @@ class DeviceLostError(AcceleratorError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """
-    Return ``; did you mean 'x'?`` for the known word nearest to *word*, or an empty text.
-
-    Upper and lower case count as equal.
-    """
+    """Return ``; did you mean 'x'?`` for the nearest known word, ignoring case; or no text."""
     from difflib import get_close_matches  # imported here, because only mistakes need this module
 
     names = {name.lower(): name for name in known}

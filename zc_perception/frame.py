@@ -75,12 +75,7 @@ class Header:
 
 
 class HeaderMessages(Protocol):
-    """
-    Makes ROS messages from headers.
-
-    This module must not import ROS, so a module with ROS passes such an object to
-    :meth:`Frame.make_messages_by`.
-    """
+    """Makes ROS messages from headers, because this module must not import ROS."""
 
     def stamp(self, stamp_ns: int) -> Any:
         """Return the time as a ``builtin_interfaces/msg/Time``."""
@@ -166,11 +161,7 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 
 class FrameMapping(PlaneViews):
-    """
-    The context manager that :meth:`Frame.map` returns, and :meth:`Frame.planes` uses.
-
-    While its block is open, the frame can be released only with a fence.
-    """
+    """The context manager of :meth:`Frame.map`; while it is open, a release needs a fence."""
 
     __slots__ = ('_frame',)
 
@@ -210,11 +201,7 @@ class FrameMapping(PlaneViews):
             self._end()
 
     def stay_open(self) -> None:
-        """
-        Keep the mapping open until the frame's release, without a block.
-
-        The frame then refers to the mapping, and the mapping no longer keeps the frame alive.
-        """
+        """Keep the mapping open until the frame's release; it no longer keeps the frame alive."""
         frame, self._frame = self._frame, None
         if frame is not None:
             frame._mappings.append(self)
@@ -258,7 +245,7 @@ class Frame:
     **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` return NumPy arrays over the camera's
     buffer. Use them while you hold the frame. An array that you keep longer never shows a later
     frame, because the camera can't use the buffer while the array exists. :meth:`copy` and
-    :meth:`bgr` return arrays of your own. They are counted under the names ``copy`` and ``bgr`` in
+    :meth:`bgr` return arrays of your own. Their calls are counted, as ``copy`` and ``bgr``, in
     ``zc_perception.memory.ledger.FRAME_COPIES``, the ledger of the process.
 
     **Threads.** A frame may be passed to another thread, and read and released there. After a fork
@@ -449,19 +436,11 @@ class Frame:
 
     @property
     def pool(self) -> BufferPool:
-        """
-        For links: the pool of the frame's buffers.
-
-        :raises FrameReleasedError: this frame was released before.
-        """
+        """For links: the pool of the frame's buffers; raise FrameReleasedError if released."""
         return self._held().pool
 
     def hand_out(self) -> bool:
-        """
-        For links: count this queued frame as delivered to its holder.
-
-        Return ``False`` if the holder already has as many frames as its quota allows.
-        """
+        """For links: count a queued frame as delivered; ``False``: its holder is at its quota."""
         lease = self._lease
         return lease is None or lease.pool.hand_out(lease)
 
@@ -469,10 +448,9 @@ class Frame:
         """
         Keep the frame after the callback returns, or after the step of a loop.
 
-        You own the returned Frame: release it. Each call needs its own release.
-
-        The first call in a callback returns this object itself. Each further call returns another
-        Frame over the same buffer. For quotas both count as one frame.
+        You own the returned Frame: release it. Each call needs its own release. The first call in
+        a callback returns this object itself. Each further call returns another Frame over the
+        same buffer, and both count as one frame for quotas.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
@@ -486,11 +464,7 @@ class Frame:
         return frame
 
     def release_when_unseen(self) -> None:
-        """
-        For links: release the frame now, or as soon as no array of its pixels is left.
-
-        The thread that drops the last array then releases the frame.
-        """
+        """For links: release the frame now, or when the last array of its pixels is deleted."""
         with contextlib.suppress(BufferError):
             self.release()
             return
@@ -581,8 +555,6 @@ class Frame:
         """
         Return a colour picture as OpenCV uses it: a BGR array (height, width, 3) of your own.
 
-        The conversion is counted as ``bgr``.
-
         :param out: an array to write the picture to, so that no memory is allocated; by default a
             new array is made.
         :raises FormatError: the format or colorimetry has no conversion, or the frame is not
@@ -602,8 +574,6 @@ class Frame:
     def copy(self) -> tuple[NDArray[Any], ...]:
         """
         Return copies of the arrays of :meth:`planes`, which you may keep after the release.
-
-        The call is counted as ``copy``.
 
         :raises FormatError: the frame is not linear: only a device that knows its modifier can
             read it.

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Pass objects between threads by a queue that drops its oldest object when it is full.
-
-The queue's descriptor is readable for poll(2) while the queue has an object.
-"""
+"""Pass objects between threads by a queue that drops its oldest object when it is full."""
 
 from __future__ import annotations
 
@@ -42,11 +38,7 @@ _FETCHED_AT_ONCE = 64
 
 
 class Source(Protocol[T_co]):
-    """
-    A source of objects, such as a socket from another process.
-
-    A queue with attached sources receives their objects in its consumer's thread.
-    """
+    """A source of objects, such as another process's socket, for :meth:`KeepLastQueue.attach`."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when :meth:`receive` may return an object."""
@@ -59,11 +51,7 @@ class Source(Protocol[T_co]):
         """
 
     def receive(self) -> T_co | None:
-        """
-        Return the next object, or ``None`` if there is none now.
-
-        The method never blocks and never raises: the source reports a failure to its owner.
-        """
+        """Return the next object or ``None``; never block or raise, but report to the owner."""
 
 
 class KeepLastQueue(Generic[T]):
@@ -164,11 +152,7 @@ class KeepLastQueue(Generic[T]):
             os.eventfd_write(self._event_fd, 1)
 
     def put(self, entry: T) -> None:
-        """
-        Queue an object; the queue then owns its lease. Never blocks.
-
-        A full queue drops its oldest object.
-        """
+        """Queue an object and take over its lease; a full queue drops its oldest. Never block."""
         with self._lock:
             if self._refusing:
                 overflow = entry
@@ -277,11 +261,7 @@ class KeepLastQueue(Generic[T]):
                         self._epoll.unregister(source.fileno())
 
     def get(self, timeout_s: float = 0.0) -> T | None:
-        """
-        Remove and return the oldest object; the caller then owns its lease.
-
-        ``None``: no object came within *timeout_s*, or the queue was closed.
-        """
+        """Remove and return the oldest object; ``None``: none within *timeout_s*, or closed."""
         if timeout_s <= 0.0:
             found = self._entries or self._signalled or self._sources
             return self._take() if found else None
@@ -391,11 +371,7 @@ class KeepLastQueue(Generic[T]):
                 pass
 
     def refuse(self) -> None:
-        """
-        Release all queued objects, and later ones at once, until :meth:`accept` is called.
-
-        The sources stay attached.
-        """
+        """Release queued objects, and later ones at once until :meth:`accept`; keep sources."""
         with self._lock:
             self._refusing = True
         while (entry := self._pop(owing=True, force=True)) is not None:

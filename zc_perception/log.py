@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Limit how often a message is logged.
-
-Use :class:`Seldom` for a message that could occur at each frame, each attempt or each check.
-"""
+"""Limit the logging of messages that could occur at each frame, attempt or check."""
 
 from __future__ import annotations
 

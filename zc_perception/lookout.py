@@ -111,11 +111,7 @@ class Lookout:
         self._thread: threading.Thread | None = None
 
     def watch(self, period_s: float, look: Callable[[], object], phase_s: float = 0.0) -> Watch:
-        """
-        Call *look* every *period_s* seconds, at the times that :func:`next_turn` returns.
-
-        If the thread is late, the calls that it missed are left out.
-        """
+        """Call *look* every *period_s* seconds, see :func:`next_turn`; leave out missed calls."""
         watch = Watch(self, period_s, look, phase_s)
         with self._changed:
             self._put(watch)

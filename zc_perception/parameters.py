@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Declare parameters and check their values, without ROS.
-
-Nodes declare parameters, and so do kinds, such as a kind of camera: see :mod:`.kinds`.
-"""
+"""Declare parameters of nodes and kinds, and check their values, without ROS."""
 
 from __future__ import annotations
 
@@ -108,11 +104,7 @@ class ParameterSpec:
         return f'{self.allowed()}, by default {self.default!r}'
 
     def convert(self, value: Any) -> Any:
-        """
-        Check *value*, and convert it to the parameter's type, such as an integer to a float.
-
-        :raises ConfigError: the value isn't allowed.
-        """
+        """Check *value*, convert it to the parameter's type; raise ConfigError if not allowed."""
         kind: Any = type(self.default)
         if isinstance(value, array.array):  # rclpy returns a message's list of numbers as an array
             value = value.tolist()

@@ -74,11 +74,7 @@ class StrictParser(argparse.ArgumentParser):
     """An argument parser that raises ConfigError for wrong arguments instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """
-        Raise an error of argparse as an exception.
-
-        :raises ConfigError: always.
-        """
+        """Raise argparse's error as ConfigError."""
         raise ConfigError(f'{message}; see {self.prog} --help')
 
 
@@ -86,9 +82,7 @@ class OptionParser(StrictParser):
     """
     Parses the command-line options of one program.
 
-    :param prog: the program's name.
-    :param what: the purpose of the program, for ``--help``.
-    :param examples: example command lines for ``--help``.
+    :param what: the program's purpose, for ``--help``; *examples* are command lines.
     :param after: the text at the end of ``--help``.
 
     ``main`` is the group of the options that most users need; ``--help`` shows it first. ``more``
@@ -133,11 +127,7 @@ class OptionParser(StrictParser):
         return super().format_help()
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """
-        Parse the program's arguments *words*.
-
-        :raises ConfigError: an argument is wrong.
-        """
+        """Parse the arguments *words*; raise ConfigError for a wrong one."""
         return self.parse_args(words)
 
 
@@ -214,11 +204,7 @@ class NodeOptionParser(OptionParser):
         )
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """
-        Parse the program's arguments *words* without the ROS arguments.
-
-        :raises ConfigError: an argument is wrong.
-        """
+        """Parse *words*, but not ROS arguments among them; raise ConfigError for a wrong one."""
         options, leftover = self.parse_known_args(without_ros_args(words))
         if leftover:
             raise ConfigError(

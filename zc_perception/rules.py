@@ -70,20 +70,12 @@ class Place:
 
 
 class Rule:
-    """
-    A rule for a value of the manifest.
-
-    :ivar words: describes the allowed values; messages print it after "it must be".
-    """
+    """A rule for a value; messages print :attr:`words` after "it must be"."""
 
     words: str
 
     def check(self, value: Any, place: Place) -> None:
-        """
-        Check the value.
-
-        :raises ConfigError: the value isn't allowed; the message names the key.
-        """
+        """Check the value; if it isn't allowed, raise ConfigError that names the key."""
         raise NotImplementedError
 
     def schema(self) -> Schema:
@@ -125,11 +117,7 @@ class Leaf(Rule):
 
 
 def _unquoted(value: Any, schema: Schema) -> str:
-    """
-    Return advice to quote a value that YAML reads as another type, such as ``no`` as a boolean.
-
-    The result is empty if the schema asks for no text, or the value is of another type.
-    """
+    """Return advice to quote a value that YAML reads as another type, such as ``no``; or empty."""
     if schema.get('type') == 'array' and isinstance(value, list):
         return next(
             (hint for hint in (_unquoted(entry, schema['items']) for entry in value) if hint), ''
@@ -144,11 +132,7 @@ def _unquoted(value: Any, schema: Schema) -> str:
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Leaf:
-    """
-    Make a rule for a finite number; integers are allowed.
-
-    The range is *low* to *high*, or the numbers above *above*.
-    """
+    """Make a rule for a finite number from *low* to *high*, or above *above*."""
     words = 'a finite number'
     schema: Schema = {'type': 'number'}
     if math.isfinite(low):

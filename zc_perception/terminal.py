@@ -124,11 +124,7 @@ class Interruption:
         self._writing: IO[bytes] | None = None
 
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
-        """
-        Forget earlier signals, and set the exception that later signals raise.
-
-        :param exception: makes the exception from the signal's number.
-        """
+        """Forget earlier signals; *exception* makes the exception from a later signal's number."""
         self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:
@@ -192,9 +188,7 @@ INTERRUPTION = Interruption()
 @contextlib.contextmanager
 def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
     """
-    Let :data:`INTERRUPTION` handle :func:`ending_signals` in this block.
-
-    After the block the previous handlers are restored.
+    Let :data:`INTERRUPTION` handle :func:`ending_signals` in this block; then restore handlers.
 
     :param for_good: whether the process ends right after the block. The signals are then ignored
         after the block, so that a second Ctrl-C can't disturb the interpreter's shutdown. The

@@ -62,11 +62,7 @@ def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) 
 
 
 def _unfinished(path: Path) -> Path:
-    """
-    Return a path for a temporary file in the folder of *path*.
-
-    The name doesn't contain the name of *path*, which may already have the maximum length.
-    """
+    """Return a temporary path in the same folder; *path* may have the longest allowed name."""
     return Path(os.path.realpath(path)).with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 
@@ -131,12 +127,8 @@ def sync_whole(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """
-    Sync a folder's entries to the disk, so that a power cut can't undo a file's replacement.
-
-    Errors are ignored, because some file systems don't support this.
-    """
-    with contextlib.suppress(OSError):
+    """Sync a folder's entries to the disk, so that a power cut can't undo a file's replacement."""
+    with contextlib.suppress(OSError):  # some file systems can't sync a folder
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -167,11 +159,7 @@ def output_file(name: str, option: str) -> Path:
 
 
 def write_output(path: Path, content: str | bytes, option: str) -> None:
-    """
-    Write the output file that the command-line option *option* names, by :func:`write_whole`.
-
-    :raises ConfigError: the file can't be written.
-    """
+    """Write the file of the command-line option *option*; raise ConfigError if this fails."""
     try:
         write_whole(path, content)
     except OSError as error:
