@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Fixtures of all tests.
-
-Frames on memfd, a check that nothing leaks a descriptor, a ROS domain of one's own.
-"""
+"""Fixtures of all tests: memfd frames, a descriptor leak check, and a private ROS domain."""
 
 from __future__ import annotations
 
@@ -44,8 +40,8 @@ from zc_perception.pixel.layout import compute_layout
 
 pytest_plugins = ('whole_run',)
 
-# A busy machine is no reason to fail. In CI the examples are the same at each run; elsewhere each
-# run tries others.
+# A busy machine must not fail a test. CI tries the same examples each time; elsewhere each run
+# tries other ones.
 settings.register_profile(
     'busy_machine',
     deadline=None,
@@ -57,7 +53,7 @@ settings.load_profile('busy_machine')
 
 @pytest.fixture(scope='session', autouse=True)
 def _ros_of_this_worker_only() -> Iterator[None]:
-    """Keep ROS on this host, and what names no domain in one that no other worker has."""
+    """Keep ROS on this host, and its default domain in one that no other worker uses."""
     with pytest.MonkeyPatch.context() as patch, locked_domain() as domain:
         for name, value in ON_THIS_HOST.items():
             patch.setenv(name, value)
@@ -68,9 +64,9 @@ def _ros_of_this_worker_only() -> Iterator[None]:
 @pytest.fixture(scope='session', autouse=True)
 def _as_urgent_as_it_began() -> Iterator[None]:
     """
-    Keep this worker's priority.
+    Restore this worker's priority.
 
-    A tool's ``main`` lowers it for good, and the processes of all later tests would inherit that.
+    A tool's ``main`` lowers it, and later tests' processes would inherit that.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, 'nice', lambda increment: os.getpriority(os.PRIO_PROCESS, 0))
@@ -79,11 +75,7 @@ def _as_urgent_as_it_began() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _process_as_it_began() -> Iterator[None]:
-    """
-    Undo what a test sets for its whole process, which later tests share.
-
-    A program's ``main`` that the test calls may set it, too.
-    """
+    """Undo process-wide changes by the test or by a program's ``main`` that it calls."""
     with kept():
         yield
 
@@ -91,20 +83,19 @@ def _process_as_it_began() -> Iterator[None]:
 @pytest.fixture
 def no_fd_leak() -> Iterator[None]:
     """
-    Fails a test that leaves descriptors open.
+    Fail a test that leaves descriptors open.
 
-    Name it before fixtures that close something at their end.
+    List this fixture before fixtures that close something in their teardown.
     """
     before = open_descriptors()
     yield
     leaked = open_descriptors() - before
     deadline = time.monotonic() + 60.0
     while leaked and time.monotonic() < deadline:
-        # only a cycle may be keeping them; collecting after every test would take longer than the
-        # tests
+        # A cycle may keep them open. Collecting after every test would take longer than the tests.
         gc.collect()
-        # Or a thread that is about to end: a pool-reaper does so when the last closed pool's slots
-        # are back, and takes its eventfd along.
+        # A thread may be ending: a pool-reaper closes its eventfd when the last closed pool's
+        # slots are back.
         time.sleep(0.01)
         leaked = open_descriptors() - before
     assert not leaked, f'descriptors left open: {dict(leaked)}'
@@ -115,20 +106,15 @@ def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """
     Return a function that reads what was written to descriptor 2 since the test began.
 
-    Other threads may write meanwhile.
-    ``capfd.readouterr()`` truncates what it has read, and what is written between the two is lost:
-    it can't be asked in a loop.
+    Other threads may write meanwhile. ``capfd.readouterr()`` truncates its file, and would lose
+    text written between its read and the truncation.
     """
     return lambda: Path('/proc/self/fd/2').read_text(errors='replace')
 
 
 @pytest.fixture
 def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """
-    Return a ROS domain id that no other test has at the same time.
-
-    That includes tests of other users. It is also in ROS_DOMAIN_ID, for child processes.
-    """
+    """Return a ROS domain id that no other test on this network uses; also sets ROS_DOMAIN_ID."""
     with locked_domain() as domain:
         monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
         yield domain
@@ -136,7 +122,7 @@ def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 @pytest.fixture(scope='module')
 def module_domain() -> Iterator[int]:
-    """As ``free_domain``, for all tests of a module; not in the environment."""
+    """Like ``free_domain``, but one for all tests of a module, and not in the environment."""
     with locked_domain() as domain:
         yield domain
 
@@ -146,7 +132,7 @@ def make_pool() -> Iterator[Callable[..., BufferPool]]:
     """
     Make pools of NV12 slots on memfd, and close them at the end.
 
-    Options are BufferPool's, or compute_layout's in ``layout``.
+    Options are those of BufferPool; those in ``layout`` are compute_layout's.
     """
     pools: list[BufferPool] = []
 
@@ -160,7 +146,7 @@ def make_pool() -> Iterator[Callable[..., BufferPool]]:
         layout: dict[str, Any] | None = None,
         **options: Any,
     ) -> BufferPool:
-        options.setdefault('release_timeout_s', 60.0)  # a busy machine retires no slot by accident
+        options.setdefault('release_timeout_s', 60.0)  # a busy machine must not retire a slot
         image = compute_layout(fourcc, width, height, **(layout or {}))
         pools.append(pool_of(image, slots, name=name, **options))
         return pools[-1]
@@ -172,11 +158,7 @@ def make_pool() -> Iterator[Callable[..., BufferPool]]:
 
 @pytest.fixture
 def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., Frame]]:
-    """
-    Make frames, from *pool* or a pool of their own.
-
-    Frames that are still leased are released at the end.
-    """
+    """Make frames, from *pool* or from a new pool; leased frames are released at the end."""
     frames: list[weakref.ref[Frame]] = []
 
     def make(
@@ -190,7 +172,7 @@ def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., F
         acquire_fence: Fence | None = None,
         fill: Callable[..., None] | None = None,
     ) -> Frame:
-        """*fill* gets the planes to write."""
+        """Make one frame; *fill* is called with the planes to write."""
         pool = pool or make_pool(width, height, slots=1)
         header = Header(stamp_ns, frame_id)
         frame = next_frame(pool, sequence, header=header, acquire_fence=acquire_fence)

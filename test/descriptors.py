@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the process has open, for tests that nothing leaks.
-
-And how a test takes the rest away from it.
-"""
+"""Open descriptors of this process: count them, and limit how many it may open."""
 
 from __future__ import annotations
 
@@ -29,17 +25,17 @@ import resource
 
 
 def open_descriptors() -> Counter[str]:
-    """Return what the process's descriptors point at, and how many point there."""
+    """Return the targets of the process's descriptors, with the number of descriptors for each."""
     targets: Counter[str] = Counter()
     for number in os.listdir('/proc/self/fd'):
-        with suppress(OSError):  # the listing's own descriptor is gone
+        with suppress(OSError):  # the descriptor of the listing itself is closed by now
             targets[os.readlink(f'/proc/self/fd/{number}').split(' ')[0].split(':[')[0]] += 1
     return targets
 
 
 @contextmanager
 def limited(which: int, soft: int) -> Iterator[None]:
-    """Yield one of the process's limits is *soft* for now."""
+    """Set the soft limit of one resource (``RLIMIT_…``) inside the block."""
     before = resource.getrlimit(which)
     resource.setrlimit(which, (soft, before[1]))
     try:
@@ -49,7 +45,7 @@ def limited(which: int, soft: int) -> Iterator[None]:
 
 
 def next_free() -> int:
-    """Return the number that the next descriptor gets: as RLIMIT_NOFILE, it leaves none."""
+    """Return the number of the next descriptor. As RLIMIT_NOFILE it allows no further one."""
     free = os.dup(0)
     os.close(free)
     return free

@@ -28,11 +28,7 @@ from zc_perception import kinds as reader
 
 
 def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]]) -> None:
-    """
-    Write a package's metadata below *folder*, which is to be put on the path.
-
-    *groups*: for each group values by name.
-    """
+    """Write a package's metadata into *folder*; *groups* holds each group's values by name."""
     info = folder / f'{package.replace("-", "_")}-1.0.dist-info'
     info.mkdir(parents=True)
     (info / 'METADATA').write_text(
@@ -46,11 +42,7 @@ def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]])
 
 
 def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
-    """
-    Put the folders of :func:`install` on the path, and hide what other packages offer.
-
-    A reader's environment may have any of them.
-    """
+    """Put folders of :func:`install` on the path; hide other packages' entry points."""
     packages = set()
     for folder in folders:
         monkeypatch.syspath_prepend(folder)
@@ -66,5 +58,5 @@ def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
         ]
 
     monkeypatch.setattr(reader, '_entry_points', of_these)
-    # What was declared before is remembered for the whole process.
+    # The reader caches entry points for the whole process.
     monkeypatch.setattr(reader, '_declared_by', functools.cache(reader._declared_by.__wrapped__))

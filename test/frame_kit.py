@@ -49,9 +49,9 @@ def next_frame(
     pool: BufferPool, sequence: int = 0, slot: Slot | None = None, **options: Any
 ) -> Frame:
     """
-    Return a frame in *slot*, else in the pool's next one, which has to be free.
+    Return a frame in *slot*, or in the pool's next slot, which has to be free.
 
-    *options* are those of ``Frame.publish_slot``. The stamp is *sequence* ns after one second.
+    *options* are those of ``Frame.publish_slot``. The stamp is one second plus *sequence* ns.
     """
     slot = slot or pool.acquire()
     assert slot is not None, f'no free slot: {pool.describe_holders()}'

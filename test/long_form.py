@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Whether this run has the time for the long forms: ``make test-long`` sets ``ZC_LONG=1``.
-
-Each change runs the short ones.
-"""
+"""Select the long form of the tests: ``make test-long`` sets ``ZC_LONG=1``."""
 
 from __future__ import annotations
 

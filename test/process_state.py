@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What a test may change of the process that runs it, and what later tests in it would inherit.
-
-:func:`kept` puts it back.
-"""
+"""Process-wide state that a test may change; :func:`kept` restores it for later tests."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ _SIGNALS = [
 
 def _set_signals(handlers: dict[int, Any]) -> None:
     for number, handler in handlers.items():
-        # None: code in C has set it, and Python can't.
+        # None: C code installed the handler, so Python can't restore it.
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)
 
@@ -59,7 +55,6 @@ def _umask() -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables without the one that pytest itself sets."""
     return {name: value for name, value in os.environ.items() if name != 'PYTEST_CURRENT_TEST'}
 
 
@@ -82,7 +77,7 @@ def _set_logging(found: tuple[int, int]) -> None:
     logging.disable(found[1])
 
 
-#: How each is read, and set.
+#: For each state: how to read it, and how to set it.
 _STATES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (sys.getswitchinterval, sys.setswitchinterval),
     (sys.getrecursionlimit, sys.setrecursionlimit),
@@ -114,7 +109,7 @@ _STATES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Put back at the end what has changed meanwhile, of this thread and of the whole process."""
+    """Restore the state of this thread and of the whole process at the end."""
     before = [read() for read, _ in _STATES]
     yield
     for (read, write), was in zip(_STATES, before, strict=True):

@@ -30,13 +30,13 @@ TEST = Path(__file__).resolve().parent
 
 
 def environment() -> dict[str, str]:
-    """For programs that import the tests' kits."""
+    """Return the environment for programs that import the tests' kits."""
     return {**os.environ, 'PYTHONPATH': f'{TEST}{os.pathsep}{TEST.parent}'}
 
 
 @contextmanager
 def ready(*words: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a program of the tests that says 'ready', and kill it at the end."""
+    """Start a test program, wait until it prints 'ready', and kill it at the end."""
     with subprocess.Popen(
         list(map(str, words)),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(),
@@ -52,7 +52,7 @@ def ready(*words: object) -> Iterator[subprocess.Popen[str]]:
 def ran(
     *words: object, timeout: float = 300.0, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, and return what it has written."""
+    """Run a program to its end, and return its output."""
     return subprocess.run(
         list(map(str, words)),
         capture_output=True, text=True, timeout=timeout, check=check, **options,
@@ -60,6 +60,6 @@ def ran(
 
 
 def is_alive(pid: int) -> bool:
-    """And no zombie."""
+    """Return whether the process runs: a zombie doesn't."""
     state = process_state(pid)
     return state is not None and not state.ended

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""ROS of tests: it stays on this host, and each domain is locked while it is used."""
+"""ROS for tests: it stays on this host, and each test locks its domain."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ import time
 
 DOMAINS = range(1, 101)
 _PROFILE = str(Path(__file__).with_name('fastdds.xml'))
-#  Both distributions, and whatever range the user has chosen; the profile says where discovery
-#  goes.
+# For both ROS distributions, whatever discovery range the user has set. The Fast DDS profile sets
+# where discovery messages go.
 ON_THIS_HOST = {
     'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SYSTEM_DEFAULT',
     'FASTRTPS_DEFAULT_PROFILES_FILE': _PROFILE,
     'FASTDDS_DEFAULT_PROFILES_FILE': _PROFILE,
 }
-# Each lock begins to look one domain further on: what an earlier test's process still says in its
-# domain, the next test doesn't hear.
+# Each lock starts its search one domain further. So a test doesn't hear the last messages of an
+# earlier test's process.
 _turns = itertools.count(os.getpid())
 
 
 def discovery_range() -> str:
     """
-    Return the tests' discovery range; outside of the tests, what a user would choose.
+    Return the discovery range of the tests; outside of them, the user's.
 
-    Programs that damage others run outside of them.
+    Programs that damage others run outside of the tests.
     """
     return os.environ.get('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 
@@ -51,14 +51,12 @@ def discovery_range() -> str:
 @contextmanager
 def locked_domain() -> Iterator[int]:
     """
-    Lock a ROS domain that no other test on this network has at the same time.
+    Lock a ROS domain that no other test on this network uses, other users' tests included.
 
-    That includes tests of other users: a name without a file is the lock.
+    The lock is an abstract socket name. The kernel frees it when its holder ends, and keeps such
+    names apart for each network namespace, as it does with domains.
 
-    The kernel frees it when its holder ends, and keeps the names of each network namespace apart,
-    as it does with domains.
-
-    :raises AssertionError: all are taken, for a minute.
+    :raises AssertionError: all domains stay locked for a minute.
     """
     deadline, turn = time.monotonic() + 60.0, next(_turns)
     while True:

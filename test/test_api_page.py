@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The pages of the API are what the docstrings say, and the programs in them run."""
+"""The API pages match the docstrings, and their example programs run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TIMEOUT_S = 120.0
 
 
 def example(name: str) -> str:
-    """Return the program in a name's section, which is its only block with an import."""
+    """Return the program in a name's section: the only block there with an import."""
     text = ''.join(page.read_text(encoding='utf-8') for page in PAGES)
     section = text.split(f'\n## {name}\n')[1].split('\n## ')[0]
     return next(
@@ -52,7 +52,7 @@ def example(name: str) -> str:
 
 @contextmanager
 def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[str]], str]]:
-    """Yield a program; what it gives waits for a line with a pattern."""
+    """Run a program; yield a function that waits for an output line with a pattern."""
     program = subprocess.Popen(
         command,
         env=environment(domain),
@@ -107,7 +107,7 @@ def test_the_programs_of_frame_and_type_adapter_run(
     assert adapter.to_custom(adapter.to_ros('hello')) == 'hello'
 
 
-# Whole: what a program logs may come between a number and the end of its line.
+# Match whole numbers: a log line may come between a number and its line feed.
 NUMBER = re.compile(r'^\d+(?:\s|$)')
 
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The house rules: which room imports which, file sizes, every parameter in the YAML."""
+"""Rules of the package: which folder imports which, file sizes, all parameters in the YAML."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PACKAGE = Path(zc_perception.__file__).parent
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIG = REPOSITORY / 'config' / 'perception.yaml'
 
-# Lower rooms know nothing of higher ones, and rooms on one floor nothing of each other.
+# A folder may import only from floors below its own, never from its own floor.
 FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson', 'machine'), ('frame',),
           ('detection',), ('camera', 'npu'), ('link',),
           ('observe',), ('nodes',), ('verify', 'doctor'))  # fmt: skip
@@ -66,7 +66,7 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Full dotted names of everything that a file imports, at its top or anywhere else."""
+    """Yield full dotted names of all imports of a file, including those in functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -108,7 +108,7 @@ def test_a_room_imports_lower_rooms_only(path: Path) -> None:
 
 
 def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
-    """Modules of the package that importing *module* leads to."""
+    """Return the package's modules that importing *module* loads."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -119,7 +119,6 @@ def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
 
 
 def test_no_import_comes_back_to_where_it_began() -> None:
-    """Imports in functions and those for type checkers count, too."""
     names = {
         '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix(
             '.__init__'
@@ -181,8 +180,8 @@ def test_no_file_names_a_place_on_somebody_s_machine() -> None:
 
 
 def node_specs() -> dict[str, dict[str, ParameterSpec]]:
-    """Parameters of every node class, by the name of its module, which is the node's name."""
-    importlib.import_module('zc_perception.nodes.components')  # which has all of them
+    """Return the parameters of every node class, by the node's name."""
+    importlib.import_module('zc_perception.nodes.components')  # imports all node classes
     base = importlib.import_module('zc_perception.nodes.perception_node').PerceptionNode
     return {
         kind.__module__.rpartition('.')[2]: {spec.name: spec for spec in kind.SPECS}
@@ -192,7 +191,7 @@ def node_specs() -> dict[str, dict[str, ParameterSpec]]:
 
 
 def yaml_comments() -> dict[str, dict[str, str]]:
-    """Return the comment behind each parameter of perception.yaml, by node."""
+    """Return the comment beside each parameter of perception.yaml, by node."""
     comments: dict[str, dict[str, str]] = {}
     node = ''
     for line in CONFIG.read_text(encoding='utf-8').splitlines():
@@ -250,7 +249,7 @@ def test_each_range_in_a_comment_is_the_parameters(path: Path) -> None:
             said := RANGE.search(parameter[2])
         ):
             spec = specs[node][parameter[1]]
-            # Of a list, the range of what is in it is the node's matter.
+            # For a list the range is of its elements; the node checks that.
             assert isinstance(spec.default, list) or (float(said[1]), float(said[2])) == (
                 spec.low,
                 spec.high,

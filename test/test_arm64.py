@@ -14,15 +14,12 @@
 # limitations under the License.
 
 """
-On a Jetson the kernel's structs, and the libraries', are laid out as here.
+The package's ctypes structs have the same layout on a Jetson (arm64) as here.
 
-The rules of LP64 alone decide, and the numbers are the same.
-
-Every ctypes struct of the package is laid out anew by the procedure call standard for the 64-bit
-Arm architecture (AAPCS64: sizes and alignments of C's types), and compared with what ctypes makes
-on this machine. Types whose size isn't in their name are few, and listed with the header that has
-them. Where a cross compiler and an emulator are installed, the tests that compare with C headers
-run once more for arm64.
+Every ctypes struct is laid out anew by the procedure call standard for 64-bit Arm (AAPCS64: sizes
+and alignments of C types), and compared with the layout that ctypes chose on this machine. Types
+whose names don't give their size are listed with the C header that uses them. With a cross
+compiler and an emulator, the tests that compare with C headers run again for arm64.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ from zc_perception.npu.axl import abi as axl
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMPOUND = (ctypes.Structure, ctypes.Union)
-# What C calls these has this size, and this alignment, on arm64 Linux.
+# Size and alignment in bytes of these C types on arm64 Linux; both are equal.
 SIZES: dict[Any, int] = {
     ctypes.c_int8: 1, ctypes.c_uint8: 1, ctypes.c_char: 1, ctypes.c_bool: 1, ctypes.c_int16: 2,
     ctypes.c_uint16: 2, ctypes.c_int32: 4,
@@ -59,8 +56,8 @@ SIZES: dict[Any, int] = {
     ctypes.c_char_p: 8, ctypes.c_size_t: 8, ctypes.c_ssize_t: 8, ctypes.c_long: 8,
     ctypes.c_ulong: 8, ctypes.c_int: 4, ctypes.c_uint: 4,
 }  # fmt: skip
-# Names whose size is the platform's, in the package's sources: only where the C header says so
-# too.
+# Names in the package's sources whose size depends on the platform: allowed only where the C
+# header uses them too.
 NATIVE = re.compile(
     r'\b(?:ctypes\.)?(c_long|c_ulong|c_longdouble|c_wchar|c_wchar_p|c_short|c_ushort)\b|(?<=[ '
     r"'])(ulong)(?= \w)"
@@ -100,7 +97,6 @@ def modules_with_ctypes() -> Iterator[Any]:
 
 
 def compounds() -> dict[str, Any]:
-    """Return every struct and union that the package defines, inner ones included."""
     found: dict[str, Any] = {}
 
     def add(kind: Any, name: str) -> None:
@@ -126,7 +122,7 @@ STRUCTS = compounds()
 
 
 def by_the_standard(kind: Any) -> tuple[int, int]:
-    """Size and alignment of a type."""
+    """Return size and alignment of a type by AAPCS64."""
     if issubclass(kind, ctypes.Array):
         size, alignment = by_the_standard(kind._type_)
         return size * kind._length_, alignment
@@ -134,7 +130,7 @@ def by_the_standard(kind: Any) -> tuple[int, int]:
         return place_fields(kind)[1:]
     if issubclass(kind, ctypes._Pointer) or hasattr(
         kind, '_flags_'
-    ):  # a pointer, or one to a function
+    ):  # a pointer, or a pointer to a function
         return 8, 8
     for known, size in SIZES.items():
         if kind is known or kind.__name__.removesuffix('_le') == known.__name__:
@@ -143,7 +139,7 @@ def by_the_standard(kind: Any) -> tuple[int, int]:
 
 
 def place_fields(struct: Any) -> tuple[dict[str, int], int, int]:
-    """Offsets of the fields, size and alignment."""
+    """Return the offsets of the fields, and the size and alignment of the struct."""
     offsets: dict[str, int] = {}
     end, whole, largest = 0, 1, 0
     for name, kind, *bits in struct._fields_:
@@ -185,7 +181,7 @@ def test_types_of_the_platform_s_size_are_used_where_the_header_does() -> None:
 
 
 def test_numbers_of_requests_are_asm_generic_s() -> None:
-    """arm64 has the generic encoding (asm-generic/ioctl.h), of which x86's is a copy."""
+    """arm64 uses the generic encoding (asm-generic/ioctl.h); x86's is a copy."""
 
     def number(direction: str, kind: str, nr: int, size: int) -> int:
         return {'r': 2, 'w': 1, 'wr': 3}[direction] << 30 | size << 16 | ord(kind) << 8 | nr
@@ -222,7 +218,7 @@ chmod +x "$out"
 
 
 def test_a_compiler_for_arm64_says_the_same(tmp_path: Path) -> None:
-    """The tests that compare with C headers, with a compiler for arm64 in gcc's place."""
+    """Run the tests that compare with C headers with the arm64 compiler as ``gcc``."""
     if not shutil.which('aarch64-linux-gnu-gcc') or not shutil.which('qemu-aarch64'):
         pytest.skip(
             'no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu '

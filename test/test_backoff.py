@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""When something that has failed is tried again."""
+"""When a failed operation is tried again."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Triple buffering is the default. One frame is filled, one is on its way, one is being read."""
+"""Triple buffering is the default: one frame is filled, one is in transit, one is read."""
 
 from __future__ import annotations
 

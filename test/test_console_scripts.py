@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Every console script of setup.py."""
+"""The console scripts of setup.py start, and report missing modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROS = (
     'composition_interfaces',
 )  # fmt: skip
 ALL = ('cv2', 'numpy', 'yaml', *ROS)
-# As the script that pip makes of an entry point, on a machine that lacks some modules.
+# The script that pip makes for an entry point, on a machine without some modules.
 SCRIPT = """
 import importlib, importlib.abc, sys
 
@@ -54,7 +54,7 @@ sys.exit(getattr(importlib.import_module(module), function)())
 
 
 def console_scripts() -> dict[str, str]:
-    """Name and entry point, as setup.py has them."""
+    """Return the entry points by script name, from setup.py."""
     tree = ast.parse((REPOSITORY / 'setup.py').read_text(encoding='utf-8'))
     lists = [
         ast.literal_eval(value)
@@ -67,7 +67,7 @@ def console_scripts() -> dict[str, str]:
 
 
 SCRIPTS = console_scripts()
-# Not installed: only in a clone.
+# Not installed: exists in a clone only.
 BENCH = {'zc_bench': 'bench.__main__:main'}
 
 
@@ -81,7 +81,7 @@ def run(
 
 @pytest.mark.parametrize('module', sorted({entry.partition(':')[0] for entry in SCRIPTS.values()}))
 def test_little_is_imported_before_signals_are_handled(module: str) -> None:
-    """Until then SIGINT is a traceback, and each import makes that time longer."""
+    """Before signals are handled, SIGINT gives a traceback: imports make that time longer."""
     program = (
         'import contextlib, functools, importlib, os, re, sys; before = set(sys.modules); '
         f'importlib.import_module({module!r}); print(*(set(sys.modules) - before))'

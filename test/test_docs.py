@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The pages of docs/ and their neighbours."""
+"""The pages of docs/ and the other Markdown pages: links, commands and names are right."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / 'docs'
 PAGES = [*ROOT.glob('*.md'), *DOCS.glob('*.md')]
 FOLDERS = ('.github', 'docs', 'examples', 'test', 'tools', 'zc_perception')
-# A link is another page under its old name.
+# A symbolic link is another page under its old name.
 MARKDOWN = [
     path for folder in FOLDERS for path in (ROOT / folder).rglob('*.md') if not path.is_symlink()
 ] + [*ROOT.glob('*.md')]
@@ -41,7 +41,7 @@ MOST_LINES, README_LINES, README_BYTES, COLUMNS = 400, 250, 16 * 1024, 100
 LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)|<(?:img|a)\b[^>]*\b(?:src|href)="([^"]+)"')
 TOOLS = {'colcon', 'mypy', 'pip', 'pytest', 'python', 'python3', 'ruff'}
 TARGET = re.compile(r'(?:^|&& |; )make (?:[A-Z]+=\S+ |-C \S+ )*([a-z][\w-]*)')
-# What the headers for C and C++ declare, and the files' own names.
+# Names that the C and C++ headers declare, and the headers' own file names.
 C_NAMES = {
     name
     for header in (ROOT / 'client' / 'include' / 'zc_client').iterdir()
@@ -66,7 +66,7 @@ def name(path: Path) -> str:
 
 
 def parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each line with its kind: ``text``, or the language of its fence."""
+    """Yield each line with its kind: ``text``, or the language of its fenced block."""
     fence = ''
     for line in text.splitlines():
         if line.lstrip().startswith('```'):
@@ -80,7 +80,7 @@ def prose(text: str) -> str:
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield what stands in backticks, and each command of a shell's fence, without comments."""
+    """Yield texts in backticks, and each command of fenced shell blocks without comments."""
     yield from re.findall(r'`([^`\n]+)`', prose(text))
     shell = '\n'.join(line for kind, line in parts(text) if kind in ('sh', 'bash'))
     yield from (
@@ -91,7 +91,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return of all headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     found: dict[str, int] = {}
     for heading in re.findall(r'^#+ (.+)$', prose(page.read_text(encoding='utf-8')), re.MULTILINE):
         slug = re.sub(
@@ -128,7 +128,7 @@ def targets() -> set[str]:
 
 @functools.cache
 def code() -> str:
-    """Return where variables and components are named."""
+    """Return the sources that name environment variables and components."""
     files = [ROOT / 'setup.py', ROOT / '.ci' / 'run', *(ROOT / 'config').rglob('*')]
     files += [
         path
@@ -141,7 +141,7 @@ def code() -> str:
 
 @functools.cache
 def help_of(program: str, command: str) -> str:
-    """Return what the program says of itself, or of one of its commands."""
+    """Return the help text of a program, or of one of its commands."""
     return run(program, *([command] if command else []), '--help', missing=('nothing',)).stdout
 
 
@@ -157,7 +157,6 @@ def unknown_options(program: str, command: str) -> Iterator[str]:
 
 
 def wrong_names(text: str) -> Iterator[str]:
-    """Return names on the page that don't exist."""
     for command in commands(text):
         yield from (
             f'{command}: there is no target {target}'
@@ -197,7 +196,7 @@ def test_a_page_is_short(page: Path) -> None:
 
 @pytest.mark.parametrize('page', MARKDOWN, ids=name)
 def test_lines_are_wrapped(page: Path) -> None:
-    """But for rows of tables and lines with a link."""
+    """Rows of tables and lines with a link may be longer."""
     lines = enumerate(page.read_text(encoding='utf-8').splitlines(), 1)
     assert [
         number
@@ -230,7 +229,7 @@ def test_every_page_is_listed(listing: Path) -> None:
     ],
 )
 def test_every_kind_has_a_row(page: str, heading: str, kinds: tuple[str, ...]) -> None:
-    """In the table whose first column has that heading."""
+    """The row is in the table whose first column has that heading."""
     table = re.search(
         rf'^\| `{heading}` \|.*\n((?:\|.*\n)+)',
         (DOCS / page).read_text(encoding='utf-8'),

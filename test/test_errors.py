@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Errors as the programs say them."""
+"""Texts of errors as the programs print them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Who forgets what in a forked child, and in which order."""
+"""What a forked child resets, and in which order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zc_perception.forking import in_child, Turn
 
 
 def in_a_child(look: object) -> str:
-    """Return what *look* writes there."""
+    """Return what *look* writes in a forked child."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

@@ -69,7 +69,7 @@ def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(
     pool = make_pool(64, 48, slots=1)
     slot = pool.acquire()
     assert slot is not None
-    # A slot keeps its layout, whatever the pool makes by then.
+    # A slot keeps its layout even if the pool makes other layouts by then.
     slot.layout = compute_layout(NV12, 32, 24)
     frame = Frame.publish_slot(
         pool, slot, header=Header(123, 'lens'), colorimetry=BT601_LIMITED, sequence=7,
@@ -209,7 +209,7 @@ def test_a_forgotten_frame_s_slot_is_not_reused_under_a_living_view(
 
 @pytest.fixture
 def eager_collector() -> Iterator[None]:
-    """Run the collector at every few allocations."""
+    """Make the garbage collector run every few allocations."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -219,7 +219,7 @@ def eager_collector() -> Iterator[None]:
     gc.unfreeze()
 
 
-#: Of each thread; a multiple of 4.
+#: Turns of each thread; a multiple of 4.
 TURNS = 80 if LONG else 20
 
 
@@ -262,7 +262,7 @@ def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: Mak
 
 
 def exit_status_of_child(child: int) -> int:
-    """Its exit status; a child that hangs is killed."""
+    """Return the child's exit status; kill a child that hangs."""
     deadline = time.monotonic() + 60.0
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -309,7 +309,7 @@ def test_a_forked_child_owns_no_frame(make_pool: MakePool, make_frame: MakeFrame
     assert holders(pool) == {}
 
 
-# Frame.map(): the pixels themselves, SYNC at both ends, and no release under a living view.
+# Frame.map(): right pixels, DMA_BUF_IOCTL_SYNC at both ends, no release under a living view.
 
 
 FrameOver = Callable[..., Frame]
@@ -317,7 +317,7 @@ READ_WRITE = CpuAccess.READ | CpuAccess.WRITE
 
 
 class CountingBuffer(DmaBuf):
-    """Keeps the SYNC calls instead of making them."""
+    """Records the SYNC calls instead of making them."""
 
     def __init__(self, size: int) -> None:
         super().__init__(SealedMemfd().allocate(size).dup(), BufferKind.DMABUF, 'counting')
@@ -332,7 +332,6 @@ class CountingBuffer(DmaBuf):
 
 @pytest.fixture
 def frame_over() -> Iterator[FrameOver]:
-    """Make frames of a given layout and buffers, which are closed at the end."""
     pools: list[BufferPool] = []
 
     def make(layout: ImageLayout, *buffers: DmaBuf) -> Frame:
@@ -373,7 +372,7 @@ def test_planes_are_read_only_unless_asked(make_frame: MakeFrame) -> None:
 def test_every_format_s_samples_are_those_in_memory(
     make_pool: MakePool, make_frame: MakeFrame, name: str, buffer_per_plane: bool
 ) -> None:
-    """Against every sample's address as the kernel's description of the format gives it."""
+    """Compare with each sample's address by the kernel's description of the format."""
     width, height = 8, 4
     odd = {'stride_align': 11, 'offset_align': 7, 'height_align': 3}
     odd['buffer_per_plane'] = buffer_per_plane
@@ -395,7 +394,7 @@ def test_every_format_s_samples_are_those_in_memory(
 
 
 def test_padding_is_never_seen(frame_over: FrameOver) -> None:
-    """1000 in 1024 and 1080 in 1088: the planes are 1000 by 1080 all the same."""
+    """1000 x 1080 pixels in a buffer of 1024 x 1088: the planes are 1000 x 1080."""
     layout = compute_layout(
         NV12, 1000, 1080, stride_align=1024, offset_align=4096, height_align=16
     )
@@ -555,7 +554,7 @@ def test_another_thread_s_block_stops_the_release_from_its_first_moment(
 def test_a_thread_that_maps_never_sees_a_slot_that_was_released(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
-    """Mapping and releasing race: either the block is refused or the slot stays until its end."""
+    """Mapping and releasing race: the block is refused, or the slot stays until the block ends."""
     pool, wrong = make_pool(4, 4, slots=1), []
     for sequence in range(300):
         frame, start = make_frame(pool, sequence=sequence), threading.Barrier(2)
@@ -607,7 +606,7 @@ def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(
 def test_with_a_fence_a_frame_can_be_released_while_the_job_still_maps_it(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
-    """How a pipeline gives up on a job that takes too long: the fence keeps the slot for it."""
+    """A pipeline gives up on a slow job like this: the fence keeps the slot until the job ends."""
     pool, fence = make_pool(slots=1), EventFence()
     frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(8))
     with frame.map() as planes:
@@ -627,7 +626,7 @@ def test_planes_end_with_the_block(make_frame: MakeFrame) -> None:
     frame.release()
 
 
-# What a frame says of itself, and its pixels without a block.
+# Texts about a frame, and its pixels without a ``map`` block.
 
 
 def holders_of(pool: BufferPool) -> dict[str, int]:
@@ -715,7 +714,7 @@ def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycle
         gc.enable()
 
 
-# What is older can't say in a capsule that memory is read-only, and refuses.
+# Older NumPy can't mark memory as read-only in a capsule, and refuses.
 with_dlpack = pytest.mark.skipif(
     not hasattr(np, 'from_dlpack') or np.lib.NumpyVersion(np.__version__) < '2.1.0',
     reason="NumPy below 2.1 can't say that memory is read-only",
@@ -739,7 +738,7 @@ def test_by_dlpack_the_image_is_seen_where_it_lies_and_keeps_its_slot_alone(
         frame.__dlpack__()
     held: Any = whole if kept == 'an array' else frame.__dlpack__(max_version=(1, 0))
     del whole, luma
-    frame.release_when_unseen()  # as a link does when its callback has returned
+    frame.release_when_unseen()  # a link does this when its callback has returned
     other = make_frame(pool)
     assert pool.acquire() is None, 'the slot of what is kept, and that of the other frame'
     other.release()

@@ -105,7 +105,7 @@ def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeF
 
 
 class _Source:
-    """Has something ready all the time; *receive* says what."""
+    """A source that is always ready; *receive* returns its next entry."""
 
     def __init__(self, receive: Callable[[], Any] = lambda: None, ready: int = 1) -> None:
         self.receive = receive
@@ -122,7 +122,7 @@ class _Source:
 
 
 def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -> None:
-    gc.collect()  # what others have left would end in between
+    gc.collect()  # garbage of earlier tests would be finalized in between
     queue, source, got = FrameQueue(1), _Source(ready=0), []
     none = len(os.listdir('/proc/self/fd'))
     queue.fileno()
@@ -140,7 +140,7 @@ def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -
 
 
 def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
-    """Between a get's look at the queue and its poll the descriptor must not go."""
+    """The descriptor must stay open between a get's look at the queue and its poll."""
     errors: list[BaseException] = []
 
     def get(queue: FrameQueue) -> None:
@@ -187,7 +187,7 @@ def test_a_source_that_always_has_something_keeps_no_other_from_its_turn(timeout
 
 
 class _Socket(_Source):
-    """A source in which another thread puts what it sends."""
+    """A source that another thread fills."""
 
     def __init__(self) -> None:
         self.sent: deque[int] = deque()
@@ -239,7 +239,7 @@ def test_nothing_comes_until_the_time_is_up(socket: _Socket) -> None:
     assert queue.get(0.05) is None and time.monotonic() - began >= 0.045
     queue.put(1)
     assert queue.get(0.05) == 1
-    os.eventfd_read(socket.fileno())  # the source has nothing to read
+    os.eventfd_read(socket.fileno())  # empty the source
     queue.attach(socket)
     queue.get(0.01)
     began = time.monotonic()
@@ -268,7 +268,7 @@ def test_what_is_queued_while_a_source_is_asked_comes_first(
 
 
 def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _Socket) -> None:
-    """As a message's reader does before it queues a message."""
+    """A message reader fetches like this before it queues a message."""
     queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
     queue.attach(socket)
     got: list[int] = []
@@ -296,9 +296,6 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
         sys.setswitchinterval(interval)
     assert got == list(range(total))
     queue.end()
-
-
-# While its owner takes nothing
 
 
 def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:

@@ -34,7 +34,7 @@ NAMES = {
     'AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameReader',
     'FrameSubscription', 'TypeAdapter', 'create_camera_subscription', 'create_frame_subscription',
 }  # fmt: skip
-# As where it is not installed: no finder has it.
+# As where ROS is not installed: no import finder finds it.
 WITHOUT_ROS = """
 import sys
 from importlib.machinery import PathFinder
@@ -48,12 +48,12 @@ sys.meta_path.append(WithoutRos)
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    """Return *code* in a new Python."""
+    """Run *code* in a new Python."""
     return ran(sys.executable, '-c', code)
 
 
 def loaded(statement: str) -> set[str]:
-    """Return the packages that *statement* loads in a new Python, beside the standard library."""
+    """Return the non-standard packages that *statement* loads in a new Python."""
     done = run(
         f'import sys\nbefore = set(sys.modules)\n{statement}\nprint(*set(sys.modules) - before)'
     )

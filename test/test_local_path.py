@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Paths as people write them: with ~, with variables, as URLs."""
+"""Paths as users write them: with ~, with variables, as URLs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What may come again and again is said seldom."""
+"""Repeated messages are logged rarely."""
 
 from __future__ import annotations
 

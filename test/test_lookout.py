@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The process's lookout."""
+"""The process-wide lookout thread."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_object_is_not_kept_alive_by_being_looked_at(lookout: Lookout) -> Non
     assert seen.wait(1)
     thread = lookout._thread
     del thing
-    until(lambda: gone() is None, pause=gc.collect)  # the look that is under way has it
+    until(lambda: gone() is None, pause=gc.collect)  # the current look holds a reference
     assert thread is not None
     thread.join(WAIT_S)
     assert watch.stopped and not thread.is_alive()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The shell commands of the pages run as they stand there, where this machine can run them."""
+"""The shell commands of the pages run as written, where this machine can run them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pages() -> list[Path]:
-    """Return those of which something runs here."""
+    """Return the pages with commands that run here."""
     return [
         page
         for page in PAGES
@@ -50,7 +50,8 @@ def test_the_commands_of_a_page_run(
     page: Path, tree: Path, free_domain: int, tmp_path: Path
 ) -> None:
     own = {'HOME': str(tmp_path), 'ROS_HOME': str(tmp_path / 'ros')}
-    # Short, as the path of a socket is limited; its own, so that no other test's nodes are seen.
+    # The folder's name is short, as a socket's path is limited. The folder is private, so that no
+    # other test's nodes are seen.
     with tempfile.TemporaryDirectory() as folder:
         for block in blocks(page.read_text(encoding='utf-8')):
             run(block, tree, {**os.environ, **own, 'ZC_RUNTIME_DIR': folder})

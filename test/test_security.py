@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What the package must never do with what others send or name."""
+"""What the package must never do with data and names from others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOURCES = sorted(PACKAGE.rglob('*.py'))
 MODULES = {'pickle', 'cPickle', '_pickle', 'marshal', 'shelve', 'dill', 'cloudpickle', 'joblib',
            'pty', 'telnetlib', 'xmlrpc', 'http',
            'ftplib', 'urllib', 'smtplib', 'socketserver'}  # fmt: skip
-# Works on text alone.
+# Modules that only work on text, so using them is safe.
 TEXT_ONLY = {'urllib.parse'}
 BUILTINS = {'eval', 'exec', 'compile', '__import__'}
 CALLS = {'os.system', 'os.popen', 'os.execl', 'os.execv', 'os.execvp', 'tempfile.mktemp',
@@ -52,14 +52,14 @@ SAFE_LOADERS = {'yaml.SafeLoader', 'yaml.BaseLoader', 'yaml.CSafeLoader'}
 
 
 def _name(node: ast.expr) -> str:
-    """Return ``a.b.c`` of an expression; empty for what is none."""
+    """Return the dotted name ``a.b.c`` of an expression; empty for other expressions."""
     if isinstance(node, ast.Attribute):
         return f'{_name(node.value)}.{node.attr}'
     return node.id if isinstance(node, ast.Name) else ''
 
 
 def _safe_loaders(tree: ast.AST) -> set[str]:
-    """Return loaders that build nothing but plain values."""
+    """Return the YAML loaders that build only plain values."""
     own = {
         node.name
         for node in ast.walk(tree)
@@ -105,7 +105,7 @@ def _is_dangerous(module: str) -> bool:
 
 
 def dangers(text: str) -> list[str]:
-    """Return what a source does that it must not."""
+    """Return the dangerous calls and imports in a source text."""
     tree = ast.parse(text)
     loaders = _safe_loaders(tree)
     found = []
@@ -121,8 +121,7 @@ def dangers(text: str) -> list[str]:
 
 @pytest.mark.parametrize('path', SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_a_source_does_nothing_dangerous(path: Path) -> None:
-    # Metadata of a model is Python as text, and literal_eval runs none of it; it gets no more than
-    # 1 MB.
+    # A model's metadata is a Python literal of at most 1 MB. literal_eval runs no code.
     allowed = {'npu/model_file.py': ['ast.literal_eval']}
     found = dangers(path.read_text(encoding='utf-8'))
     assert found == allowed.get(path.relative_to(PACKAGE).as_posix(), [])
@@ -152,8 +151,7 @@ def test_a_consumer_can_read_a_sealed_buffer_and_nothing_else(given: int) -> Non
         assert len(memory) == size
     with pytest.raises(PermissionError):
         mmap.mmap(given, size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    # By the back door: the kernel opens a memfd anew, for writing too, but the seal is the
-    # memory's own.
+    # The kernel reopens a memfd for writing through /proc, but the seal still protects it.
     again = os.open(f'/proc/self/fd/{given}', os.O_RDWR | os.O_CLOEXEC)
     try:
         with pytest.raises(PermissionError):
@@ -166,6 +164,6 @@ def test_a_consumer_can_read_a_sealed_buffer_and_nothing_else(given: int) -> Non
         with pytest.raises(PermissionError):
             fcntl.fcntl(
                 again, 1033, 0x20
-            )  # F_ADD_SEALS: an executable one, were there any more to add
+            )  # F_SEAL_EXEC would still be possible, but F_SEAL_SEAL forbids further seals
     finally:
         os.close(again)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Pages, parameter files and examples that messages name, by their paths in this installation."""
+"""Messages name pages, parameter files and examples by their paths in this installation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 
 def named(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield what the strings of a module name, and whether ``shipped_file`` gets it."""
+    """Yield file names in a module's strings, and whether ``shipped_file`` gets each."""
     tree = ast.parse(text)
     asked = {
         id(node.args[0])
@@ -78,7 +78,7 @@ def test_in_the_source_tree_the_files_are_those_of_the_repository() -> None:
 
 
 def copied_alone(folder: Path) -> Path:
-    """Return the module in a package of its own; returns the package's folder."""
+    """Copy the module into a package of its own; return the package's folder."""
     package = folder / 'zc_perception'
     package.mkdir(parents=True)
     shutil.copy2(PACKAGE / 'shipped_files.py', package)

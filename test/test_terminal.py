@@ -56,7 +56,7 @@ def test_a_signal_during_the_imports_is_one_line(
 ) -> None:
     argument = (
         '--time-limit' if 'doctor' in command else '--seconds'
-    )  # 0 is wrong, in case that the signal is too late
+    )  # exit with 0 if the signal comes too late, which fails the test
     program = _PROGRAM.format(
         command=command, module=module, number=int(number), argument=argument
     )
@@ -126,7 +126,7 @@ def test_what_is_built_up_is_whole_before_it_comes(interruption: Interruption) -
             built.append(1)
         built.append(2)
     assert built == [1]
-    with interruption.put_off():  # during what that set off
+    with interruption.put_off():
         interruption.handle(15, None)
 
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Each message that docs/troubleshooting.md explains is one that the code has."""
+"""Each message that docs/troubleshooting.md explains exists in the code."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ PAGE = ROOT / 'docs' / 'troubleshooting.md'
 
 
 def messages() -> list[str]:
-    """Headings that are a message; ``…`` in them stands for anything."""
+    """Return the headings that are messages; ``…`` stands for any text."""
     return re.findall(r'^### `([^`]+)`$', PAGE.read_text(encoding='utf-8'), re.MULTILINE)
 
 
 @functools.cache
 def texts() -> tuple[str, ...]:
-    """Yield every text in the code; what is put into one is an ellipsis."""
+    """Return every text in the code; an inserted value is an ellipsis."""
 
     def of(path: Path) -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
@@ -53,7 +53,7 @@ def texts() -> tuple[str, ...]:
 
 
 def occurs(message: str) -> bool:
-    """Return whether one text has the message's words in their order."""
+    """Return whether one text of the code has the message's words in this order."""
     pattern = '.*'.join(re.escape(piece) for piece in message.strip('…').split('…'))
     return any(re.search(pattern, text, re.DOTALL) for text in texts())
 

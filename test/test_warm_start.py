@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Programs that are forked behave as those that an interpreter was started for."""
+"""A forked program behaves like one in a newly started interpreter."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What a user asked for is written whole or not at all."""
+"""A requested output file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_device_stays_one_and_its_error_is_told(tmp_path: Path) -> None:
 
 
 def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
-    """``--json /dev/stdout > x``."""
+    """The case is ``--json /dev/stdout > x``."""
     path = tmp_path / 'x'
     lines = (
         'from pathlib import Path; from zc_perception.whole_file import *; p = '

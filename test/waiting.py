@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Waiting for what another thread or process does, of which no event tells.
-
-:func:`until` looks again and again, and sleeps in between.
-"""
+"""Wait by polling, for events of other threads or processes that send no notification."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ What comes at all comes within this time, on the slowest machine.
 
 
 class NotInTimeError(AssertionError):
-    """What was waited for has not come."""
+    """The awaited condition has not come true in time."""
 
 
 def _a_moment() -> None:
@@ -48,7 +44,7 @@ def eventually(
     pause: Callable[[], object] = _a_moment,
 ) -> bool:
     """
-    Return whether *condition* came true in time, for an ``assert`` that says more.
+    Return whether *condition* came true in time; for an ``assert`` with more text.
 
     :param pause: called between two looks.
     """
@@ -66,11 +62,11 @@ def until(
     pause: Callable[[], object] = _a_moment,
 ) -> Any:
     """
-    Return what *condition* returns once that is true.
+    Return the result of *condition* once it is true.
 
-    :param what: said if it doesn't come true; if it can be called, what it returns.
+    :param what: added to the error; if callable, its result is added.
     :param pause: called between two looks.
-    :raises NotInTimeError: which is an AssertionError.
+    :raises NotInTimeError: *condition* did not come true in time.
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()):

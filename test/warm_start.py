@@ -51,8 +51,8 @@ import threading
 import types
 from typing import Any, NoReturn
 
-#  What most programs need. None of it may start a thread that it needs later: a fork is without
-#  it.
+# Modules that most programs need. None may start a thread that is needed later: a fork doesn't
+# copy threads.
 _MODULES = (
     'zc_perception.nodes.perception', 'zc_perception.nodes.declarations',
     'zc_perception.nodes.recorder', 'zc_perception.nodes.gstreamer',
@@ -74,9 +74,9 @@ _STREAMS = 3
 
 class Started(subprocess.Popen[Any]):
     """
-    See the module.
+    Like ``Popen``, but forks a warm process: see the module.
 
-    Takes what ``Popen`` takes, but no ``preexec_fn``, ``pass_fds``, ``shell`` and no other user.
+    Not supported: ``preexec_fn``, ``pass_fds``, ``shell`` and another user.
     """
 
     def _execute_child(self, *arguments: Any) -> None:
@@ -131,7 +131,7 @@ _PIPES = (('p2cread', 'p2cwrite'), ('c2pwrite', 'c2pread'), ('errwrite', 'errrea
 def run(
     words: Sequence[str | Path], *, timeout: float, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """As ``subprocess.run`` with ``capture_output`` and ``text``."""
+    """Like ``subprocess.run`` with ``capture_output`` and ``text``."""
     with Started(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
     ) as process:
@@ -145,10 +145,9 @@ def run(
 
 class _Server:
     """
-    Our end of the process that forks, which is started when it is asked for the first time.
+    The test's end of the forking process, which the first request starts.
 
-    The socket is there from the beginning: a descriptor that a test finds at its end and not at
-    its beginning is a leak.
+    The socket is made at import: one made during a test would count there as a leak.
     """
 
     def __init__(self) -> None:
@@ -157,7 +156,7 @@ class _Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Return the process id of the program."""
+        """Send the request; return the new program's process id."""
         with self._lock:
             if self._process is None:
                 number = self._theirs.fileno()
@@ -174,9 +173,9 @@ class _Server:
 
 def _serve(requests: socket.socket) -> dict[str, Any]:
     """
-    Fork for each request, and tell how each program ends.
+    Fork for each request, and report how each program ends.
 
-    Returns in the forked process, with the request; ends with whoever asks.
+    Returns the request in the forked process. Exits when the requester closes the socket.
     """
     for module in _MODULES:
         importlib.import_module(module)
@@ -201,7 +200,8 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            with running.pop(pid) as told, contextlib.suppress(OSError):  # nobody may want to know
+            # the requester may be gone
+            with running.pop(pid) as told, contextlib.suppress(OSError):
                 told.send(str(os.waitstatus_to_exitcode(status)).encode())
         if requests not in ready:
             continue
@@ -226,7 +226,7 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Take over what the request says, so that what follows runs as in a process of its own."""
+    """Apply the request's session, streams, folder and environment to the forked process."""
     if request['session']:
         os.setsid()
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -254,7 +254,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _run(words: list[str]) -> None:
-    """As the interpreter does with these words behind it."""
+    """Run these arguments as the interpreter would."""
     if words[0] == '-m':
         sys.argv = words[1:]
         sys.path[0] = os.getcwd()
@@ -276,9 +276,9 @@ def _run(words: list[str]) -> None:
 
 def _end(failure: BaseException | None) -> NoReturn:
     """
-    End as the interpreter does, but without what C libraries would do.
+    End like the interpreter, but skip the exit handlers of C libraries.
 
-    Their threads were left behind, and they would look for them.
+    They would wait for their threads, which the fork didn't copy.
     """
     status = 0
     if isinstance(failure, SystemExit):

@@ -14,17 +14,13 @@
 # limitations under the License.
 
 """
-How a run of the tests behaves, whoever starts it.
+Pytest plugin that ``conftest.py`` loads: limits, signals, order and progress of a run.
 
-Descriptors, signals, time limits, order, and how far it is.
+With pytest-xdist (``make test``) each file is one group, which one worker runs from start to end.
+The rig's files form two groups, so that at most two guests run at a time.
 
-``conftest.py`` loads this as a plugin. ``make test`` runs it with pytest-xdist: every file is one
-group, which one worker runs from its beginning to its end. The files of the rig are two groups, so
-that never more than two guests run at a time.
-
-``times.json`` holds the seconds of the slow files as they were measured last (``--write-times``
-measures them again). With them the slow files start first, and the lines that say how far the run
-is can estimate when it ends.
+``times.json`` holds the measured seconds of the slow files (``--write-times`` measures again):
+slow files start first, and the progress lines estimate the end of the run.
 """
 
 from __future__ import annotations
@@ -48,19 +44,18 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 TIMES = HERE / 'times.json'
-#: What a file takes that is not in times.json, and the least that is written there.
+#: Seconds assumed for a file that times.json lacks; shorter times are not written.
 _QUICK_S = 0.5
-#: What one test of a rig file may take, with the boot that it waits for.
+#: Time limit in seconds for one rig test, including the boot.
 _RIG_LIMIT_S = 3600
 _TOLD_EVERY_S = 20.0
-#: Of the run that times.json is from.
+#: Number of workers in the run that times.json is from.
 _USUAL_WORKERS = 5
-#: By file. Two guests at a time, with about as much to do each.
+#: Group of each rig file. Two guests run at a time, with about the same amount of work.
 _RIG_GROUPS = {'test_rig_camera.py': 'rig 1', 'test_rig_verify.py': 'rig 1', None: 'rig 2'}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--write-times``."""
     parser.addoption(
         '--write-times',
         action='store_true',
@@ -71,10 +66,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Prepare this process, in which tests run or which waits for the workers that run them.
+    Prepare a process that runs tests, or that waits for the workers.
 
-    ``colcon test`` may run without pytest-xdist and pytest-timeout: then tests run one after the
-    other and without a limit.
+    ``colcon test`` may run without pytest-xdist and pytest-timeout: tests then run one by one
+    without a limit.
     """
     config.addinivalue_line('markers', 'xdist_group(name): what one worker runs')
     config.addinivalue_line('markers', 'timeout(seconds): the limit of a test')
@@ -90,8 +85,7 @@ def _raise_descriptor_limit() -> None:
     """
     Raise the soft limit of descriptors to the hard limit.
 
-    A test of many processes and buffers needs more than the usual 1,024; every user may use the
-    hard limit.
+    A test with many processes and buffers needs more than the usual 1,024.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -101,11 +95,9 @@ def _start_children_with_default_signals() -> None:
     """
     Start children with default signals.
 
-    A shell starts a background program with SIGINT and SIGQUIT ignored, and ``nohup`` ignores
-    SIGHUP. Programs inherit that.
-
-    A signal with a handler is at its default in a program that is started, so this process gets a
-    handler that goes on ignoring it.
+    A shell starts background programs with SIGINT and SIGQUIT ignored, ``nohup`` ignores SIGHUP,
+    and children inherit that. A handled signal is reset in a child, so this process installs a
+    handler that does nothing.
     """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -123,11 +115,7 @@ def _known_times() -> dict[str, float]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """
-    Leave out what only the long form runs, and group and sort the tests.
-
-    Each test gets its group, and the groups that take longest come first.
-    """
+    """Deselect tests of the long form, group the tests, and put the slowest groups first."""
     if not LONG:
         config.hook.pytest_deselected(
             items=[item for item in items if item.get_closest_marker('long') is not None]
@@ -140,7 +128,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         in_rig = item.get_closest_marker('rig') is not None
         file = _file_of(item.nodeid)
         groups[item] = _RIG_GROUPS.get(Path(file).name, _RIG_GROUPS[None]) if in_rig else file
-        # The rig comes first, however long it took when the times were written.
+        # The rig comes first, whatever times.json says.
         seconds[groups[item]] = 1e9 if in_rig else times.get(file, 0.0)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
         if item.get_closest_marker('root') is not None and os.geteuid() != 0:
@@ -152,11 +140,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """
-    End the process if pytest-timeout can't.
-
-    Its alarm does not reach code in C that never returns to Python.
-    """
+    """Kill the process if pytest-timeout can't: its alarm doesn't interrupt C code."""
     if not item.config.pluginmanager.hasplugin('timeout'):
         return (yield)
     marker = item.get_closest_marker('timeout')
@@ -170,11 +154,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 class _ShortFolder:
     """
-    The folder of all ``tmp_path``, with a short name.
+    The folder of all ``tmp_path``, with a short name; deleted if no test failed.
 
-    Sockets lie below it, and their address has 107 bytes at most.
-
-    It goes at the end of a run in which nothing failed.
+    Sockets lie below it, and a socket's address has at most 107 bytes.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -182,17 +164,13 @@ class _ShortFolder:
         config.option.basetemp = self._path
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """With xdist all workers have ended by now."""
+        """With xdist, all workers have ended by now."""
         if exitstatus == pytest.ExitCode.OK:
             shutil.rmtree(self._path, ignore_errors=True)
 
 
 class _Progress:
-    """
-    Counts what has ended and says now and then how far the run is.
-
-    Lives in the process that the user started.
-    """
+    """Counts finished tests and prints the progress, in the process that the user started."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -204,12 +182,12 @@ class _Progress:
         self._total = self._ended = 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Without xdist the tests are known here."""
+        """Without xdist this hook gives the list of tests."""
         self._know([item.nodeid for item in session.items])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """With xdist each worker says which tests there are; all say the same."""
+        """Each xdist worker reports the tests; all report the same."""
         self._know(ids)
 
     def _know(self, ids: list[str]) -> None:
@@ -225,7 +203,7 @@ class _Progress:
             self._say(f'{self._total} tests in {len(self._left)} files')
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what each part of a test took, and speak up from time to time."""
+        """Add the test's time, and print the progress from time to time."""
         file = _file_of(report.nodeid)
         self._took[file] += report.duration
         if report.when != 'teardown':
@@ -240,7 +218,7 @@ class _Progress:
         left = sum(count * self._expected.get(file, 0.0) for file, count in self._left.items())
         whole = sum(self._times.get(file, _QUICK_S) for file in self._left)
         done = whole - left
-        # Before that, one boot of the rig or one slow file is most of what there is to judge by.
+        # Earlier, one boot of the rig or one slow file would dominate the estimate.
         pace = elapsed / done if done > whole / 20 else 1 / _USUAL_WORKERS
         return (
             f'{self._ended} of {self._total} tests after {_minutes(elapsed)}, about '
@@ -254,7 +232,7 @@ class _Progress:
             reporter.write_line(f'\n-- {text}', flush=True)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the times of the files that were run, if asked to."""
+        """Write the measured times if ``--write-times`` was given."""
         if self._config.getoption('--write-times'):
             ran = {file: round(seconds, 1) for file, seconds in self._took.items()}
             kept = {

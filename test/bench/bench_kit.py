@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Runs of ``zc_bench``: what they write, and which processes they have."""
+"""Run ``zc_bench`` in tests: read its results, and find its processes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SCHEMA: dict[str, Any] = json.loads(
 
 
 def written(path: Path) -> Any:
-    """Return a result, which keeps to the schema."""
+    """Return a result file's content; it must match the schema."""
     document = json.loads(path.read_text(encoding='utf-8'))
     assert conforms(document, SCHEMA)
     return document
 
 
 def run_bench(folder: Path, *arguments: str) -> Any:
-    """Return what a sub-command wrote that came to its end. It leaves no socket in *folder*."""
+    """Run a sub-command and return its result; it must succeed and leave no socket."""
     path = folder / 'result.json'
     ran = subprocess.run(
         [sys.executable, '-m', 'bench', *arguments, '--json', str(path)],
@@ -59,9 +59,9 @@ def run_bench(folder: Path, *arguments: str) -> Any:
 
 def processes(runtime: Path, word: str = '') -> dict[int, str]:
     """
-    Return living processes of a run with this folder for sockets, and their names.
+    Return pid and name of living processes of a run whose sockets are in *runtime*.
 
-    All of them, or those with *word* among their arguments.
+    *word*: only processes with this text among their arguments.
     """
     found = {}
     for folder in Path('/proc').glob('[0-9]*'):
@@ -78,7 +78,7 @@ def processes(runtime: Path, word: str = '') -> dict[int, str]:
 def instead_of_measuring(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, measured: object
 ) -> list[Any]:
-    """Return the plans that a sub-command asks for, whose function returns *measured* at once."""
+    """Make *function* return *measured*; return the list of plans that it is called with."""
     plans: list[Any] = []
 
     def measure(plan: object, say: object) -> object:

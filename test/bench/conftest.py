@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What runs of the benchmark have in common."""
+"""Fixtures for runs of the benchmark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """
     Yield a folder for sockets.
 
-    Its name is short enough for one, and marks all processes of a run.
+    Its name is short enough for a socket's path, and marks all processes of a run.
     """
     folder = Path(tempfile.mkdtemp(prefix='zcb'))
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
@@ -47,11 +47,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def start(free_domain: int, runtime: Path) -> Iterator[Start]:
-    """
-    Start a module of the benchmark, such as ``bench`` itself.
-
-    At the end nothing of it is left.
-    """
+    """Start a module of the benchmark, such as ``bench``; all its processes end at teardown."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:

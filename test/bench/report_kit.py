@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Results of benchmarks that nobody has measured."""
+"""Invented benchmark results for tests of the report."""
 
 from __future__ import annotations
 

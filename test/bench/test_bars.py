@@ -55,7 +55,7 @@ def table(fields: Mapping[Key, Mapping[str, Any]]) -> Table:
 
 
 def to(reference: str, ratio: float | None = None, **figures: float) -> dict[str, Any]:
-    """Return a row's fields: each figure is one in relation to the reference."""
+    """Return a row's fields; each figure is relative to the reference."""
     figures |= {} if ratio is None else {'ratio_to': ratio}
     return {name: {reference: figure} for name, figure in figures.items()}
 
@@ -125,7 +125,6 @@ BARS: dict[Callable[[], Table], Sequence[Bar]] = {
 }  # fmt: skip
 
 
-# Two bars read each of these rows.
 TWICE = {
     link('rclpy_image_tuned'),
     link('rclpy_image_default'),
@@ -143,9 +142,9 @@ def failing(rows: Table, bars: Sequence[Bar]) -> list[str]:
 
 @pytest.mark.parametrize('met', BARS)
 def test_each_bar_reads_the_figure_that_it_is_about(met: Callable[[], Table]) -> None:
-    """Of rows that just meet all bars, each bar's figure is its limit."""
+    """In rows that just meet all bars, each bar's figure is its limit."""
     bars, rows = BARS[met], met()
-    # A frame of 1080p may cost less: that of 4K, which may cost as much, is a multiple of it.
+    # The limit for 1080p is below that for 4K, so its figure is lower too.
     near = 0.1 if met is pipelines_just_met else 1e-6
     assert [bar.figure(rows) for bar in bars] == pytest.approx(
         [bar.limit for bar in bars], rel=near

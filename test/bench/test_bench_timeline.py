@@ -32,7 +32,7 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     document = run_bench(tmp_path, 'timeline', '--seconds', '1', '--trace', str(trace))
     rows = {row['variant']: row for row in document['rows']}
     assert list(rows) == [*NAMES, WHOLE]
-    # The accelerator of two milliseconds is in no other stage.
+    # The stand-in accelerator takes two milliseconds, which count in this stage only.
     assert rows['infer']['median_us'] >= 2000
     assert rows['decode']['median_us'] > 0 and rows['publish']['median_us'] > 0
     assert rows[WHOLE]['median_us'] >= rows['infer']['median_us']

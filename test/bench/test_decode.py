@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``zc_bench decode``: its peers are right, a wrong decoder is found out, a short run."""
+"""``zc_bench decode``: its peers are right, it detects a wrong decoder, a short run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from zc_perception.detection.detections import Detections
 
 
 def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
-    """Each of the 100 true objects is found by more than ten cells on average."""
+    """More than ten cells on average find each of the 100 true objects."""
     levels = decode_cases.make_levels()
     rows = decode_cases.decoded_output(levels).values[0]
     assert np.count_nonzero(rows[4:].max(axis=0) >= decode_cases.LIMITS.score) > 1000

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The floors are the reference's, unmodified."""
+"""The benchmark's reference measurements run the reference code unmodified."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The link benchmark's own honesty: pairing, losses, pacing, order, and environments."""
+"""The link benchmark is honest: pairing, losses, pacing, order and environments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)
     [
         (2, [(0, 1000), (1, 5000)], [(0, 3000), (1, 6000)], [2.0, 1.0], 0),
         (3, [(7, 1000), (8, 2000), (9, 3000)], [(9, 4000)], [1.0], 2),
-        (3, [(7, 1000)], [(7, 2000)], [1.0], 2),  # no slot was free for two of them
+        (3, [(7, 1000)], [(7, 2000)], [1.0], 2),  # two frames found no free slot
         (4, [], [], [], 4),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_frame_of_an_earlier_series_is_not_noted() -> None:
 
 
 class Ends:
-    """Both ends of a link, played."""
+    """Both ends of a link, simulated."""
 
     role = 'played'
 
@@ -210,7 +210,7 @@ def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_it
     )
 
 
-# Peers of the link benchmark: absent, as they should be, stalling, dying.
+# Peers of the link benchmark: missing, working, stalling, dying.
 
 
 DOUBLES = Path(__file__).with_name('peer_doubles')
@@ -227,7 +227,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield where the run's folders are; short enough for sockets."""
+    """Yield the folder for a run's folders; its name is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix='zt') as name:
         monkeypatch.setattr(tempfile, 'tempdir', name)
         yield Path(name)
@@ -243,7 +243,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def open_double(
     place: Path, said: list[str], no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Open]:
-    """Open zenoh's double, which has the trouble that is named."""
+    """Open the zenoh stand-in with the given fault."""
     cases: list[PeerCase] = []
 
     def start(trouble: str = '', variant: str = 'zenoh') -> PeerCase:
@@ -318,7 +318,7 @@ def test_who_is_killed_loses_one_series_and_what_it_left_is_removed(
 
 
 def command(place: Path, trouble: str, arguments: str) -> dict[str, Any]:
-    """Return how ``zc_bench link`` of zenoh's double is started."""
+    """Return the command line and environment to run ``zc_bench link`` with the zenoh stand-in."""
     own = {'PYTHONPATH': str(DOUBLES), 'TMPDIR': str(place), 'ZC_ZENOH_DOUBLE': trouble}
     words = f'link --variants zenoh --sizes vga --rates 0 {arguments}'
     program = [sys.executable, '-m', 'bench', *words.split()]
@@ -390,7 +390,7 @@ def test_the_real_ones(
     assert not mine, 'all of its shared memory is gone'
 
 
-# What a frame's pixels are in the link benchmark: whoever gets some of another frame knows it.
+# A frame's pixels in the link benchmark identify the frame: mixed frames are detected.
 
 
 def flat(width: int, height: int) -> Planes:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``zc_bench`` as a program: arguments, a real run, and that nothing of it is left behind."""
+"""``zc_bench`` as a program: arguments, a real run, and no process or file left behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wait_until_measuring(process: subprocess.Popen[str]) -> None:
 
 
 def wait_until_gone(runtime: Path) -> None:
-    """Wait until processes whose parent has been killed end by themselves."""
+    """Wait until processes whose parent was killed have ended."""
     until(lambda: not processes(runtime), lambda: f'still there: {processes(runtime)}', 120.0)
 
 
@@ -147,7 +147,7 @@ def test_arguments_that_make_no_sense_are_one_line_before_anything_is_measured(
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Instead of measuring: one row, in which nothing arrived. The plans that were asked for."""
+    """Return the requested plans; one row without a received frame replaces the measuring."""
     series = {('link', 'shared_memory', Condition(640, 480, 0.0)): [Series([], 1.0, lost=20)]}
     return instead_of_measuring(
         monkeypatch, link_command, 'measure_links', Measured(make_rows(series, []), {'rmw': 'x'})
@@ -192,10 +192,10 @@ def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
     assert shown.returncode == 0 and shown.stdout.startswith('usage: zc_bench link '), shown.stderr
 
 
-# Where signals end a benchmark and its workers.
+# Signals end a benchmark and its workers.
 
 
-# Sends a signal where a module is imported.
+# Sends a signal while a module is imported.
 ON_IMPORT = """
 import os, sys
 class Finder:
@@ -216,7 +216,7 @@ def test_the_first_moments_end_without_a_traceback() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (128 + number, '', said)
 
 
-# A process of the benchmark: what it says, how it fails, and that it goes away.
+# A worker process of the benchmark: its output, its failures, and its end.
 
 
 MakeWorker = Callable[..., Worker]
@@ -224,7 +224,7 @@ MakeWorker = Callable[..., Worker]
 
 @pytest.fixture
 def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
-    """Make workers of a program text."""
+    """Make workers that run a program text."""
     workers: list[Worker] = []
 
     def make(text: str, *, orderly: bool = True) -> Worker:
@@ -260,12 +260,12 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
     worker.ask(op='x')
     worker.close()
     worker.close()
-    # The end of its input and the signal come together: either may be first.
+    # End of input and signal arrive together: either may act first.
     assert worker._process.returncode in ((0, -signal.SIGTERM) if orderly else (0,))
 
 
 def living(group: int) -> list[str]:
-    """Return the states of those processes of the group that are not dead."""
+    """Return the states of the group's processes that are not dead."""
     states = []
     for stat in Path('/proc').glob('[0-9]*/stat'):
         with suppress(OSError):
@@ -292,6 +292,5 @@ signal.pause()
     assert os.getpgid(group) == group != os.getpgrp(), 'a Ctrl-C at the terminal does not reach it'
     worker.close()
     assert worker._process.returncode == -signal.SIGKILL
-    # Whoever is left of the group has been killed too: it is about to die, or waits for init to
-    # notice.
+    # The rest of the group was killed too: a process may still be dying, or wait for init.
     until(lambda: not living(group), lambda: living(group))

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``zc_bench pipeline``: what its parts stand for, wrong runs, and a short run."""
+"""``zc_bench pipeline``: its parts, failing runs, and a short run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_prefilled_frames_are_filled_before_and_cost_no_pass_over_pixels() -> No
         assert ledger.entries() == {}
         with frames[0].map() as planes:
             assert all((plane == 128).all() for plane in planes)
-        # No slot is left: the frame is lost, counted, and the sequence tells.
+        # No slot is free: the frame is lost and counted, and the sequence number skips it.
         assert source.capture() is None
         assert (source.statistics().captured, source.statistics().dropped) == (3, 1)
         frames.pop(0).release()
@@ -110,7 +110,7 @@ def test_the_delayed_accelerator_imports_each_buffer_once_and_its_jobs_overlap()
     try:
         jobs = []
         for _ in range(2):
-            # All slots are out, so that each comes up.
+            # All slots are leased, so that each one is used.
             frames = [next_frame(source) for _ in range(3)]
             for frame in frames:
                 job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -142,10 +142,10 @@ RUN: dict[str, Any] = {
 
 
 def test_what_the_process_does_at_rest_is_no_frame_s() -> None:
-    """1000 µs each second at rest: 2000 of the 9000 µs are not the 20 frames'."""
+    """1000 µs per second at rest: 2000 of the 9000 µs do not belong to the 20 frames."""
     series = series_of(RUN, {'cpu_us': 3000.0}, 3.0, 20)
     assert series.cpu_us_per_frame == pytest.approx(350.0)
-    # 2000 µs of 20 frames are the rest's: 100 of each.
+    # 2000 µs belong to the rest: 100 µs for each of the 20 frames.
     assert series.figures['cpu_p50_us'] == pytest.approx(350.0)
     assert series.lost == 1 and series.median_us == 500.0
     assert series.figures['detections_per_frame'] == 10.0 and series.figures['decode_us'] == 3.0
@@ -183,5 +183,5 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
         assert row['median_us'] > 0 and row['cpu_us_per_frame'] >= 0
         assert row['figures']['detections_per_frame'] == OBJECTS
         assert ('cpu_p50_us' in row['figures']) == (row['variant'] == '1_camera')
-        # Each slot once, in the run that came before: a frame costs no import.
+        # Each slot was imported once, in the earlier run: a frame costs no import.
         assert row['figures']['imports'] == 8 * int(row['variant'].split('_')[0])

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``make bench``: what it makes of results; one that fails costs the others nothing."""
+"""``make bench``: its report, and that one failing benchmark doesn't stop the others."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_verdicts_environment_and_what_was_absent_are_said() -> None:
     for line in (
         '1 of 3 bars are met.',
         '- load average before and after each: scale 0.1 → 0\n',
-        '| scale | ha\\| lf ≤ 1 s | 0.50 s | pass |',  # a bar and a line feed end no table
+        # a bar or a line feed must not end the table
+        '| scale | ha\\| lf ≤ 1 s | 0.50 s | pass |',
         '| scale | two ≤ 1 s | 2.00 s | **FAIL** |',
         '| scale | none ≤ 1 s | not measured | **FAIL** |',
         '- `zenoh`, not measured: not installed',
@@ -128,7 +129,7 @@ def test_every_sub_command_takes_its_arguments(quick: bool, tmp_path: Path) -> N
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Run a program of a few lines instead of ``zc_bench``."""
+    """Run a short Python text instead of ``zc_bench``."""
 
     def use(lines: str) -> None:
         (tmp_path / 'stand_in_bench.py').write_text(

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Samples become rows: medians, ratios in pairs, losses, never a NaN in the file."""
+"""Samples become rows: medians, ratios in pairs, losses, and no NaN in the file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LINK, FLOOR = ('link', 'x'), ('floor', 'f')
 def rows_of(
     references: list[tuple[str, str]] | None = None, **series: list[Series]
 ) -> dict[str, Row]:
-    """Return rows by variant; *series* are the repetitions of each."""
+    """Return rows by variant; *series* holds each variant's repetitions."""
     rounds = Measuring(list)
     for variant, repetitions in series.items():
         for one in repetitions:
@@ -60,7 +60,7 @@ def flat(median_us: float, cpu_us: float = 1.0, lost: int = 0) -> Series:
 
 @pytest.mark.parametrize(('count', 'warm'), [(1, 1), (19, 19), (20, 18), (45, 41), (300, 270)])
 def test_the_first_tenth_of_a_series_warms_up_unless_it_is_short(count: int, warm: int) -> None:
-    # As in floor.py: later samples are the larger ones here, so that the smallest go.
+    # As in floor.py. Later samples are larger here, so the first ones are dropped.
     series = Series([float(n) for n in range(count)], 1.0)
     assert series.warm == [float(n) for n in range(count - warm, count)]
 
@@ -82,7 +82,7 @@ def test_a_row_has_the_median_of_the_repetitions() -> None:
 
 
 def test_ratios_are_taken_in_each_repetition() -> None:
-    # The machine was ten times slower in the second one; the ratio of the medians would be 4 / 2.
+    # The machine was ten times slower in the second round; the ratio of medians would be 4 / 2.
     rows = rows_of(
         x=[flat(4.0, 8.0), flat(30.0, 90.0), flat(4.0, 8.0)],
         f=[flat(1.0, 2.0), flat(10.0, 30.0), flat(2.0, 4.0)],
@@ -166,7 +166,7 @@ def test_whatever_was_measured_fits_the_schema(series: tuple[list[Series], list[
         assert all(math.isfinite(value) for value in row.ratio_to.values())
 
 
-# The file's schema: what it needs, what of the machine it has, and that it is installed.
+# The result file's schema: required fields, fields about the machine, and its installation.
 
 
 PINNED = {
@@ -200,14 +200,14 @@ def test_what_a_figure_depends_on_is_in_the_file_and_whose_machine_it_was_is_not
     text = json.dumps(described)
     assert str(Path.home()) not in text and str(Path.cwd()) not in text
     for name in (platform.node(), getpass.getuser()):
-        # A host may be called like something that every machine has.
+        # A short host name may also occur as another word in the text.
         assert len(name) < 5 or name not in text
 
 
-# Where results and words go: a result outlives what it is printed to.
+# Where results and messages go: the result is kept even if printing fails.
 
 
-# A sub-command of one row, which says something meanwhile.
+# A sub-command with one row that prints a message meanwhile.
 STAND_IN = """
 import sys
 from bench import program
@@ -268,6 +268,6 @@ def test_without_a_file_a_result_that_nobody_saw_is_an_error() -> None:
 
 def test_the_table_says_what_each_column_is_measured_in() -> None:
     head, row = bench(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.splitlines()
-    # Figures stand below the last letter of their heads.
+    # A figure ends below the last letter of its heading.
     for unit, figure in (('rate [Hz]', '30'), ('p99 [µs]', '2.0'), ('CPU [µs/frame]', '3.0')):
         assert row[: head.index(unit) + len(unit)].endswith(f' {figure}')

@@ -97,7 +97,7 @@ def test_what_gave_out_is_told_by_its_figures(process: float, machine: float, wo
 
 
 def search(limit: int, noise: Iterable[int] = (), most: int = 2) -> tuple[Search, list[str]]:
-    """Search on a machine that can run *limit* cameras."""
+    """Search on a simulated machine that can run *limit* cameras."""
     said: list[str] = []
     disturbed, number = set(noise), iter(range(1000))
     run = lambda cameras: window(int(cameras > limit or next(number) in disturbed))  # noqa: E731
@@ -128,7 +128,7 @@ def test_one_disturbed_window_is_not_the_limit_and_two_are() -> None:
 def test_the_row_is_that_of_the_last_window_and_says_what_was_lost_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs = iter([(WHOLE, 600), (RUN, 585), (WHOLE, 600)])  # the first one warms up
+    runs = iter([(WHOLE, 600), (RUN, 585), (WHOLE, 600)])  # the first run warms up
 
     class Cameras:
         cpus = (0, 1)
@@ -171,7 +171,7 @@ def test_the_bar_needs_ten_seconds_without_a_loss(
 
 
 def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
-    """A computing thread gives the lock away once in twenty milliseconds."""
+    """A computing thread releases the interpreter lock once in twenty milliseconds."""
     sys.setswitchinterval(0.02)
     begun, stop = threading.Event(), threading.Event()
 
@@ -201,7 +201,7 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     words = 'scale --cameras 1 3 --sizes vga --seconds 1'
     document = run_bench(tmp_path, *words.split())
     limit = document['environment']['limits']['640x480@30']
-    # How many hold depends on what else the machine does, the figures don't.
+    # How many cameras hold depends on the machine's load; the figures don't.
     assert 0 <= limit['cameras'] <= 3 and limit['limit'] and limit['cpus'] in (1, 2)
     first = next(row for row in document['rows'] if row['variant'] == '1_camera')
     assert first['median_us'] > 0 and first['cpu_us_per_frame'] > 0

@@ -110,7 +110,7 @@ def test_the_program_is_the_installed_one_a_workspace_s_or_on_the_path(tmp_path:
 
 @pytest.fixture
 def starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Starter]]:
-    """Make a starter whose program is a shell script, and whose reader never has anything."""
+    """Make a starter that runs a shell script, and whose reader never receives data."""
 
     class Reader:
         def __init__(self, *arguments: object) -> None:  # noqa: CNL100
@@ -150,7 +150,7 @@ def test_one_that_never_detects_is_given_up_and_ended(
 
 
 def cached_bytes(path: Path) -> int:
-    """Return how much of a file is in the page cache (mincore(2))."""
+    """Return how many bytes of a file are in the page cache (mincore(2))."""
     with (
         path.open('rb') as file,
         mmap.mmap(
@@ -168,7 +168,7 @@ def cached_bytes(path: Path) -> int:
 
 
 def test_files_leave_the_page_cache() -> None:
-    # Where a disk is below: memory's own file systems have nowhere else to put a page.
+    # This needs a folder on disk: tmpfs has no other place for its pages.
     folder = REPOSITORY / 'build'
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as name:
@@ -209,8 +209,7 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
              'nodes', 'ready', 'first_frame',
              'first_submitted', 'first_published']  # fmt: skip
     times = [figures[f'{name}_ms'] for name in order]
-    # Frames may flow, and be detected on, before the thread that has started the last node says
-    # that all are ready.
+    # Frames may flow and be detected before the starting thread reports that all are ready.
     ready = times.pop(order.index('ready'))
     assert figures['nodes_ms'] <= ready
     assert times == sorted(times) and times[0] > 0 and figures['cpu_ms'] > 0

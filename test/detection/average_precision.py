@@ -16,12 +16,11 @@
 """
 Mean average precision of boxes against ground truth, VOC style.
 
-Detections of a class are taken over all images by falling score; each is compared with the truth
-box of its class and image that it overlaps most. It is a true positive when that IoU reaches the
-threshold and the truth box is not taken yet, a false positive otherwise. Average precision is the
-area under the precision-recall curve after every precision has been raised to the best one at the
-same or a higher recall (all-point interpolation). Classes without any truth box are left out of
-the mean.
+Detections of a class are taken over all images by falling score. Each is compared with the truth
+box of its class and image with the largest overlap. It is a true positive if that IoU reaches the
+threshold and no earlier detection took that box. Average precision is the area under the
+precision-recall curve, after raising each precision to the best one at the same or a higher recall
+(all-point interpolation). The mean leaves out classes without truth boxes.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def average_precision(
     class_count: int,
     iou_threshold: float = 0.5,
 ) -> AveragePrecision:
-    """Return the average precision per class and its mean, of the same images."""
     per_class = tuple(
         _class_precision(detections, truth, class_index, iou_threshold)
         for class_index in range(class_count)
@@ -76,7 +74,7 @@ def precision_recall(
     score_threshold: float,
     iou_threshold: float = 0.5,
 ) -> tuple[float, float]:
-    """Return precision and recall over all classes, of what scores at least that much."""
+    """Return precision and recall over all classes, of detections with at least this score."""
     hits = found = wanted = 0
     for seen, real in zip(detections, truth, strict=True):
         wanted += len(real.boxes)
@@ -124,7 +122,7 @@ def _of_class(seen: ImageBoxes, class_index: int) -> tuple[NDArray[np.float64], 
 def _match(
     scores: NDArray[np.float64], boxes: FloatArray, real_boxes: FloatArray, iou_threshold: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Scores in falling order and whether each detection is a true positive."""
+    """Return scores in falling order, and whether each detection is a true positive."""
     order = np.argsort(-scores, kind='stable')
     hits = np.zeros(len(order), np.bool_)
     if len(real_boxes) and len(order):

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Runs a road model as the package does, on one core, and says what it finds."""
+"""Runs a road model as the package does, on one core, and returns its detections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCORE_FLOOR = 0.02
 
 
 class RoadModel:
-    """A file, read as the shipped one, and all of it that scores at least ``SCORE_FLOOR``."""
+    """A model file, read as the shipped one is; returns detections above ``SCORE_FLOOR``."""
 
     def __init__(self, path: Path) -> None:
         self.manifest = replace(load_manifest('road'), file=path)

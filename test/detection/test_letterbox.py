@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Geometry between frame and network input.
-
-What was put in comes back out, in the frame's own pixels.
-"""
+"""Geometry between frame and network input: coordinates survive the round trip."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ boxes = st.builds(
 
 
 def to_input(box: Letterbox, points: np.ndarray) -> np.ndarray:
-    """Source corners to input pixels: each axis maps 0..source onto padding..padding + size."""
+    """Map source corners to input pixels: 0..source becomes padding..padding + size."""
     scale = np.array([box.width / box.source_width, box.height / box.source_height] * 2)
     return points * scale + np.array([box.left, box.top] * 2)
 
@@ -46,7 +42,7 @@ def test_the_inverse_is_exact(box: Letterbox, shares: list[tuple[float, ...]]) -
     limit = np.array([box.source_width, box.source_height] * 2, np.float64)
     source = np.array(shares) * limit
     back = box.to_source(to_input(box, source).astype(np.float32))
-    # All that is lost is that boxes come and go as float32.
+    # The only loss: boxes pass as float32.
     place = to_input(box, source)
     given_step = np.spacing(np.abs(place).astype(np.float32)) * np.array(
         [box.source_width / box.width, box.source_height / box.height] * 2
@@ -65,9 +61,9 @@ def test_the_inverse_is_that_of_the_resize_which_is_really_done(
     width: int, height: int, into: int, high: int, stretch: bool
 ) -> None:
     """
-    Resized ramps say where each pixel of the input has its colour from.
+    Resized ramps show the source position of each input pixel.
 
-    OpenCV interpolates them exactly, but at the edges.
+    OpenCV interpolates them exactly, except at the edges.
     """
     box = Letterbox.fit(width, height, into, high, stretch=stretch)
     ramps = np.stack(np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5), axis=2).astype(

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Masks and keypoints in the frame's pixels.
-
-A reference computes whole masks pixel by pixel.
-"""
+"""Masks and keypoints in the frame's pixels, against whole masks computed pixel by pixel."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ LIMITS = DecodeLimits(0.3, 0.5, 20)
 def reference(
     weights: NDArray[Any], grids: NDArray[Any], box: Letterbox, corners: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the sum at each pixel of the source, and which of them are inside the box."""
+    """Return the weighted sum at each source pixel, and which pixels are inside the box."""
     whole = np.tensordot(weights.astype(float), grids.astype(float), 1)
     rows, columns = whole.shape
     x, y = np.arange(box.source_width) + 0.5, np.arange(box.source_height) + 0.5
@@ -88,7 +84,7 @@ def test_masks_are_those_of_the_reference(kind: str, seed: int) -> None:
     width, height = (int(n) * 2 for n in random.integers(20, 40, 2))
     box: Letterbox = Letterbox.fit(width, height, SIDE, SIDE)
     x, y = (int(n) for n in random.integers(0, 9, 2))
-    if seed % 2:  # of a frame of which the model sees a part
+    if seed % 2:  # the model sees a part of the frame
         box = Tiling.of(box, (Region(x, y, width, height),), Region(x, y, width, height))
     else:
         x = y = 0
@@ -98,7 +94,7 @@ def test_masks_are_those_of_the_reference(kind: str, seed: int) -> None:
         else np.zeros((height, width), np.uint16)
     )
     painter: MaskPainter | None = None
-    for _ in range(2):  # the second frame has nothing of the first
+    for _ in range(2):  # nothing of the first frame may be left in the second
         head, outputs, grids = outputs_of(random, kind)
         painter = painter or MaskPainter(head, MASKS)
         found = decode(head, outputs, box, LIMITS)

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The shipped road model on scenes and colours that its training never saw.
+The shipped road model on scenes and colours that are not in its training.
 
-Colour alone is tried on the same frames.
+A baseline that uses colour alone is tested on the same frames.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_finds_them_at_other_frame_sizes(model: RoadModel, width: int, height: i
 
 
 def test_colour_alone_finds_little(held_out: list[RoadFrame]) -> None:
-    """Learnt on the palette that it is tested on, which is more than the model gets."""
+    """The baseline learns the test's own colours, so it has an advantage over the model."""
     learnt = list(road_frames(640, 360, 'held_out', BASELINE_SEED, scenes=8, frames_per_scene=5))
     baseline = ColourBaseline(learnt)
     found = [baseline.detect(frame) for frame in held_out]
@@ -87,7 +87,7 @@ def test_colour_alone_finds_little(held_out: list[RoadFrame]) -> None:
 
 
 def test_manifest_describes_the_file(model: RoadModel) -> None:
-    """What the file says about its input and outputs is checked when it is loaded."""
+    """Loading checks what the file says about its input and outputs."""
     assert model.manifest.classes == CLASS_NAMES
     assert (FOLDER / 'model.onnx').stat().st_size <= 500_000
 

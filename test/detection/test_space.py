@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Boxes in space against depth pictures whose truth is known."""
+"""Boxes in space, against depth pictures with known truth."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOISE = np.random.default_rng(1)
 def wall(
     distance: float, *fronts: tuple[tuple[int, int, int, int], float], size: tuple[int, int] = SIZE
 ) -> NDArray[np.float32]:
-    """Depths in metres of a wall, and of rectangles x0, y0, x1, y1 that stand before it."""
+    """Return depths in metres of a wall, with nearer rectangles x0, y0, x1, y1 before it."""
     depth = np.full(size[::-1], distance, np.float32)
     for (x0, y0, x1, y1), nearer in fronts:
         depth[y0:y1, x0:x1] = nearer
@@ -56,7 +56,7 @@ def wall(
 def test_a_surface_is_where_it_is_and_as_large_as_it_is(
     distance: float, corner: tuple[int, int], sides: tuple[int, int], shrink: int
 ) -> None:
-    """In depth pictures of another size, too: what is seen of the edges is a pixel of those."""
+    """For depth pictures of another size, edges are exact to one of their pixels."""
     (x, y), (width, height) = corner, sides
     box = (x, y, x + width, y + height)
     depth = wall(distance * 1.5 + 1, (box, distance))[::shrink, ::shrink]

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Frames to tensor, against OpenCV's conversion of the full frame.
-
-There the resizing comes after the conversion instead of before.
-"""
+"""Frame to tensor, against OpenCV, which converts the full frame and then resizes."""
 
 from __future__ import annotations
 
@@ -49,7 +45,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def ramp(low: float, high: float) -> NDArray[np.float32]:
-    """Return what is written for each sample of three channels."""
+    """Return the tensor value for each sample of three channels."""
     return np.tile((low + np.arange(256) * ((high - low) / 255)).astype(np.float32), (3, 1))
 
 
@@ -61,7 +57,7 @@ def noise(width: int, height: int, seed: int = 0) -> Planes:
 
 
 def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
-    """Return one contiguous NV12 picture through the one-plane conversion."""
+    """Return the RGB picture, converted from one contiguous NV12 array."""
     luma, chroma = planes
     whole = np.concatenate([luma, chroma.reshape(-1, luma.shape[1])])
     return np.asarray(cv2.cvtColor(whole, cv2.COLOR_YUV2RGB_NV12))
@@ -117,7 +113,7 @@ def test_planes_of_another_size_are_refused() -> None:
         converter.convert(noise(48, 64))
 
 
-# The quantised tensor, against the formula and the picture that it is made of.
+# The quantised tensor, against the formula and its picture.
 
 
 CANARY = 77
@@ -138,13 +134,13 @@ SPECS = {
 
 
 def by_formula(x: int, spec: QuantisedTensorSpec) -> int:
-    """Exact arithmetic on the numbers as given, rounded half to even."""
+    """Quantise exactly, on the numbers as given, rounded half to even."""
     real = Fraction(spec.low) + x * (Fraction(spec.high) - Fraction(spec.low)) / 255
     return max(-128, min(127, round(real / Fraction(spec.scale) + spec.zero_point)))
 
 
 def buffer(spec: QuantisedTensorSpec, gap: int = 0) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-    """Memory with canaries on all sides of a tensor, and between its rows; and the tensor."""
+    """Return memory with canaries around a tensor and between its rows; and the tensor."""
     rows, columns, channels = spec.shape
     memory = np.full(64 + rows * (columns * channels + gap) + 64, CANARY, np.int8)
     return memory, np.ndarray(
@@ -207,7 +203,7 @@ def test_geometry_and_quantisation_hold_for_any_model(
     low, high = real
     spec = QuantisedTensorSpec(*model, channels, scale, zero_point, padding, low, high, pad=pad)
     table = np.array([by_formula(x, spec) for x in range(256)])
-    # In doubles a sum may come to lie on the other side of exactly half.
+    # Use fractions: in doubles a sum may fall on the other side of exactly half.
     start, step = Fraction(low), (Fraction(high) - Fraction(low)) / 255
     parts = [(start + x * step) / Fraction(scale) % 1 for x in range(256)]
     near_half = [abs(part - Fraction(1, 2)) < Fraction(1, 10**9) for part in parts]

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Parts of a picture.
-
-Where tiles are, what is in them, and that an object is one however many tiles it is in.
-"""
+"""Tiles of a picture: their places and pixels, and one detection for an object in many tiles."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ EVEN = st.integers(16, 1000).map(lambda half: 2 * half)
 
 
 class Ready(Head):
-    """Its outputs are boxes in pixels of the part."""
+    """A head whose outputs are boxes in pixels of the tile."""
 
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
@@ -63,9 +59,9 @@ class Ready(Head):
 
 def seen(objects: NDArray[np.float32], regions: Sequence[Region], whole: Region) -> Detections:
     """
-    Return what a perfect detector makes of *objects* (n, 6).
+    Return a perfect detector's result for *objects* (n, 6).
 
-    A tile has those parts that are large enough to be recognised.
+    It detects a part in a tile if the part is large enough.
     """
     outputs = []
     for region in regions:
@@ -113,7 +109,7 @@ def test_an_object_across_borders_is_one_with_its_whole_box(
 
 
 class Turning(Head):
-    """Its outputs are turned boxes in pixels of the part, each with a score."""
+    """A head whose outputs are turned boxes in pixels of the tile, each with a score."""
 
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
@@ -136,11 +132,7 @@ class Turning(Head):
 def test_turned_boxes_across_borders_are_one_as_the_tile_sees_it_that_has_it_whole(
     seed: int,
 ) -> None:
-    """
-    Two ships lie side by side, and their upright boxes are nearly the same.
-
-    Borders cut them.
-    """
+    """Two ships side by side have nearly the same upright boxes, and tile borders cut them."""
     random = np.random.default_rng(seed)
     whole, tiles = plan((720, 400), None, (3, 2), 0.3)
     x, y, angle = random.uniform(80, 640), random.uniform(80, 320), random.uniform(-1.5, 1.5)
@@ -150,7 +142,7 @@ def test_turned_boxes_across_borders_are_one_as_the_tile_sees_it_that_has_it_who
     for left, top, width, height in tiles:
         rows = []
         for centre, length, breadth, score in ships:
-            # Of its length what is inside.
+            # Sample the object's length, and keep the samples inside the tile.
             steps = np.linspace(-0.5, 0.5, 101)[:, None] * along * length + centre - (left, top)
             inside = ((steps > 0) & (steps < (width, height))).all(axis=1)
             share = inside.mean()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Ids of objects: who keeps one, who gets a new one, and what is never touched."""
+"""Ids of objects: which keep one, which get a new one, and what tracking never changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Row = tuple[float, float, float, int]
 
 
 def found(*rows: Row) -> Detections:
-    """Boxes of 40 x 60 pixels: x and y of their centres, score, class."""
+    """Return boxes of 40 x 60 pixels; a row is x and y of the centre, score, class."""
     table = np.array(rows, np.float64).reshape(-1, 4)
     boxes = np.concatenate((table[:, :2] - (20, 30), table[:, :2] + (20, 30)), axis=1)
     return Detections(
@@ -43,7 +43,7 @@ def found(*rows: Row) -> Detections:
 
 
 class Camera:
-    """Frames at 30 Hz, and what becomes of them."""
+    """Frames at 30 Hz for a tracker, and the ids that it gives."""
 
     def __init__(self, **changed: float | str) -> None:
         self.tracking = Tracking(DEFAULTS | changed)
@@ -96,11 +96,7 @@ def test_a_low_score_goes_on_with_a_track_and_begins_none() -> None:
 
 
 def test_time_that_passes_is_real_time() -> None:
-    """
-    A fast object is expected where it is, however many frames were dropped.
-
-    It is fast against its size.
-    """
+    """A fast object is expected at its place by time, however many frames were dropped."""
     camera = Camera()
     for step in range(12):
         assert camera.ids((100 + 20 * step, 100, HIGH, 0)) == [1]
@@ -109,7 +105,7 @@ def test_time_that_passes_is_real_time() -> None:
 
 @pytest.mark.parametrize('jump', [-0.001, -3600.0, 1.5, 1e6], ids=str)
 def test_after_a_jump_of_time_all_are_new(jump: float) -> None:
-    """As after a camera that was away; back is what a recording does that begins again."""
+    """Forward as after a camera's outage; backward as when a recording starts again."""
     camera = Camera()
     assert camera.ids((100, 100, HIGH, 0)) == [1]
     assert camera.ids((100, 100, HIGH, 0), after_s=jump) == [2]

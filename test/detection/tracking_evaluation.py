@@ -62,11 +62,7 @@ Tracker = Callable[[Detections, int], Ids]
 
 @dataclass
 class Frame:
-    """
-    One frame's truth, and what a detector says of it.
-
-    0 in *oracle* is a detection of nothing.
-    """
+    """One frame's truth and detections; 0 in *oracle* is a false detection."""
 
     stamp_ns: int
     boxes: NDArray[np.float32]
@@ -76,11 +72,7 @@ class Frame:
 
 
 def frames(scenes: int, count: int, seed: int = 0, every: int = 1) -> list[Frame]:
-    """
-    Yield *count* frames of *scenes* scenes that lie on each other.
-
-    A detector sees every *every*-th of them.
-    """
+    """Yield *count* frames of *scenes* scenes on top of each other; detect on each *every*-th."""
     rng = np.random.default_rng((seed, scenes))
     roads = [RoadScene(*SIZE, seed=seed + number) for number in range(scenes)]
     numbers: dict[tuple[int, ...], int] = {}
@@ -143,8 +135,8 @@ def judge(sequence: Sequence[Frame], given: Sequence[Ids]) -> Score:
                 last[true] = own
         missed += len(frame.boxes) - len(matched)
         false += len(frame.found) - len(matched)
-    # Which track is which object: the pairs with most frames first, which is the best assignment
-    # but for rare ties.
+    # Assign tracks to objects, pairs with most frames first: that is the best assignment except
+    # for rare ties.
     used_true, used_own, hits = set(), set(), 0
     for (true, own), number in together.most_common():
         if true not in used_true and own not in used_own:
@@ -155,7 +147,7 @@ def judge(sequence: Sequence[Frame], given: Sequence[Ids]) -> Score:
 
 
 def ours(**changed: float) -> Tracker:
-    """Return the package's, with parameters at their defaults but for these."""
+    """Return the package's tracker; *changed* replaces default parameters."""
     tracking = Tracking(DEFAULTS | changed)
 
     def track(found: Detections, stamp_ns: int) -> Ids:
@@ -167,7 +159,7 @@ def ours(**changed: float) -> Tracker:
 
 
 def edgefirst(score: float = 0.5, iou: float = 0.2, update: float = 0.25) -> Tracker:
-    """edgefirst-tracker's ByteTrack, one for each class: it doesn't look at classes itself."""
+    """Return edgefirst-tracker's ByteTrack, one for each class: it ignores classes itself."""
     from edgefirst.tracker import ByteTrack
 
     trackers: dict[int, ByteTrack] = {}
@@ -193,7 +185,7 @@ def edgefirst(score: float = 0.5, iou: float = 0.2, update: float = 0.25) -> Tra
 
 
 def run(sequence: Sequence[Frame], track: Tracker) -> tuple[Score, float]:
-    """Return the score, and the median of one call in microseconds."""
+    """Return the score, and the median time of one call in microseconds."""
     given, times = [], []
     for frame in sequence:
         began = time.perf_counter()
@@ -203,7 +195,7 @@ def run(sequence: Sequence[Frame], track: Tracker) -> tuple[Score, float]:
 
 
 def draw(path: str, video: str) -> None:
-    """Write a picture with ids and trails: of a video's people, or of the synthetic scene."""
+    """Write a picture with ids and trails, of a video's people or of the synthetic scene."""
     painter, trails, tracking = Painter(540), Trails(), Tracking(DEFAULTS | {'track_score': 0.3})
     names = ['person'] if video else ['car', 'pedestrian', 'sign', 'cone']
     for index, (picture, found) in enumerate(_people(video) if video else _road()):
@@ -221,7 +213,7 @@ def draw(path: str, video: str) -> None:
 
 
 def _people(video: str) -> Iterator[tuple[NDArray[np.uint8], Detections]]:
-    """Yield every picture of the first four seconds at 10 Hz, and the people in it."""
+    """Yield pictures of the first four seconds at 10 Hz, with the people in each."""
     hog, capture = cv2.HOGDescriptor(), cv2.VideoCapture(video)
     hog.setSVMDetector(cv2.HOGDescriptor.getDefaultPeopleDetector())
     for _ in range(40):
@@ -234,7 +226,7 @@ def _people(video: str) -> Iterator[tuple[NDArray[np.uint8], Detections]]:
 
 
 def _road() -> Iterator[tuple[NDArray[np.uint8], Detections]]:
-    """Thirty frames at 10 Hz, with detections as :func:`frames` makes them."""
+    """Yield thirty frames at 10 Hz, with detections as :func:`frames` makes them."""
     road = RoadScene(*SIZE, seed=0)
     for number, frame in enumerate(frames(1, 30, every=3)):
         nv12 = np.empty((SIZE[1] * 3 // 2, SIZE[0]), np.uint8)
@@ -244,7 +236,7 @@ def _road() -> Iterator[tuple[NDArray[np.uint8], Detections]]:
 
 
 def main() -> None:
-    """Print the table of docs/tracking.md, or draw."""
+    """Print the table of docs/tracking.md, or draw the picture."""
     if len(sys.argv) > 1:
         draw(sys.argv[1], ''.join(sys.argv[2:3]))
         return

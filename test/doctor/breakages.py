@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What can be wrong with a vehicle, and exactly what the doctor has to complain of then."""
+"""Faults of a vehicle, and the exact complaints that the doctor must make for each."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ def _all(status: str, where: Sequence[str]) -> Expected:
 
 
 def fails(*where: str) -> Expected:
-    """Return what fails: each a check, and behind a blank its subject."""
+    """Return expected failures; each text is a check, or a check, a blank and its subject."""
     return _all('fail', where)
 
 
 def warns(*where: str) -> Expected:
-    """Return what is warned of, likewise."""
+    """Return expected warnings; texts as in :func:`fails`."""
     return _all('warn', where)
 
 

@@ -32,9 +32,9 @@ def vehicle(
     tmp_path: Path, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Vehicle]:
     """
-    Yield a healthy vehicle, of which nothing may be left open.
+    Yield a healthy vehicle, which must leave nothing open.
 
-    It has the compiled steps, whether or not these tests have them.
+    It has the compiled steps even if this machine lacks them.
     """
     monkeypatch.setattr(machine_checks, 'compiled', True)
     with tempfile.TemporaryDirectory() as short:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Each question, put to a real process."""
+"""Each question of the doctor to a real process."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
         "section '/**': parameter 'framerate' is 'fast'",
     ):
         assert words in text
-    # A node only warns of these: they may be another package's.
+    # A node only warns of these: they may belong to another package.
     assert answer['warnings'] == [
         (
             "section '/**': no node here has a parameter 'acelerator'; did you mean "
@@ -134,8 +134,6 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(
     closed: list[str] = []
 
     class Accelerator:
-        """Stands in for an accelerator."""
-
         def capabilities(self) -> None:
             raise OSError('the card is gone')
 

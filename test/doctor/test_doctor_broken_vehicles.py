@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A healthy vehicle has no complaint; each broken one exactly those that it should have."""
+"""A healthy vehicle has no complaint; each broken one has exactly the expected complaints."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def test_a_card_without_imports_sends_to_the_check_that_tells_why(
     assert advice() == ['see metis.access']
 
 
-#  Without a parameter file nothing is required, so that nothing of the hardware can fail; and
-#  everything that is there is looked at.
+# Without a parameter file no hardware is required, so these can't fail. The doctor still checks
+# everything that is present.
 NOT_ASKED = (
     'no card', 'card without driver', 'card refused', 'shipped driver', 'link with one lane',
     'camera refused', 'camera in use', 'no camera', 'another heap refused', 'heap without memory',
@@ -166,7 +166,7 @@ def test_without_a_parameter_file_hardware_is_only_warned_of(name: str, vehicle:
     vehicle.yaml = None
     found = complaints(vehicle)
     assert set(found.values()) == {'warn'}
-    # Its software is not complete: who doesn't ask for that lacks nothing.
+    # Its software is incomplete, but no complaint comes if the file doesn't use that software.
     assert not {'gstreamer.elements', 'libcamera.bindings'} & {check for check, _ in found}
 
 
@@ -221,7 +221,7 @@ def test_of_several_cards_the_one_that_is_named_is_looked_at(vehicle: Vehicle) -
 
 
 def test_two_cameras_need_twice_the_pool(vehicle: Vehicle) -> None:
-    """8 slots of 1920x1080 are 23.8 MiB, so that 11 pools don't fit into 250 MiB, and one does."""
+    """8 slots of 1920x1080 are 23.8 MiB: one pool fits into 250 MiB, 11 pools don't."""
     assert vehicle.yaml is not None
     pages = -(-1920 * 1080 * 3 // 2 // PAGE)
     values = vehicle.yaml.pop('/**/capture') | {
@@ -268,7 +268,7 @@ def test_no_parameter_file_makes_a_check_stumble(
     ] == []
 
 
-# What the doctor says of buffers that nodes agree on: by the parameter file, and by what runs.
+# The doctor's checks of buffer negotiation: by the parameter file, and by running nodes.
 
 
 WHY = (
@@ -321,7 +321,7 @@ def test_cameras_that_run_say_what_they_give_and_whom_they_refuse() -> None:
     assert not running()
 
 
-# The doctor's verdict on a parameter file is the nodes' own.
+# The doctor and the nodes judge a parameter file alike.
 
 
 # Parameters of a node; ``camera: synthetic`` and ``accelerator: onnx`` run everywhere.
@@ -331,7 +331,7 @@ CAPTURE, INFERENCE = (
 )
 GOOD = CAPTURE('width: 64, height: 64')
 QOS = '/**: {{ros__parameters: {{qos_overrides: {}}}}}\n'.format
-#: Whether the capture node starts, or the inference node where the file has a section of its own.
+#: Whether the capture node starts, or the inference node where the file has its section.
 FILES: dict[str, tuple[bool, str | bytes]] = {
     'good': (True, GOOD),
     'no ros__parameters': (False, '/capture: {camera: synthetic}\n'),
@@ -360,7 +360,7 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
 
 @pytest.fixture
 def as_before(monkeypatch: pytest.MonkeyPatch, free_domain: int, tmp_path: Path) -> Iterator[None]:
-    """Programs end as soon as they are ready, and leave this process's signals as they were."""
+    """Programs end as soon as they are ready, and restore this process's signals."""
     with tempfile.TemporaryDirectory() as short:
         yield from _as_before(monkeypatch, tmp_path, Path(short))
 
@@ -379,12 +379,12 @@ def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short: Path) -> 
 
 
 def run(program: str) -> int:
-    """With the arguments of this process, as its console script does."""
+    """Run a console script's function with this process's arguments."""
     return int(getattr(main, program)())
 
 
 def _asked(question: Question, *arguments: str) -> dict[str, Any]:
-    """In this process, as JSON."""
+    """Return the answer of this process, converted to JSON and back."""
     answer: dict[str, Any] = json.loads(json.dumps(question(*arguments)))
     return answer
 
@@ -477,7 +477,7 @@ def test_no_start_is_promised_where_a_section_misses_the_cameras_that_the_file_n
     )
 
 
-# The doctor expects of a pool what the capture node's negotiation makes of the parameters.
+# The doctor expects the pool that the capture node's negotiation makes of the parameters.
 
 
 SIZE = (320, 180)
@@ -493,7 +493,7 @@ PARTICIPANTS = [
 def made(
     camera: Camera, slots: int, participants: Sequence[str], consumer: BufferConstraints
 ) -> tuple[int, list[int]]:
-    """Slots and their buffers' bytes, as the node gets them."""
+    """Return the number of slots and the bytes of their buffers, as the node gets them."""
     size = (camera.width, camera.height)
     session = BufferSession(
         camera.constraints(), size, wanted_slots=slots, stand_ins=parse_stand_ins(participants)
@@ -594,7 +594,7 @@ SYNTHETIC = {'camera': 'synthetic', 'slots': 3}
         ({'accelerator': 'axruntime', 'in_flight': 9, 'double_buffer': True}, 2 + 4),
         ({'accelerator': 'axruntime', 'in_flight': 3, 'aipu_cores': 4}, 2 + 4),
         ({'accelerator': 'axl', 'in_flight': 9}, 2 + 5),  # its driver takes four
-        # who knows
+        # which accelerator "auto" selects is unknown
         ({'accelerator': 'auto', 'in_flight': 9}, 2 + 5),
     ],
 )
@@ -699,7 +699,7 @@ def test_a_camera_that_is_not_there_is_counted_in_the_format_that_is_named(
 def test_a_driver_that_opens_for_one_file_only_is_asked_by_one_check_at_a_time(
     vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups run side by side; each of its ioctls takes so long that they would meet."""
+    """Groups run in parallel; each ioctl takes long enough that they would overlap."""
     driver = vehicle.videos['/dev/video0']
     opened, answer = vehicle._open_video, driver.ioctl
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Cameras of all kinds: what V4L2 nodes say, recordings, and calibrations that fit or don't."""
+"""Cameras of all kinds: V4L2 nodes, recordings, and calibrations that fit or don't."""
 
 from __future__ import annotations
 

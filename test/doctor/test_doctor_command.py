@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``zc_doctor`` as a user calls it: report, JSON, exit codes, interruption; and this machine."""
+"""``zc_doctor`` as users call it: report, JSON, exit codes, interruption; and this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMMAND = [sys.executable, '-m', 'zc_perception.doctor.zc_doctor']
 
 
 def wrong(document: dict[str, Any]) -> list[str]:
-    """Return what contradicts itself in a report."""
+    """Return contradictions in a report."""
     found = [] if conforms(document, SCHEMA) else ['it is not what the schema says']
     checks = document['checks']
     found += [
@@ -64,14 +64,14 @@ def wrong(document: dict[str, Any]) -> list[str]:
     }
     if document['summary'] != counts | {'exit_code': int(counts['fail'] > 0)}:
         found.append('the summary does not add up')
-    # Of nodes that run, two in different domains may have one name: other tests' do.
+    # Running nodes in different domains may share a name: other tests' nodes do.
     subjects = [(c['id'], c['subject']) for c in checks if c['id'] != 'agreement.running']
     found += [f'{where} comes twice' for where in set(subjects) if subjects.count(where) > 1]
     return found
 
 
 def otherwise(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each time one thing is not what the schema says."""
+    """Return reports that each break the schema in one place."""
     first = document['checks'][0]
     checks = [first | change for change in ({'status': 'good'}, {'figures': []}, {'found': ''})]
     checks.append({name: value for name, value in first.items() if name != 'advice'})
@@ -90,7 +90,7 @@ def otherwise(document: dict[str, Any]) -> list[dict[str, Any]]:
 def doctor(
     vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path | None = None
 ) -> int:
-    """Call it on a vehicle, with the vehicle's own parameter file."""
+    """Call the doctor on a vehicle, with the vehicle's own parameter file."""
     words = list(arguments)
     if parameters and vehicle.yaml is not None:
         path = vehicle.root.parent / 'vehicle.yaml'
@@ -189,7 +189,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(
 def examined(
     path: Path, folder: Path, *arguments: str
 ) -> tuple[dict[str, Any], dict[tuple[str, str], str]]:
-    """Call it for real, in *folder*: its report, and the statuses in that by id and subject."""
+    """Run the real doctor in *folder*; return its report, and statuses by id and subject."""
     result = ran(
         *COMMAND, '--json', '--params-file', str(path), *arguments,
         env={**os.environ, 'ZC_RUNTIME_DIR': str(folder / 'sockets')}, cwd=folder,
@@ -202,9 +202,9 @@ def examined(
 
 
 def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: Path) -> None:
-    """Whatever it has: a container without heaps and cameras, or a vehicle."""
+    """This works on any machine: a container without heaps and cameras, or a vehicle."""
     document, status = examined(CONFIG, tmp_path)
-    # The synthetic camera, memfds and the cpu work everywhere.
+    # The synthetic camera, memfds and the CPU work everywhere.
     for name in ('parameters.file', 'kernel.release', 'ros.rclpy', 'ros.messages'):
         assert status[name, ''] == 'ok', document
     assert (status['buffers.cpu', 'memfd'], status['cameras.configured', '/capture']) == (
@@ -221,7 +221,7 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
 
 
 def test_ros_is_not_needed(tmp_path: Path) -> None:
-    """With an rclpy that can't be imported: the doctor itself never does."""
+    """The doctor itself never imports rclpy, which is broken here."""
     for package in ('rclpy', 'rcl_interfaces', 'vision_msgs'):
         (tmp_path / f'{package}.py').write_text('raise ImportError("no ROS here")')
     environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
@@ -241,13 +241,13 @@ def test_ros_is_not_needed(tmp_path: Path) -> None:
 def children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f'/proc/{pid}/task').iterdir():
-        with suppress(OSError):  # a thread that has ended meanwhile
+        with suppress(OSError):  # the thread has ended meanwhile
             found += map(int, (task / 'children').read_text().split())
     return found
 
 
 def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
-    """Its parameter file is a pipe, of which the process that checks it waits for more."""
+    """Its parameter file is a pipe, so the process that checks it waits for input."""
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
     deadline = time.monotonic() + 120
@@ -259,7 +259,7 @@ def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
     try:
         pipe.write_text('/**/capture: {ros__parameters: {slots: 4}}\n')
         started = until(lambda: children(process.pid))
-        with pipe.open('w', encoding='ascii'):  # it reads now
+        with pipe.open('w', encoding='ascii'):  # the doctor reads now
             assert len(started) == 1 and is_alive(started[0])
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)
@@ -278,7 +278,7 @@ def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
 def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(
     vehicle: Vehicle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cards, files and values of a parameter file have names as somebody likes."""
+    """Names of cards and files, and parameter values, may hold any characters."""
     forged = '\x1b[2J\nok    forged.line: all is well\x1b[8m'
     assert vehicle.yaml is not None
     vehicle.yaml['/**/capture'].update(

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What a parameter file asks for."""
+"""What a parameter file requires of the machine."""
 
 from __future__ import annotations
 

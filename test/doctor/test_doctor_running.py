@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Whatever a check does, the others are reported in order; the report names the culprit."""
+"""A failing check doesn't stop the others; the report names it, and keeps the order."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-A vehicle in a folder, and knobs that break it.
+A simulated vehicle in a folder, with attributes that break it.
 
-It has what the kernel shows of a healthy one, written from the kernel's documents. Buffers are
-memfds that say they are dma-bufs, the camera is the tests' V4L2 driver, the card counts; all that
-other processes would answer is a table.
+Its files are those of a healthy kernel, written after the kernel's documents. Buffers are memfds
+that pass as dma-bufs, the camera is the tests' V4L2 driver, and a table holds the answers of other
+processes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from zc_perception.npu.axl.device import axl_error, AxlCapabilities, AxlDevice
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
-#: All that a vehicle may be asked for is named, so that every verdict is strict.
+#: Names everything that a vehicle may be asked for, so that every verdict is strict.
 YAML: dict[str, dict[str, Any]] = {
     '/**/capture': {
         'camera': 'v4l2',
@@ -140,7 +140,7 @@ class StandInBuffer(DmaBuf):
 
 
 class StandInHeap:
-    """Counts what it gave and got back."""
+    """Counts the buffers that it gave and got back."""
 
     def __init__(self, vehicle: Vehicle, name: str) -> None:
         self.name = name
@@ -171,7 +171,7 @@ def _memory(size: int) -> OwnedFd:
 
 
 class StandInCard:
-    """What the doctor asks of a card."""
+    """The part of a card that the doctor queries."""
 
     def __init__(self, vehicle: Vehicle) -> None:
         self._vehicle = vehicle
@@ -213,9 +213,9 @@ class MetadataNode(DriverDouble):
 
 class Vehicle:
     """
-    A healthy one. Change its attributes and files before :meth:`examine`.
+    A healthy vehicle. Change its attributes and files before :meth:`examine`.
 
-    :param sockets: where the folder of the links would be; a socket's path must be short.
+    :param sockets: the folder of the links; short, as a socket's path is limited.
     """
 
     def __init__(self, root: Path, sockets: Path) -> None:
@@ -279,17 +279,15 @@ class Vehicle:
         self.write('sys/module/metis/version', '1.6.2')
 
     def write(self, name: str, text: str) -> None:
-        """Write a file below the root."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding='utf-8')
 
     def remove(self, name: str) -> None:
-        """Take one away."""
         (self.root / name).unlink()
 
     def tegra(self) -> None:
-        """Linux 5.15 as of JetPack 6."""
+        """Simulate Linux 5.15 as of JetPack 6."""
         self.write('proc/sys/kernel/osrelease', '5.15.148-tegra')
         self.write(
             'etc/nv_tegra_release', '# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic'
@@ -299,7 +297,7 @@ class Vehicle:
         self.fences = False
 
     def _open_node(self, path: str) -> int:
-        if not Path(path).is_relative_to(self.root):  # of the machine that runs the tests
+        if not Path(path).is_relative_to(self.root):  # a path of the machine that runs the tests
             return errno.ENOENT
         shown = '/' + str(Path(path).relative_to(self.root))
         return self.refusals.get(shown, 0 if os.path.lexists(path) else errno.ENOENT)
@@ -339,13 +337,13 @@ class Vehicle:
         )  # fmt: skip
 
     def needs(self) -> Needs:
-        """Return what the parameter file asks; nothing without one."""
+        """Return what the parameter file requires; nothing without a file."""
         if self.yaml is None:
             return Needs()
         return needs_of(list(self.yaml.items()), 'vehicle.yaml')
 
     def examine(self, *groups: str) -> list[Result]:
-        """All findings. What the checks opened must be closed again."""
+        """Return all findings; the checks must close what they opened."""
         results = list(run_checks(checks_of(groups), self.system(), self.needs(), 30.0))
         assert not self.open_things, 'something was left open'
         assert all(driver.closed or not driver.calls for driver in self.videos.values()), (
@@ -354,7 +352,7 @@ class Vehicle:
         return results
 
     def verdicts(self, *groups: str) -> dict[tuple[str, str], str]:
-        """Status by id and subject."""
+        """Return each status by check id and subject."""
         return {
             (result.check.id, result.finding.subject): result.finding.status.value
             for result in self.examine(*groups)

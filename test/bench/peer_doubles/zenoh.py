@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-A stand-in for zenoh's Python API, as far as the benchmark uses it.
+A stand-in for the part of zenoh's Python API that the benchmark uses.
 
-Over a Unix socket, from the documented signatures alone.
-
-``ZC_ZENOH_DOUBLE`` says what goes wrong: ``missing`` on import, ``torn`` frames, ``dies`` in put.
+It works over a Unix socket and follows the documented signatures. ``ZC_ZENOH_DOUBLE`` sets the
+fault: ``missing`` on import, ``torn`` frames, ``dies`` in put.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class _Session:
         self._peer: socket.socket | None = None
         self._segment: mmap.mmap | None = None
         if values['transport/shared_memory/enabled']:
-            # As the real one has them: with a name that nobody can guess.
+            # The real library also uses a random name here.
             segment = Path('/dev/shm') / f'{os.urandom(6).hex()}.zenoh_double'
             segment.write_bytes(bytes(4096))
             with segment.open('r+b') as file:

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Slow decoders in float64, cell by cell, from the published formulas, and outputs for them.
+Slow float64 decoders, cell by cell, from the published formulas; and outputs for them.
 
-Outputs are as devices write them: quantised, with padding around them that holds garbage.
+The outputs are as devices write them: quantised, with garbage in the padding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from zc_perception.detection.raw_tensor import RawTensor
 Array = NDArray[np.float64]
 INPUT, STRIDES = (96, 64), (8, 16, 32)
 GRIDS = tuple((INPUT[1] // stride, INPUT[0] // stride) for stride in STRIDES)
-NEAR = 1e-5  # where rounding decides
+NEAR = 1e-5  # results closer than this may differ by rounding
 
 
 class Box(NamedTuple):
@@ -64,7 +64,7 @@ def centred(score: float, number: int, cx: float, cy: float, w: float, h: float)
 
 
 def best_class(values: Sequence[float]) -> tuple[int, float]:
-    """Return the first of the highest finite ones; (−1, −inf) if there is none."""
+    """Return index and value of the first maximum of the finite values; else (−1, −inf)."""
     best, highest = -1, -math.inf
     for number, value in enumerate(values):
         if math.isfinite(value) and value > highest:
@@ -85,7 +85,7 @@ def yolov8_levels(
     bins: int,
     by_sigmoid: bool,
 ) -> Iterator[Box]:
-    """Yield of each level (rows, columns, 4 * bins) and (rows, columns, classes)."""
+    """Decode arrays (rows, columns, 4 * bins) and (rows, columns, classes) of each level."""
     for box, score, stride in zip(boxes, classes, strides, strict=True):
         for row in range(box.shape[0]):
             for column in range(box.shape[1]):
@@ -107,7 +107,7 @@ def yolov8_levels(
 
 
 def yolov8_rows(rows: Array, by_sigmoid: bool = False) -> Iterator[Box]:
-    """Yield of (boxes, 4 + classes)."""
+    """Decode rows (boxes, 4 + classes)."""
     for row in rows.tolist():
         number, value = best_class(row[4:])
         yield centred(probability(value, by_sigmoid), number, *row[:4])
@@ -119,7 +119,7 @@ def yolov5_levels(
     anchors: Sequence[Sequence[tuple[float, float]]],
     by_sigmoid: bool,
 ) -> Iterator[Box]:
-    """Yield of each level (rows, columns, anchors, 5 + classes)."""
+    """Decode arrays (rows, columns, anchors, 5 + classes) of each level."""
     for level, stride, sizes in zip(levels, strides, anchors, strict=True):
         for row, column, anchor in np.ndindex(*level.shape[:3]):
             values = level[row, column, anchor].tolist()
@@ -134,7 +134,7 @@ def yolov5_levels(
 def yolox_levels(
     levels: Sequence[Array], strides: Sequence[int], by_sigmoid: bool
 ) -> Iterator[Box]:
-    """Yield of each level (rows, columns, 5 + classes)."""
+    """Decode arrays (rows, columns, 5 + classes) of each level."""
     for level, stride in zip(levels, strides, strict=True):
         for row, column in np.ndindex(*level.shape[:2]):
             values = level[row, column].tolist()
@@ -167,7 +167,7 @@ def ssd_box(
     prior: Sequence[float],
     variances: tuple[float, float],
 ) -> Box:
-    """Deltas x, y, w, h; prior and result in input pixels."""
+    """Decode deltas x, y, w, h; prior and result are in input pixels."""
     cx = prior[0] + deltas[0] * variances[0] * prior[2]
     cy = prior[1] + deltas[1] * variances[0] * prior[3]
     return centred(
@@ -181,7 +181,7 @@ def ssd_box(
 
 
 def in_source(boxes: Sequence[Box], box: Letterbox) -> list[Box]:
-    """Clipped; those without an area left away."""
+    """Move boxes into the source, clip them, and leave out those without an area."""
     moved = []
     for one in boxes:
         x0, x1 = ((x - box.left) * box.source_width / box.width for x in (one.x0, one.x1))
@@ -197,9 +197,9 @@ def suppressed(
     boxes: Sequence[Box], threshold: float, agnostic: bool = False
 ) -> tuple[list[Box], float]:
     """
-    Suppress greedily, and return how near any decision came to being another one.
+    Suppress greedily; also return how close any decision was to its opposite.
 
-    That is an overlap near the threshold, or rivals in score.
+    Close means an overlap near the threshold, or nearly equal scores.
     """
     ranked = sorted(boxes, key=lambda one: -one.score)
     corners = np.array([one[2:] for one in ranked], np.float64).reshape(-1, 4)
@@ -223,8 +223,8 @@ def assert_same(found: Detections, expected: Sequence[Box], tolerance: float = 2
     """
     Check that the boxes are the same.
 
-    Their order is free where scores are equal within the tolerance. Slivers, which rounding makes
-    or takes, don't count.
+    Boxes with equal scores may have any order. Slivers are ignored, as rounding may make or remove
+    them.
     """
     assert (np.diff(found.scores) <= 0).all(), 'best first'
     left = list(expected)
@@ -253,7 +253,7 @@ def _sliver(corners: Sequence[float], tolerance: float) -> bool:
 
 
 def scored(boxes: Iterable[Box], score: float, box: Letterbox) -> list[Box]:
-    """Return the boxes that reach a score, in the source; no score may be near it."""
+    """Return the boxes that reach a score, in the source; reject examples with one near it."""
     every = list(boxes)
     assume(all(abs(one.score - score) > NEAR for one in every))
     return in_source([one for one in every if one.score >= score], box)
@@ -267,8 +267,8 @@ def check(
     expected: Sequence[Box],
     tolerance: float = 2e-3,
 ) -> None:
-    """Check what the head decodes, twice, as nothing may be left of the first time."""
-    for _ in range(2):  # an overlap of 1 suppresses nothing
+    """Check the decoded boxes twice: nothing may be left of the first time."""
+    for _ in range(2):  # an overlap limit of 1 suppresses nothing
         assert_same(
             head.decode(outputs, box, DecodeLimits(score, 1.0, 10_000)), expected, tolerance
         )
@@ -283,7 +283,7 @@ def quantised(
     dtype: str = 'int8',
     name: str = '',
 ) -> RawTensor:
-    """(1, rows, columns, channels) as a view into a larger buffer."""
+    """Quantise to (1, rows, columns, channels), as a view into a larger buffer."""
     limits = np.iinfo(dtype)
     before, after = random.integers(0, 3, 3), random.integers(0, 20, 3)
     shape = np.array(real.shape[1:])
@@ -309,7 +309,7 @@ def as_nchw(tensor: RawTensor) -> RawTensor:
 
 
 def dequantised(tensor: RawTensor) -> Array:
-    """(rows, columns, channels) in float64."""
+    """Return real values (rows, columns, channels) in float64."""
     values = tensor.values[0].astype(np.float64)
     if tensor.layout == 'nchw':
         values = values.transpose(1, 2, 0)

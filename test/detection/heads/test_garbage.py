@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Whatever a device writes, a head doesn't crash.
-
-It warns of nothing and reports no box that isn't one.
-"""
+"""A head survives any output of a device: no crash, no warning, no invalid box."""
 
 from __future__ import annotations
 
@@ -90,7 +86,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[int, ...]]]] = {
 
 
 def head_of_the_page(spec: HeadSpec) -> Any:
-    """Return the head that docs/models.md shows to people who write their own."""
+    """Return the example head of docs/models.md for authors of own heads."""
     block = re.search(
         r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
     )
@@ -101,7 +97,7 @@ def head_of_the_page(spec: HeadSpec) -> Any:
 
 
 class Watched(HeadSpec):
-    """Notes the names that a head reads."""
+    """Records the names of the settings that a head reads."""
 
     read: ClassVar[set[str]] = set()
 
@@ -168,7 +164,7 @@ def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -
     if numbers == 'special':
         return RawTensor(random.choice(np.array(SPECIAL, np.float32), shape))
     if numbers == 'huge':
-        with np.errstate(over='ignore'):  # what is too large becomes infinite
+        with np.errstate(over='ignore'):  # too large values become infinite
             values = random.normal(0, 1, shape) * 10.0 ** random.uniform(-3, 38)
             return RawTensor(values.astype(np.float32))
     dtype = 'int8' if numbers == 'saturated' else numbers

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Each kind of head: its arrangements against a decoder written cell by cell, and known boxes."""
+"""Each kind of head in all layouts, against a decoder written cell by cell and known boxes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEEDS, SCORES = st.integers(0, 2**32), st.floats(0.05, 0.95)
 def decoded(
     spec: HeadSpec, *tables: NDArray[np.float32], score: float = 0.25, limit: int = 100
 ) -> Detections:
-    """Return what is found in each of these arrangements, which have to give the same."""
+    """Return the detections, which must be the same for each layout."""
     limits = DecodeLimits(score, 0.5, limit)
     found = [
         make_head(spec).decode([RawTensor(np.ascontiguousarray(table))], BOX, limits)
@@ -53,9 +53,6 @@ def decoded(
         first, *others = (getattr(one, name).tolist() for one in found)
         assert all(other == first for other in others)
     return found[0]
-
-
-# YOLOv8.
 
 
 def yolov8(*anchors: Sequence[float], limit: int = 100) -> Detections:
@@ -111,7 +108,7 @@ def random_levels(random: np.random.Generator, bins: int, classes: int, loud: fl
 def outputs_of(
     random: np.random.Generator, levels: Levels, arrangement: str
 ) -> tuple[list[RawTensor], Levels]:
-    """Return outputs, and the real numbers that are left of them."""
+    """Return outputs, and the real numbers that they represent after quantisation."""
 
     def one(real: Array) -> RawTensor:
         if arrangement in ('float', 'together'):
@@ -125,7 +122,7 @@ def outputs_of(
     pairs = [(one(b), one(s)) for b, s in zip(*levels, strict=True)]
     left = [ref.dequantised(b) for b, _ in pairs], [ref.dequantised(s) for _, s in pairs]
     flat = [tensor for pair in pairs for tensor in pair]
-    if arrangement == 'together':  # one tensor for each level: boxes first
+    if arrangement == 'together':  # one tensor for each level, box channels first
         parts = [np.concatenate((b.values, s.values), axis=3) for b, s in pairs]
         flat = [RawTensor(part, layout='nhwc') for part in parts]
     return [flat[i] for i in random.permutation(len(flat))], left
@@ -146,11 +143,7 @@ def test_raw_levels_are_decoded_as_the_slow_way_does(
 
 
 def realistic_levels(random: np.random.Generator, objects: int, classes: int) -> Levels:
-    """
-    Make each object fire in the cells around its centre, with sharp distributions.
-
-    The rest is quiet.
-    """
+    """Make levels in which the cells around each object's centre fire; other cells are quiet."""
     boxes = [random.normal(0, 0.5, (1, *grid, 64)) for grid in GRIDS]
     scores = [random.normal(-7, 1, (1, *grid, classes)) for grid in GRIDS]
     for _ in range(objects):
@@ -197,7 +190,7 @@ def test_objects_in_quantised_levels_are_what_the_slow_way_finds(
 def test_a_scale_for_each_channel_gives_what_real_numbers_give(
     dtype: str, layout: str, classes: int
 ) -> None:
-    """With as many classes as box channels, in one tensor or apart, all frames: to the bit."""
+    """All frames give identical bits, with boxes and classes in one tensor or in two."""
     random, limits = np.random.default_rng(classes), np.iinfo(dtype)
     spec = HeadSpec('yolov8', classes, INPUT, strides=STRIDES)
     head, plain = make_head(spec), make_head(spec)
@@ -227,9 +220,6 @@ def test_distributions_far_from_zero_are_no_problem(extreme: float) -> None:
     expected = ref.in_source([b for b in every if b.score >= 0.5], SMALL)
     head = make_head(HeadSpec('yolov8', 2, INPUT, strides=STRIDES))
     ref.check(head, outputs, SMALL, 0.5, expected, tolerance=0.02)
-
-
-# YOLOv5.
 
 
 ANCHORS = (
@@ -286,9 +276,6 @@ def test_the_export_with_an_axis_for_anchors() -> None:
         ref.check(head, given_outputs, SMALL, 0.6, expected)
 
 
-# YOLOX: rows of all levels, levels whole and in parts.
-
-
 @pytest.mark.parametrize(
     'arrangement', ['rows', 'rows turned', 'levels', 'levels nchw', 'parts', 'parts nchw']
 )
@@ -315,8 +302,8 @@ def test_every_arrangement_of_yolox(
     boxes = list(ref.yolox_levels(left, STRIDES, by_sigmoid))
     assume(all(abs(one.score - score) > NEAR for one in boxes))
     if not by_sigmoid:
-        # Of what the device computed, an objectness below the threshold doesn't count whatever
-        # the classes are.
+        # Where the device computed the objectness, one below the threshold rejects the cell
+        # whatever its class scores are.
         objects = np.concatenate([level[..., 4].reshape(-1) for level in left])
         boxes = [one for one, own in zip(boxes, objects, strict=True) if own >= score]
     if 'rows' in arrangement:
@@ -329,9 +316,6 @@ def test_every_arrangement_of_yolox(
     ready = True if by_sigmoid else None
     head = make_head(HeadSpec('yolox', classes, INPUT, strides=STRIDES, sigmoid=ready))
     ref.check(head, given_outputs, TALL, score, ref.scored(boxes, score, TALL))
-
-
-# SSD: deltas on priors.
 
 
 WHOLE = Letterbox.fit(321, 203, *INPUT, stretch=True)
@@ -376,7 +360,7 @@ def test_deltas_on_priors(
             variances=variances, background=background, priors=priors.tolist(), box_order=order,
         )
     )  # fmt: skip
-    # With four numbers in each only the order tells which is which: boxes first.
+    # With four numbers in each only the order identifies them: boxes first.
     outputs = [boxes, scores] if width == 4 or seed % 2 else [scores, boxes]
     ref.check(head, outputs, WHOLE, score, ref.scored(expected, score, WHOLE))
 
@@ -394,9 +378,6 @@ def test_priors_are_made_from_anchors_level_row_column_anchor() -> None:
     assert found.boxes.tolist() == [
         [x - w / 2, y - h / 2, x + w / 2, min(y + h / 2, 64)] for x, y, w, h in expected
     ]
-
-
-# Tables of ready-made boxes.
 
 
 def table(*rows: Sequence[float], coordinates: str = 'source', **options: object) -> Detections:

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Outputs are told apart by grid and channels, in any order and layout.
-
-What is ambiguous is refused.
-"""
+"""Outputs are identified by grid and channels, in any order and layout; ambiguous ones fail."""
 
 from __future__ import annotations
 
@@ -69,7 +65,7 @@ def test_parts_are_found_in_any_order(
 
 @pytest.mark.parametrize('order', itertools.permutations(range(2)))
 def test_a_cube_is_read_as_the_other_outputs_are(order: tuple[int, ...]) -> None:
-    """80 classes on an 80 x 80 grid look the same in both layouts; the boxes beside them don't."""
+    """80 classes on an 80 x 80 grid look alike in both layouts; the boxes' tensor decides."""
     shapes = [(1, 8, 8, 8), (1, 8, 8, 4)]
     outputs = [RawTensor(np.zeros(shapes[i], np.float32)) for i in order]
     level = arrange('yolov8', outputs, ((8, 8),), {'box': 4, 'class': 8})[0]
@@ -151,7 +147,7 @@ def test_a_level_without_a_batch_axis_is_the_level(
     assert len(expected)
     for name in ('boxes', 'scores', 'classes'):
         assert getattr(result, name).tolist() == getattr(expected, name).tolist()
-    if grid[0] > 1:  # nothing else has this shape, so that it needn't be said
+    if grid[0] > 1:  # no other output has this shape, so the layout may be left out
         assert found(spec, values, '', grid).boxes.tolist() == expected.boxes.tolist()
 
 
@@ -173,7 +169,8 @@ def test_a_square_table_is_read_as_exporters_write_it_unless_the_layout_says_oth
     table = np.random.default_rng(2).uniform(0.1, 0.9, (numbers, numbers)).astype(np.float32)
     table[:, :4] = np.random.default_rng(3).uniform(10, 60, (numbers, 4))
     spec, limits = HeadSpec(kind, CLASSES), DecodeLimits(0.2, 1.0, 100)
-    twice = RawTensor(np.concatenate((table, table * 0)))  # not square: rows for certain
+    # not square, so the axis of the rows is known
+    twice = RawTensor(np.concatenate((table, table * 0)))
     more = make_head(spec).decode([twice], BOX, limits)
     for layout in ('', 'nhwc', 'nchw'):
         values = table.T if (layout or usual) == 'nchw' else table
@@ -182,19 +179,19 @@ def test_a_square_table_is_read_as_exporters_write_it_unless_the_layout_says_oth
         assert len(more) > 5 and result.boxes.tolist() == more.boxes.tolist()
 
 
-# Which rows of the outputs detections are from, and the numbers that stand behind them.
+# The output rows of detections, and the numbers behind the scores.
 
 
 BOX = Letterbox.fit(64, 64, 64, 64)
 LIMITS = DecodeLimits(0.3, 0.5, 10)
 # 3 strides of a 64 x 64 input: 64 + 16 + 4 cells. One box in each level.
 CELLS, MARKED, FEW = 84, (9, 70, 82), 3
-# Rows 70 and 9 are the better ones, and 9 has a twin that suppression drops.
+# Rows 70 and 9 are the best ones; suppression drops row 8, which overlaps row 9.
 SCORES = {9: 0.8, 70: 0.9, 82: 0.5, 8: 0.7}
 
 
 def yolo_rows(extra: int) -> NDArray[np.float32]:
-    """cx, cy, w, h, scores, and the row's own number as often as asked for."""
+    """Return rows cx, cy, w, h, scores, and *extra* copies of the row's own number."""
     rows = np.zeros((CELLS, 4 + FEW + extra), np.float32)
     rows[:, :4] = 1
     for row, score in SCORES.items():
@@ -221,7 +218,7 @@ def test_numbers_behind_the_scores_are_read_by_row(turned: bool, quantised: bool
 
 
 def _levels(channels: int, boxes: float = 0.0) -> list[RawTensor]:
-    """Return levels whose numbers behind the box are high in three cells, in others low."""
+    """Return levels whose scores are high in three cells and low elsewhere."""
     table = np.full((CELLS, channels), -20.0, np.float32)
     table[:, :4] = boxes
     for row, logit in zip(MARKED, (3.0, 4.0, 2.0), strict=True):

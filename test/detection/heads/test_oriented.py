@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Turned boxes, keypoints and coefficients in each layout.
-
-A slow reference goes through all cells one by one.
-"""
+"""Turned boxes, keypoints and mask coefficients in each layout, against a slow reference."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
 
 SIDE, CLASSES, STRIDES = 64, 2, (8, 16, 32)
-# The picture stands in rows 8 to 56 of the input, at half its size.
+# The picture is in rows 8 to 56 of the input, at half its size.
 BOX = Letterbox.fit(128, 96, SIDE, SIDE)
 LIMITS = DecodeLimits(0.5, 0.4, 30)
 
@@ -47,11 +43,7 @@ def sigmoid(x: Any) -> Any:
 
 
 class Levels:
-    """
-    Random raw levels, and what each cell says.
-
-    Box about its anchor, classes' scores, extra numbers.
-    """
+    """Random raw levels, and the decoded cells: box, class scores, extra numbers."""
 
     def __init__(self, seed: int, bins: int, extra: int) -> None:
         random = np.random.default_rng(seed)
@@ -75,7 +67,7 @@ class Levels:
 
 
 def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Return of two Gaussians, by Bhattacharyya's formula with matrices."""
+    """Return Bhattacharyya's distance of two Gaussians, by the matrix formula."""
 
     def spread(turned: NDArray[Any]) -> NDArray[Any]:
         c, s = math.cos(turned[4]), math.sin(turned[4])
@@ -93,9 +85,9 @@ def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 def suppressed(rows: list[tuple[float, int, NDArray[Any], int]]) -> list[Any]:
     """
-    Return score, class, turned box and row of the boxes that stay.
+    Return score, class, turned box and row of the remaining boxes.
 
-    No better box of their class overlaps them; no pair may be undecided.
+    No better box of their class overlaps them; rejects examples with an undecided pair.
     """
     kept, rows = [], sorted(rows, key=lambda row: (-row[0], row[3]))
     for at, (_, kind, turned, _) in enumerate(rows):

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Heads of other packages: found by their entry points, and clear words where one is broken."""
+"""Heads of other packages: found by entry points; a broken one gives a clear error."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Non-maximum suppression keeps exactly what OpenCV's does, class by class."""
+"""Non-maximum suppression keeps exactly what OpenCV's keeps, class by class."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def crowd(
     """
     Return boxes as a network yields them: many of one class around each object.
 
-    Coarse: places and scores of which many are equal. Scores are such that OpenCV's float32 has
-    room for 1 more.
+    *coarse*: many places and scores are equal. One can be added to each score exactly in OpenCV's
+    float32.
     """
     sizes = np.exp(random.normal(3.5, 0.8, (objects, 2)))
     centres = random.uniform(-20, 660, (objects, 2))
@@ -76,7 +76,7 @@ def kept_of(
     threshold: float,
     limit: int = 1000,
 ) -> NDArray[np.intp]:
-    """:func:`keep`, of boxes (n, 4)."""
+    """Call :func:`keep` with boxes of shape (n, 4)."""
     return keep(np.ascontiguousarray(boxes.T), scores, classes, threshold, limit)
 
 
@@ -86,14 +86,14 @@ def opencv(
     classes: NDArray[np.intp] | None,
     threshold: float,
 ) -> list[int]:
-    """Its own indices, class by class; best first, of equal scores the first."""
+    """Return OpenCV's indices, class by class; best first, equal scores in input order."""
     groups = np.zeros(len(scores), np.intp) if classes is None else classes
     kept: list[int] = []
     for number in np.unique(groups):
         own = np.flatnonzero(groups == number)
         sides = boxes[own, 2:] - boxes[own, :2]
         rectangles = np.concatenate([boxes[own, :2], sides], axis=1).astype(np.float64)
-        # It takes only scores above zero.
+        # OpenCV takes only scores above zero.
         found = cv2.dnn.NMSBoxes(rectangles.tolist(), (scores[own] + 1).tolist(), 0.0, threshold)
         kept += own[np.asarray(found, np.intp).reshape(-1)].tolist()
     return sorted(kept, key=lambda index: (-scores[index], index))
@@ -131,9 +131,9 @@ def test_any_crowd_keeps_what_opencv_keeps(
 @pytest.mark.parametrize('turned', [False, True])
 def test_a_box_that_a_suppressed_one_would_suppress_stays(step: float, turned: bool) -> None:
     """
-    Chains in which each overlaps the next, best first.
+    Chains in which each box overlaps the next, best first.
 
-    What is left out for one that doesn't stay itself comes back.
+    A suppressed box must not suppress others.
     """
     count = 600
     x, y, sides = (
@@ -151,11 +151,7 @@ def test_a_box_that_a_suppressed_one_would_suppress_stays(step: float, turned: b
 
 
 def test_classes_stay_apart_left_of_and_above_the_picture() -> None:
-    """
-    Suppression of all classes at once moves boxes by class.
-
-    Two must not be moved onto each other.
-    """
+    """Boxes are moved apart by class before one suppression; two must not meet by that."""
     boxes = np.array(
         [[81, 0, 101, 10], [-20, 0, 0, 10], [-20, -10, 0, 0], [-900, 0, -880, 10]], np.float32
     )
@@ -174,9 +170,6 @@ def test_boxes_of_no_size_are_what_opencv_takes_them_for() -> None:
     )
 
 
-# How much boxes overlap.
-
-
 def test_iou_of_known_boxes() -> None:
     a = np.array([(0, 0, 10, 10), (0, 0, 4, 2)], float)
     b = np.array([(0, 0, 10, 10), (5, 0, 15, 10), (10, 0, 20, 10), (2, 1, 6, 3)], float)
@@ -191,9 +184,6 @@ def test_iou_of_empty_boxes_is_zero() -> None:
     assert box_iou(np.empty((0, 4)), point).shape == (0, 1)
 
 
-# One box of absurd but finite size takes nothing away from the others.
-
-
 BOX = Letterbox.fit(640, 640, 640, 640)
 LIMITS = DecodeLimits(0.25, 0.45, 1000)
 SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32)
@@ -202,7 +192,7 @@ SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32)
 @pytest.mark.parametrize('copies', [1, 300])
 @pytest.mark.parametrize('size', [2.0**20, 1e15, 1e18])
 def test_a_box_far_larger_than_the_picture(size: float, copies: int) -> None:
-    """Few candidates, and so many that they are suppressed in another way."""
+    """Few candidates, and so many that another algorithm suppresses them."""
     rows, kinds = np.zeros((5, 84), np.float32), [2, 2, 79, 79, 0]
     rows[:, :2] = [[100, 100], [170, 100], [300, 300], [360, 300], [320, 320]]
     rows[:, 2:4], rows[np.arange(5), 4 + np.array(kinds)] = 50, SCORES
@@ -243,9 +233,10 @@ def test_filters_find_what_a_loop_finds(
     score: float, by_sigmoid: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """
-    Few levels, so that equal scores are common; not numbers and infinities among them.
+    Few levels make equal scores common; NaN and infinities are among them.
 
-    Views with gaps. An integer: the score of that cell is the threshold, which counts.
+    The arrays are views with gaps. For integers the threshold equals a cell's score, which must
+    count.
     """
     random = np.random.default_rng(seed)
     shape = (classes, rows, columns) if channels_first else (rows, columns + 2, classes + 3)
@@ -272,8 +263,8 @@ def test_filters_find_what_a_loop_finds(
         # In a single row both orders of memory are the same.
         kind = ChannelMajorFilter if channels_first else CellMajorFilter
         assert rows < 2 or isinstance(chosen, kind)
-        # Few and many cells are found in different ways: with 1 as many, the second time is the
-        # other way if there was any.
+        # Few and many cells use different algorithms. A threshold of 1 as many forces the other
+        # one in the second call.
         for made in (
             chosen,
             ChannelMajorFilter(tensor, by_sigmoid, many=1),
