@@ -74,7 +74,7 @@ _MODULES = {
 if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept any name of this package
 
     def __getattr__(name: str) -> Any:
-        """Import *name* from its module; raise ImportError if the module needs rclpy in vain."""
+        """Import the public name *name*; raise ImportError if it needs a missing rclpy."""
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -247,11 +247,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
-    """
-    Run the checks, each for at most *limit_s* seconds; yield the findings in the checks' order.
-
-    A check without a result in time yields a failure.
-    """
+    """Run the checks, each for at most *limit_s* seconds; yield findings in the checks' order."""
     system = replace(system, ask=_Memory(system.ask))
     ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
     # By group: the check that runs now on its own thread, then the checks that follow it.
@@ -385,11 +381,7 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """
-    Print a text to stdout.
-
-    :raises BrokenPipeError: no program reads stdout any more.
-    """
+    """Print a text to stdout; raise BrokenPipeError if no program reads it any more."""
     error = put(text, sys.stdout)
     if isinstance(error, BrokenPipeError):
         raise error
@@ -430,11 +422,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """
-    Call :func:`run`, and turn errors and signals into exit codes.
-
-    The code is 0, 1 if a check failed, 2 for wrong use, or 128 + n after signal n.
-    """
+    """Call :func:`run`; turn errors and signals into the exit codes of ``zc_doctor.main``."""
     with interruptions() as interruption:
         try:
             with interruption.allowed():

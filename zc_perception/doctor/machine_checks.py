@@ -116,11 +116,7 @@ _PER_SLOT = 6
 
 
 def _limit(system: System, name: str, column: int = 0) -> float | None:
-    """
-    Return a limit from ``/proc/self/limits``; ``None`` if the file doesn't list it.
-
-    :param column: 0 for the soft limit, 1 for the hard limit.
-    """
+    """Return a soft (column 0) or hard (1) limit of this process; ``None``: not listed."""
     for line in system.read('proc/self/limits').splitlines():
         if line.startswith(name):
             words = line.removeprefix(name).split()

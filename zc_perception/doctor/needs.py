@@ -103,11 +103,7 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """
-    Return the requirements of the nodes of a parameter file's sections.
-
-    :param cameras: the namespaces of the cameras; default: those that the file names.
-    """
+    """Return the requirements of the file's nodes, for *cameras* or else those in the file."""
 
     def found(kind: str) -> list[NodeNeed]:
         nodes = [f'/{name}/{kind}' for name in cameras] or list(
@@ -119,11 +115,7 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
 
 
 def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """
-    Return the requirements of a parameter file; an empty *path*: there is no file.
-
-    :raises ConfigError: the file can't be read, or *cameras* are wrong or given without a file.
-    """
+    """Return the requirements of a parameter file; raise ConfigError if it can't be read."""
     check_cameras(cameras, '--cameras')
     if not path:
         if cameras:

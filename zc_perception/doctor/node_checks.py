@@ -536,11 +536,7 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _refusal(parent: os.PathLike[str]) -> str:
-    """
-    Return why no folder can be made in *parent*; empty: one can be made.
-
-    The check makes and removes a folder, because permissions are not the only possible obstacle.
-    """
+    """Try whether a folder can be made in *parent*, and return why not; empty: it can."""
     try:
         os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
     except OSError as error:

@@ -26,5 +26,5 @@ thread, and reads only the nodes' frame logs from the nodes themselves. Read in 
 3. :mod:`~zc_perception.verify.measurement`: makes the observation, with the readers of
    :mod:`~zc_perception.verify.evidence`.
 4. :mod:`~zc_perception.verify.verification`: the whole command. It selects the nodes, and writes
-   the result, which also answers the four questions of the zero-copy document literally.
+   the result.
 """

@@ -86,13 +86,7 @@ class _Frames:
 
 
 class JobOwners:
-    """
-    Find the node and the frame of each job, and the node of each import.
-
-    A node is identified by its index in *nodes*.
-
-    :ivar unmatched: by node, the frames for which no job was traced.
-    """
+    """Find the node (an index in *nodes*) and the frame of each job, and each import's node."""
 
     def __init__(self, nodes: Sequence[NodeView], seen: Observation) -> None:
         self._frames = [_Frames(node) for node in nodes]
@@ -156,12 +150,7 @@ class JobOwners:
         ] or nodes
 
     def of_import(self, pid: int, event: KernelEvent) -> Sequence[int]:
-        """
-        Return the nodes that may have made an import, the most likely one first.
-
-        Candidates match the import's thread, and have frames in the imported buffer. The most
-        likely one uses the handle at the nearest time.
-        """
+        """Return the nodes that may have made an import, by thread and buffer; likeliest first."""
         nodes = self.of_thread(pid, event.tid)
         nodes = [index for index in nodes if self.uses(index, event.inode)] or nodes
         return sorted(nodes, key=lambda index: self._frames[index].until_use(event))
@@ -361,11 +350,7 @@ class ImportTable:
         self._given_back: set[frozenset[int]] = set()
 
     def begin(self, event: KernelEvent) -> None:
-        """
-        Record an import event.
-
-        It begins an import, or adds a buffer to the image that the same thread is importing.
-        """
+        """Record an event: a new import, or a further buffer of the thread's current import."""
         handle = event.number('handle')
         known, growing = self._growing.get(event.tid, (-1, None))
         if growing is None or known != handle or event.inode in growing.image:
@@ -380,11 +365,7 @@ class ImportTable:
         self._given_back.clear()
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
-        """
-        Record a submit event, and return the import that the job reads.
-
-        :param inodes: the buffers of the job's frame; empty: the frame is unknown.
-        """
+        """Return the import that a job reads; *inodes*: its frame's buffers, empty if unknown."""
         self._growing.pop(event.tid, None)
         self._given_back.clear()
         self.last = None
@@ -402,11 +383,7 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """
-        Return whether this node has an unreleased import that a release event matches.
-
-        :param recorded: ignore imports from before the recording.
-        """
+        """Return whether a release event may be this node's; *recorded*: skip earlier imports."""
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
@@ -720,11 +697,7 @@ class ImportFollowing:
         )
 
     def _attached(self, node: NodeView) -> set[int]:
-        """
-        Return the buffers that were attached to the node's card when the window began.
-
-        The buffer must have had one attachment for each node that uses the buffer with this card.
-        """
+        """Return the buffers that all their nodes had attached to the card at the window start."""
         device = str(node.after['pci_address'])
         users = [
             one

@@ -145,11 +145,7 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """
-    Return the history of attachments of each frame buffer, by inode.
-
-    Without the kernel's events, the history is made only from the snapshots of ``bufinfo``.
-    """
+    """Return each frame buffer's history of attachments, by events or else by snapshots."""
     return {
         inode: event_history(inode, seen.snapshots, seen.trace.events)
         if seen.trace is not None and attachments_are_recorded(seen)
@@ -423,12 +419,7 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """
-    Record ways to copy frames that the other checks of I4 can't detect.
-
-    These are frames of nodes that aren't measured, memfds behind udmabuf's buffers, and pages that
-    pipes or rings hold.
-    """
+    """Record unwatched ways to copy: unmeasured nodes, udmabuf's memfds, pipes and rings."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
@@ -540,11 +531,7 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
 
 
 def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, int]:
-    """
-    Sum the ledgers' copies in the window by reason, and record them as violations.
-
-    The nodes of one process share one ledger, so each process counts once.
-    """
+    """Sum the ledgers' copies by reason, once for each process, and record violations."""
     booked: dict[tuple[int, str], int] = {}
     for node in nodes:
         for reason, count in node.copies().items():

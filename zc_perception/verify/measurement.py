@@ -167,11 +167,7 @@ class WatchedNode(NodeView):
         self.before = self.facts()
 
     def facts(self) -> Mapping[str, Any]:
-        """
-        Return the node's latest facts, after :meth:`keep_facts` those of the window's end.
-
-        Facts of a wrong form are left out, and listed in :attr:`unreadable`.
-        """
+        """Return the latest facts in the window, without those that :attr:`unreadable` lists."""
         return self.after if self._kept else self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -185,11 +181,7 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """
-        Whether the node has written new facts since :meth:`expect_facts`.
-
-        The getter stores the first new facts that it finds.
-        """
+        """Whether the node has written new facts since :meth:`expect_facts`; stores the first."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None
@@ -201,9 +193,9 @@ class WatchedNode(NodeView):
 
     def is_past(self, time_ns: int) -> bool:
         """
-        Return whether the log has all frames submitted before *time_ns*.
+        Return whether an inference node's log has a frame that was submitted after *time_ns*.
 
-        That is so when it has a frame that was submitted later. Only inference nodes are checked.
+        All earlier frames are recorded then. Other nodes, and a time of 0, need no such frame.
         """
         if self.role != INFERENCE or not time_ns:
             return True
@@ -248,11 +240,7 @@ class NodeThreads:
                 self._process_of[tid] = pid
 
     def follow(self, events: Iterable[KernelEvent]) -> None:
-        """
-        Add the threads and children that ``sched_process_fork`` events name.
-
-        :meth:`look` misses those that have ended already.
-        """
+        """Add threads and children from ``sched_process_fork`` events, also those that ended."""
         for event in events:
             if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
                 self._process_of.setdefault(event.number('child_pid'), parent)
@@ -666,13 +654,7 @@ class Measurement:
         self._seen.exporters = {**holders.exporters(), **self._seen.exporters}
 
     def _look_at_maps(self, everybody: bool) -> None:
-        """
-        Search the maps of processes for mappings of frames.
-
-        During the window only the nodes' maps are read, if the trace has every new mapping.
-
-        :param everybody: read the maps of all processes in any case.
-        """
+        """Find mappings of frames; if the trace has all new ones, read only the nodes' maps."""
         recorded = (
             self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
         )

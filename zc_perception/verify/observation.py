@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The evidence about a running system in one window of time, as plain data.
-
-:class:`~zc_perception.verify.measurement.Measurement` fills an :class:`Observation`. The checks of
-the invariants read nothing else.
-"""
+"""The evidence about one window of time: what the checks of the invariants read."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ The command ``zc_verify``: check whether nodes keep the four invariants.
 
 :func:`run` runs the whole command, for running nodes or for nodes that a :class:`Command` starts.
 
-:func:`document_keys` answers the four questions of the zero-copy document literally, although two
-of them are too narrow: the first can hold only if the camera's driver also attaches to the buffer,
-the third only without an import cache. The package's own invariants are checked in
-:mod:`~zc_perception.verify.invariants`. ``result.schema.json`` defines the form of
-``result.json``.
+The zero-copy document, which this package implements, has four keys of its own.
+:func:`document_keys` computes them literally, although two are too narrow: the first can hold only
+if the camera's driver also attaches to the buffer, the third only without an import cache. The
+package's own invariants are checked in :mod:`~zc_perception.verify.invariants`.
+``result.schema.json`` defines the form of ``result.json``.
 """
 
 from __future__ import annotations
@@ -81,11 +81,7 @@ KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_mem
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """
-    The zero-copy document's four keys with their values, and its ``detail``.
-
-    A value of ``None`` is not known.
-    """
+    """The zero-copy document's four keys (value ``None``: not known), and its ``detail``."""
 
     keys: dict[str, bool | None]
     detail: dict[str, Any]
@@ -488,11 +484,7 @@ class Command:
         return self._process.poll()
 
     def stop(self) -> None:
-        """
-        End the command, then the processes that it has left running.
-
-        Each gets SIGINT, after 15 s SIGTERM, and after 5 s more SIGKILL.
-        """
+        """End the command, then its remaining descendants: by SIGINT, later SIGTERM, SIGKILL."""
         self._end(lambda: [] if self.ended else [self._process.pid])
         self._end(lambda: [pid for pid in all_pids() if self.started(pid)])
         self._descendants.reap(self._process.pid)
@@ -519,11 +511,7 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """
-    Wait until frames flow through each inference node of a command, at most *seconds*.
-
-    Return the frame logs of the command's nodes.
-    """
+    """Return a command's nodes when frames flow through them, or after *seconds*."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
