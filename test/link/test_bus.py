@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The in-process link: who meets whom, and what each gets."""
+"""The in-process link: which publisher matches which subscription, and what each receives."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ def test_profiles_match_by_the_rules_of_dds(
     publisher = BusPublisher('capture', LinkQos(1, offered_reliable, offered_latched))
     bus.add_publisher(KEY, publisher)
     bus.add_subscription(KEY, subscription(qos=LinkQos(5, wanted_reliable, wanted_latched)))
-    # A subscription gets at least what it asks for, or nothing.
+    # As in DDS, a publisher that offers less than the subscription wants doesn't match.
     enough = offered_reliable >= wanted_reliable and offered_latched >= wanted_latched
     assert len(publisher.matched) == enough

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-A camera that is killed again and again.
+A camera is killed again and again.
 
-Its consumers are linked to the one that lives, and nothing is left of the dead.
+Its consumers link to each new camera, and nothing of the dead ones is left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from waiting import eventually
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
-#: So long after a publisher's end something of it may be here.
+#: For this long, resources of a dead publisher may remain.
 GONE_S = 5.0
 _STEP_S = 0.05
 _FIRST_KILLS = 2
@@ -47,15 +47,15 @@ _FIRST_KILLS = 2
 @dataclass
 class Kills:
     """
-    What was seen.
+    Observations, summed over all lives.
 
-    :param unmet: lives in which a subscription had no link to the camera when that was killed.
-    :param lost: how often a subscription was seen without a link to the camera, after that life's
-        first one and before its end.
-    :param wrong_rungs: the rungs that were seen besides ``shared_memory`` and ``unmatched``, with
-        their reasons; but for that of a camera that takes its time to die.
-    :param converted: messages that a camera was asked for, and those that came here.
-    :param disorder: frames that came twice or after a newer one of the same life.
+    :param unmet: lives in which a subscription had no link to the camera at its kill.
+    :param lost: observations of a subscription without a link, after the life's first link and
+        before the kill.
+    :param wrong_rungs: observed rungs other than ``shared_memory`` and ``unmatched``, with their
+        reasons; a camera that is still dying isn't counted.
+    :param converted: conversions at either end, and a camera's readers of messages.
+    :param disorder: frames that came twice, or after a newer frame of the same life.
     """
 
     unmet: int = 0
@@ -67,7 +67,7 @@ class Kills:
 
 
 def holding() -> dict[str, int]:
-    """Descriptors and threads of this process."""
+    """Return how many descriptors and threads this process has."""
     gc.collect()
     return {
         'descriptors': len(os.listdir('/proc/self/fd')),
@@ -79,7 +79,7 @@ class KilledCamera:
     """
     A camera in another process that is killed and started again, and two subscriptions here.
 
-    It publishes about 20 frames a second: 1, 2, 3, ... of each life.
+    It publishes about 20 frames a second; the numbers of each life begin at 1.
     """
 
     def __init__(self, ros: Ros, domain: int, folder: Path) -> None:
@@ -109,13 +109,13 @@ class KilledCamera:
                 self._came('queue', frame)
 
     def _look(self) -> bool:
-        """Whether both subscriptions are linked to the camera."""
+        """Return whether both subscriptions are linked to the camera."""
         self._fetch()
         linked = True
         for subscription in self._subscriptions:
             statistics = subscription.statistics()
-            # A killed process may take seconds to let go of its listening socket, and is as silent
-            # as a stopped one until then.
+            # A killed process may take seconds to close its listening socket, and until then looks
+            # like a stopped one.
             names = self._named(statistics.reason)
             dies = 'does not answer' in statistics.reason and names <= self._dead
             if statistics.rung not in ('shared_memory', 'unmatched') and not dies:
@@ -128,10 +128,10 @@ class KilledCamera:
         return set(re.findall(r'publisher ([0-9a-f]{8})', reason))
 
     def live(self, life_s: float) -> None:
-        """One life of the camera."""
+        """Start the camera, publish for *life_s* or longer, and kill it."""
         with LinkProcess('single', self._domain, self._folder) as camera:
             camera('open', [end('camera', 'adapted publisher', depth=1, converts=False)])
-            self._fetch()  # what the life before has left
+            self._fetch()  # discard frames of the previous life
             for numbers in self._numbers.values():
                 numbers.clear()
             began, linked_before, linked, number, enough = time.monotonic(), False, False, 0, 0
@@ -141,7 +141,7 @@ class KilledCamera:
                 linked = self._look()
                 if linked and not linked_before:
                     linked_before = True
-                    enough = number + 4  # of the slowest machine, too
+                    enough = number + 4  # so that slow machines get frames, too
                 self.found.lost += linked_before and not linked
                 if not linked_before and time.monotonic() > began + life_s + 60.0:
                     break
@@ -154,7 +154,6 @@ class KilledCamera:
             camera.kill()
 
     def run(self, kills: int, life_s: float) -> Kills:
-        """Run that many lives."""
         for number in range(kills):
             self.live(life_s)
             if number + 1 == _FIRST_KILLS:
@@ -165,8 +164,8 @@ class KilledCamera:
         return self.found
 
     def nothing_is_left(self) -> bool:
-        """Whether this process holds no more than after the first kills."""
-        # A frame that waits there has its memory, and the last one may come after the kill.
+        """Return whether this process holds no more than after the first kills."""
+        # A waiting frame keeps its memory mapped, and may arrive after the kill.
         self._fetch()
         held = holding()
         return all(held[kind] <= self._before[kind] for kind in held)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Around a change of the way nothing comes twice or out of order, and nothing else is lost."""
+"""A change between frames and messages: no duplicate, no disorder, no other loss."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_memory_is_bounded_and_as_long_as_asked(remembered: int) -> None:
 def test_any_change_to_messages_keeps_order_and_comes_once(
     stamps: list[int], data: st.DataObject
 ) -> None:
-    """A camera's messages are any number of frames behind its frames; some frames are left out."""
+    """Messages may be any number of frames late, and some frames are left out."""
     stamps.sort()
     cut = data.draw(st.integers(0, len(stamps)))
     both = Changeover()

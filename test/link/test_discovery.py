@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What is believed of announcements.
+Which announcements a subscription believes.
 
-Any program in the ROS domain may send any number of them, and none costs a publisher its consumer.
+Any program in the ROS domain may send any number; none may cost a publisher its consumer.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def camera(folder: Path, make_pool: Callable[..., BufferPool]) -> Iterator[Share
 
 
 class Consumer:
-    """What a subscription does with announcements, without a node; its graph is told."""
+    """A subscription's handling of announcements, without a node; tests set its graph."""
 
     def __init__(self, folder: Path) -> None:
         self.announcements = Announcements()
@@ -131,7 +131,7 @@ def consumer(folder: Path) -> Iterator[Consumer]:
 def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(
     consumer: Consumer, camera: SharedMemoryServer
 ) -> None:
-    """The camera's own message was pushed out, or came before a false one."""
+    """The camera's own message was displaced, or came before a false one."""
     consumer.hear(announced(CAMERA), *liars(250))
     assert consumer.look()[0].state is RemoteState.CONNECTING, (
         'as many as there are publishers have been heard of'
@@ -144,7 +144,7 @@ def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(
 def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(
     consumer: Consumer, camera: SharedMemoryServer
 ) -> None:
-    """A producer without ROS has a socket and a file."""
+    """A producer without ROS isn't in the graph: it has only a socket and a file."""
     write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
     consumer.hear(*liars(3))
     assert eventually(lambda: consumer.look(0) == [RemotePublisher(CAMERA, RemoteState.CONNECTED)])
@@ -152,13 +152,13 @@ def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(
     assert eventually(lambda: consumer.queue.get(0.0) is None and consumer.look(0) == [])
 
 
-# The dead
+# Dead publishers.
 
 
 def told(
     announcements: Announcements, adapted: int, **states: RemoteState
 ) -> list[tuple[str, RemoteState]]:
-    """Return what is believed once the outcome of those that were heard of is known."""
+    """Return the publishers believed in, once the attempts to connect had these results."""
     found = [RemotePublisher(name, state, 'why') for name, state in states.items()]
     announcements.judge(found)
     return [(state.publisher_id, state.state) for state in announcements.present(found, adapted)]
@@ -198,7 +198,7 @@ def test_the_dead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(
     consumer: Consumer, folder: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
 ) -> None:
-    """A folder of the same name in another container isn't ours: its camera sends messages."""
+    """A folder of the same name in another container isn't ours: that camera sends messages."""
     monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
     path = folder / 'a.sock'
     there = [announced('a' * 32, path)]
@@ -210,11 +210,11 @@ def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(
     assert state.state is (DEAD if existed else FAR)
 
 
-# What the graph says
+# Publishers in the ROS graph.
 
 
 class Writers:
-    """A graph: writers by topic, each with the name of its node; with a number if that matters."""
+    """A graph with writers by topic: node names, with numbers where a test needs identities."""
 
     def __init__(self) -> None:
         self.writers: dict[str, list[str] | dict[int, str]] = {}
@@ -281,7 +281,7 @@ def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one
     graph = PublisherGraph(writers, TOPIC, LinkQos(1))
 
     def counted(**changes: list[int]) -> tuple[int, int]:
-        """Adapted and plain ones, with these writers."""
+        """Return the counts of adapted and plain publishers after these changes of writers."""
         topics = {'images': TOPIC, 'announcers': f'{TOPIC}/_zc'}
         writers.writers |= {
             topics[kind]: dict.fromkeys(numbers, 'camera') for kind, numbers in changes.items()
@@ -299,7 +299,7 @@ def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one
 def test_a_silent_listener_with_many_names_delays_nobody(
     consumer: Consumer, camera: SharedMemoryServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # No attempt ends within the test. One after another they would take 90 minutes.
+    # No attempt ends within the test: one after another, they would take 90 minutes.
     monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 60.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / 'silent.sock'))
@@ -316,13 +316,13 @@ def test_a_silent_listener_with_many_names_delays_nobody(
         )
 
 
-# The announcement on <topic>/_zc, where strangers may write, and the file beside the socket.
+# An announcement on <topic>/_zc, where strangers may write, and as the file beside the socket.
 
 
 GOOD = Announcement(
     'p1', 'h1', '/run/zc/socket', 640, 360, ('NV12', 'NV12:0x0300000000000010'), 'memfd'
 )
-# Surrogates can't be in a ROS string.
+# A ROS string can't contain surrogates.
 texts = st.text(st.characters(exclude_categories=['Cs']), max_size=20)
 announcements = st.builds(
     Announcement,

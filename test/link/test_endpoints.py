@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Adapted publisher and subscription on real rclpy.
-
-That is: identity of what is handed over, lazy conversion, rungs.
-"""
+"""Adapted publisher and subscription on real rclpy: identity of objects, conversion, rungs."""
 
 from __future__ import annotations
 
@@ -97,7 +93,7 @@ def test_withheld_messages_are_never_made_and_their_readers_are_counted(
     publisher.messages.withheld = ''
     assert publisher.statistics().turned_away == 0
     publisher.publish(make_frame(pool, sequence=1))
-    # The adapter raises: the first frame did not come to it.
+    # The adapter raised an error, so it was called for the second frame only.
     assert eventually(lambda: publisher.statistics().conversion_errors == 1)
 
 
@@ -170,7 +166,8 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
         converted = stamp_ns - 100
         assert eventually(lambda: publisher.statistics().conversions == converted)
 
-    # Whoever has heard of the plain one alone reads its messages until the other is heard of, too.
+    # Until it has discovered the adapted publisher, the subscription reads the plain one's
+    # messages.
     assert eventually(
         lambda: (
             foreign.get_subscription_count() == 1
@@ -180,7 +177,7 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
     )
     publish(101)
 
-    # What comes within two seconds of a change may have been sent before it, and is not judged.
+    # A message within two seconds of a change may be older than it, so it isn't examined.
     def is_judged() -> bool:
         send(1, '16UC1')
         return bool(subscription.statistics().conversion_errors)
@@ -190,7 +187,7 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
     publish(102)
     assert eventually(lambda: subscription.statistics().duplicates == 2), 'its own messages'
     assert subscription.statistics().rung == IN_PROCESS and ledger.count('from_ros') == 0
-    # The same camera by both, and the plain one is late: nothing of it is taken for old.
+    # The plain publisher sends the same camera's frames later: none may be dropped as old.
     send(2)
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
     for number in range(3, 6):
@@ -248,7 +245,7 @@ def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is
     arrived.pop().release()
 
 
-# Endpoints that come and go, callbacks that raise, wait or destroy.
+# Endpoints that appear and disappear; callbacks that raise, wait or destroy.
 
 
 def mono8(name: str) -> TypeAdapter[Frame]:
@@ -282,7 +279,7 @@ def test_a_node_that_gets_its_executor_late_misses_nothing(
 
 
 def test_order_is_kept_in_a_reentrant_group(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    """Four threads may run this group's callbacks at once, but not those of one subscription."""
+    """The group may run four callbacks at once, but only one of each subscription."""
     pool, group = make_pool(slots=40), ReentrantCallbackGroup()
     frames, messages, inside = list[int](), list[int](), list[str]()
     publisher = ros.publisher(ros.node('camera'), qos=QoSProfile(depth=30))
@@ -352,14 +349,14 @@ def test_required_copy_free_stays_direct_and_names_the_plain_publisher(
     assert seen == ['here']
 
 
-# Type adaptation of anything.
+# Type adaptation of arbitrary types.
 
 
 TEN = QoSProfile(depth=10)
 
 
 class Text(str):
-    """Another custom type for the same message."""
+    """Another custom type for the same message type."""
 
 
 def text_adapter(custom: Any = str) -> TypeAdapter[Any]:
@@ -521,14 +518,13 @@ def test_who_keeps_all_messages_gets_the_newest_when_it_goes_on_and_no_errors(ro
     subscription.destroy()
 
 
-# Callbacks of subscriptions beside others on the same executor.
+# Callbacks of subscriptions that share an executor with other callbacks.
 
 
 @pytest.fixture
 def camera(
     ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
 ) -> Iterator[None]:
-    """Publish about 200 frames a second in this process."""
     pool, stop = make_pool(slots=8), threading.Event()
     publisher = ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1))
 
@@ -562,7 +558,7 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wa
     subscription = FrameSubscription(ros.node('patient'), 'image', on_frame)
     for count in range(3):
         assert eventually(lambda count=count: len(awaited) > count)
-        time.sleep(0.1)  # the executor is at rest
+        time.sleep(0.1)  # let the executor become idle
         awaited[-1].set_result(None)
         assert eventually(lambda count=count: len(seen) > count), 'within half a second or so'
     assert seen == sorted(set(seen))
@@ -571,11 +567,11 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wa
         future.set_result(None)
 
 
-# Objects and messages of one adapted publisher reach every reader in the order of the calls.
+# One adapted publisher's objects and messages reach every reader in the order of the calls.
 
 
 class Slow:
-    """Texts whose conversion waits at a gate, for a plain reader and one of this process."""
+    """Publish texts whose conversion waits at a gate, to a plain and an in-process reader."""
 
     def __init__(self, ros: Ros, depth: int) -> None:
         self.gate = threading.Event()

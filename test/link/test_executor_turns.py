@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What is looked at of a node: only while that is spun, and its end is no error."""
+"""A node is looked at only while it is spun, and its end is no error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def context(free_domain: int) -> Iterator[rclpy.Context]:
 
 @pytest.fixture
 def lookout(monkeypatch: pytest.MonkeyPatch) -> Lookout:
-    """One of a test's own: whether it still has something to look at can be seen."""
+    """Use a new Lookout, so that the test can see whether it has work left."""
     made = Lookout()
     monkeypatch.setattr('zc_perception.link.endpoints.executor_turns.LOOKOUT', made)
     return made

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A user's own publisher of frames: loans, buffers of other libraries, all rungs, and its end."""
+"""A user's own publisher of frames: loans, foreign buffers, all rungs, and its end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NV12 = (HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)
 
 
 def picture(shape: tuple[int, ...], value: int) -> NDArray[np.uint8]:
-    """No two rows and no two frames are alike."""
+    """Return pixels that differ between rows and between frames."""
     rows = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     return (np.arange(np.prod(shape)).reshape(shape) * 7 + rows + value).astype(np.uint8)
 
@@ -69,11 +69,7 @@ def fill(planes: Sequence[NDArray[Any]], value: int) -> None:
 
 
 class Cameras:
-    """
-    Make publishers, subscriptions and readers of messages on nodes that are spun.
-
-    All are ended at the end.
-    """
+    """Make publishers, subscriptions and readers of messages, and destroy them at the end."""
 
     def __init__(self, ros: Ros) -> None:
         self.ros = ros
@@ -101,13 +97,13 @@ class Cameras:
         return publisher, subscription
 
     def reader(self) -> list[Image]:
-        """Messages as a plain subscriber gets them."""
+        """Return the list in which a plain subscriber collects messages."""
         found: list[Image] = []
         self.ros.node('plain').create_subscription(Image, 'image', found.append, 10)
         return found
 
     def end(self) -> None:
-        while self._ends:  # a queue's descriptor ends with its last reference
+        while self._ends:  # a queue's descriptor is closed with its last reference
             self._ends.pop().destroy()
 
 
@@ -119,14 +115,14 @@ def cameras(here: Ros) -> Iterator[Cameras]:
 
 
 class Elsewhere:
-    """A subscription in another process, which says what came last."""
+    """A subscription in another process."""
 
     def __init__(self, start: Callable[[], LinkProcess]) -> None:
         self._there = start()
         self._there('open', [end('reader', 'adapted subscriber', depth=1, converts=False)])
 
     def frame(self, number: int) -> dict[str, Any]:
-        """Return the frame that came as the *number*-th."""
+        """Wait for frame *number*, counted from 1, and return its description."""
         missing = self._there('wait', {'reader': {'received': number}})
         assert not missing, missing
         return dict(self._there('state', ['reader'])['reader']['last'])
@@ -138,7 +134,7 @@ def elsewhere(start: Callable[[], LinkProcess]) -> Elsewhere:
 
 
 def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
-    """Publish a frame by a loan; the checksum of each plane."""
+    """Publish one frame by a loan; return each plane's checksum."""
     with publisher.loan() as out:
         fill(out.planes, value)
         for name, each in header.items():
@@ -278,7 +274,7 @@ def test_frames_that_are_out_stay_readable_when_the_publisher_ends(cameras: Came
 
 
 def test_it_ends_with_its_node_and_leaves_nothing(here: Ros) -> None:
-    """Each life of a node would leave threads, descriptors and an announcement otherwise."""
+    """Otherwise each life of a node would leave threads, descriptors and an announcement."""
     folder = Path(os.environ['ZC_RUNTIME_DIR'])
 
     def life() -> None:
@@ -318,7 +314,7 @@ def test_consumers_follow_publishers_that_are_made_again_with_other_sizes(
         publisher.destroy()
 
 
-# The agreement.
+# Agreement on buffers.
 
 
 def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(
@@ -405,14 +401,14 @@ def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
         assert frame.sequence == 0
 
 
-# Buffers of a library of one's own.
+# Buffers that a user's own library allocates.
 
 
 class Library:
     """
-    A library with memory of its own; it knows which of its buffers came back.
+    A library with its own memory; it notes which of its buffers came back.
 
-    The planes of its NV12 images are at odd places.
+    The planes of its NV12 images have unusual offsets.
     """
 
     stride, offsets = 64, (128, 128 + 64 * 40)
@@ -518,7 +514,7 @@ def test_a_buffer_that_a_consumer_holds_is_not_sent_again(
 
 
 def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -> None:
-    """As duplicates of one buffer's descriptor, and as buffers of their own."""
+    """The descriptors are duplicates of one buffer's, or belong to a buffer per plane."""
     whole = [(fd, os.dup(fd)) for fd in library.fds]
     apart = [(library.fds[0], library.fds[1]), (library.fds[2], library.more())]
     subscription = cameras.subscription()
@@ -539,9 +535,9 @@ def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
     library: Library, cameras: Cameras, logged: Callable[[], str]
 ) -> None:
     """
-    There is no consumer, so that each frame comes back at once.
+    Without a consumer, each frame is released at once, inside of publish_fd().
 
-    If one were published inside of the other, that would be too deep, and two locks a deadlock.
+    Publishing again in that callback must neither recurse 2000 calls deep nor deadlock.
     """
     publisher, left = cameras.publisher(**of(library)), [2000]
 
@@ -578,7 +574,7 @@ def test_descriptions_of_buffers_that_make_no_sense_are_refused(
 
 
 class SignalledByWriting(SyncFile):
-    """A sync_file needs a driver; a pipe too is readable from its signal on."""
+    """A real sync_file needs a driver; a pipe, too, becomes readable when it signals."""
 
     def check(self) -> None:
         assert self.wait(0.0), 'nobody waited'
@@ -598,7 +594,7 @@ def test_a_frame_with_a_fence_is_read_when_the_device_has_written(
         with publisher.loan() as out:
             fill(out.planes, 3)
             out.set_fence(reading)
-            out.set_fence(reading)  # the last one counts, the first is closed
+            out.set_fence(reading)  # the last fence counts, the first one is closed
     frame = subscription.queue.get(60.0)
     assert frame is not None
     pending = frame.data.acquire_fence

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""FrameReader: frames in a loop and in an asyncio program, with any spinning, and its end."""
+"""FrameReader: iteration, asyncio, every way of spinning, and its end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Cameras = Callable[..., Camera]
 
 @pytest.fixture
 def flowing(camera: Cameras) -> Iterator[Callable[..., Camera]]:
-    """Make a camera that publishes at about 50 Hz by itself."""
+    """Make a camera that publishes at about 50 Hz in a thread."""
     done, threads = threading.Event(), []
 
     def make(**options: Any) -> Camera:
@@ -91,8 +91,8 @@ def own_threads() -> list[str]:
 
 
 def others(here: Ros) -> Counter[str]:
-    """Return the descriptors, without those of the camera's slots, which it maps one by one."""
-    # An executor at rest keeps what it called last.
+    """Count descriptors, without memfds: the camera's slots are mapped one by one."""
+    # An idle executor keeps a reference to what it called last: make it call something else.
     here.on_executor(lambda: None)
     return Counter({kind: n for kind, n in open_descriptors().items() if 'memfd' not in kind})
 
@@ -140,7 +140,7 @@ def test_each_step_has_the_next_frame_for_its_time(
         if spun:
             here.executor.remove_node(node)
         node.destroy_node()
-        # Its queue's descriptors end with the last reference.
+        # The queue's descriptors are closed with its last reference.
         frame = None
         del frames, node
         seen.clear()
@@ -154,7 +154,7 @@ def test_each_step_has_the_next_frame_for_its_time(
 def test_a_step_waits_for_its_frame(
     alone: Node, camera: Cameras, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames are waited for, not looked for now and then."""
+    """The iterator must wait for a frame instead of polling."""
     source = camera()
     with FrameReader(alone, 'image') as frames:
 
@@ -280,11 +280,11 @@ print('done')
     )
     said = [
         line for line in done.stderr.splitlines() if 'rmw_fastrtps' not in line
-    ]  # its warning of the tests' profile
+    ]  # the tests' QoS profile causes this warning
     assert (done.returncode, done.stdout, said) == (0, 'done\n', [])
 
 
-# The function create_frame_subscription(): its lifetime, what it refuses, and its headers.
+# create_frame_subscription(): its lifetime, the arguments that it rejects, and its headers.
 
 
 @pytest.mark.parametrize('way', ['in_process', 'shared_memory'])
@@ -371,11 +371,11 @@ def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(here: Ros) -> None:
         assert len(list(node.subscriptions)) == before
 
 
-# The function create_camera_subscription(): a frame comes with its camera_info, in order.
+# create_camera_subscription(): each frame comes with its camera_info, in order.
 
 
 class Infos:
-    """Publishes the messages that belong to :class:`Camera`'s frames."""
+    """Publish the camera_info messages of a :class:`Camera`'s frames."""
 
     def __init__(self, node: Node, topic: str = 'camera_info') -> None:
         self._publisher = node.create_publisher(CameraInfo, topic, QoSProfile(depth=50))
@@ -397,7 +397,7 @@ def infos(here: Ros) -> Infos:
 
 @pytest.fixture
 def pairs(here: Ros) -> Iterator[Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]]:
-    """Make a subscription, and the list of what it gets."""
+    """Make a subscription, and the list of pairs that it receives."""
     made: list[FrameSubscription] = []
 
     def make(
@@ -425,7 +425,7 @@ Pairs = Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: a message is in time for its frame."""
+    """Raise the timeout, so that on a slow machine each message is in time for its frame."""
     monkeypatch.setattr(frame_subscription, '_PATIENCE_NS', 60_000_000_000)
 
 
@@ -434,7 +434,7 @@ def begin(source: Camera, infos: Infos, subscription: FrameSubscription) -> None
 
 
 def pairing(source: Camera, infos: Infos, condition: Callable[[], object]) -> bool:
-    """Whether *condition* came true while frames and their messages were published."""
+    """Publish frames with their messages until *condition* is true; return whether it was."""
 
     def publish() -> None:
         infos.publish(source.publish())
@@ -506,7 +506,7 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
     ('topic', 'wanted'),
     [
         ('front/image_raw', '/ns/front/camera_info'),
-        ('image', '/left/camera_info'),  # remapped
+        ('image', '/left/camera_info'),
     ],
 )
 def test_the_topic_of_the_messages_is_beside_the_image_s(
@@ -522,7 +522,7 @@ def test_the_topic_of_the_messages_is_beside_the_image_s(
     node.destroy_node()
 
 
-# What a subscription holds at a time: no more than it asked for, whichever way frames come.
+# A subscription holds no more frames at a time than it asked for, by any link.
 
 
 @pytest.fixture
@@ -654,7 +654,8 @@ def test_a_callback_that_raises_with_views_of_the_pixels_alive(
     assert eventually(lambda: source.met(subscription))
 
     def goes_on() -> bool:
-        here.errors.clear()  # the program has caught it and goes on; its traceback is gone
+        # the program handled it and goes on; drop its traceback, which refers to the frame
+        here.errors.clear()
         return len(seen) > 3
 
     assert publishing(source, goes_on), seen

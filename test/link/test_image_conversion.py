@@ -16,8 +16,7 @@
 """
 Frames to sensor_msgs/Image and back.
 
-The results are compared with OpenCV on the whole picture, the formats' descriptions and ITU-R's
-published matrices.
+The results are compared with OpenCV, the formats' descriptions and ITU-R's matrices.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def nv12_noise(seed: int = 0) -> NDArray[np.uint8]:
 
 
 def frame_of(make_pool: MakePool, rows: NDArray[np.uint8]) -> Frame:
-    """In a slot whose rows have padding."""
+    """Return a frame in a slot whose rows have padding."""
     luma, chroma = rows[:HEIGHT], rows[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
     return frame_with(make_pool, 'NV12', [luma, chroma], BT601_LIMITED)
 
@@ -117,7 +116,7 @@ def frame_of(make_pool: MakePool, rows: NDArray[np.uint8]) -> Frame:
 def expected_pixels(nv12: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]:
     if encoding == 'nv12':
         return nv12
-    if encoding == 'mono8':  # 16 is black, 235 white
+    if encoding == 'mono8':  # limited range: 16 is black, 235 is white
         return np.clip(
             np.rint((nv12[:HEIGHT].astype(np.float64) - 16) * 255 / 219), 0, 255
         ).astype(np.uint8)
@@ -132,7 +131,7 @@ def image(
     height: int = HEIGHT,
     padding: int = 0,
 ) -> Image:
-    """Return a message whose rows have *padding* bytes of 255 behind them."""
+    """Return a message with *padding* bytes of 255 behind each row."""
     rows = pixels.reshape(pixels.shape[0], -1)
     padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=255)
     message = Image(
@@ -170,7 +169,7 @@ def test_a_format_that_can_not_be_read_is_refused_by_name(
 
 
 class VendorBuffer:
-    """What Lyrical's ``rosidl_buffer.Buffer`` declares in its stub, and no buffer protocol."""
+    """The stub of Lyrical's ``rosidl_buffer.Buffer``, which has no buffer protocol."""
 
     backend_type = 'cuda'
 
@@ -192,14 +191,14 @@ def test_an_image_in_a_vendor_s_buffer_is_converted_and_the_copy_is_booked(
 ) -> None:
     foreign = image('mono8', np.random.default_rng(5).integers(0, 256, (HEIGHT, WIDTH), np.uint8))
     plain = foreign.data.tobytes()
-    # An older message's setter would not take it.
+    # Bypass the setter: in older releases it rejects such an object.
     foreign._data = VendorBuffer(plain)
     with to_frame(foreign) as frame, frame.map() as planes:
         assert planes[0].tobytes() == plain
     assert ledger.entries() == {'from_ros': LedgerEntry(2, 2 * len(plain))}
 
 
-# Red: of R, G, B and alpha, or of Y, Cb and Cr in BT.601 limited; of grey its level.
+# Red as RGB, as YCbCr (BT.601 limited range), and as a grey level.
 RED, Y, CB, CR = (255, 0, 0), 81, 90, 240
 SAMPLES: dict[str, tuple[int, ...]] = {
     'rgb8': RED,
@@ -221,7 +220,7 @@ SAMPLES: dict[str, tuple[int, ...]] = {
 
 
 def red_image(encoding: str, padding: int = 0) -> Image:
-    """Of one colour, with *padding* bytes of 255 behind each row."""
+    """Return a red picture with *padding* bytes of 255 behind each row."""
     if encoding.startswith('bayer'):
         cell = [255 * (letter == 'r') for letter in encoding[6:10]]
         mosaic = np.tile(np.array(cell, np.uint8).reshape(2, 2), (HEIGHT // 2, WIDTH // 2))
@@ -232,7 +231,7 @@ def red_image(encoding: str, padding: int = 0) -> Image:
     if not encoding.startswith('nv'):
         whole = np.full((HEIGHT, WIDTH // packed, len(samples)), samples, np.uint8)
         return image(encoding, whole, padding=padding)
-    # Chroma of its own, with rows twice as long where it is not halved.
+    # A plane of chroma; its rows are twice as long where chroma isn't subsampled.
     times, rows = (2, HEIGHT) if encoding == 'nv24' else (1, HEIGHT // 2)
     chroma = np.full((rows, WIDTH * times // 2, 2), samples[1:], np.uint8)
     message = image(encoding, np.full((HEIGHT, WIDTH), samples[0], np.uint8), padding=padding)
@@ -244,7 +243,7 @@ def red_image(encoding: str, padding: int = 0) -> Image:
 def test_an_image_of_any_encoding_has_its_colour_and_header(
     to_frame: ImageToFrame, ledger: CopyLedger, encoding: str
 ) -> None:
-    """Tests in test/pixel check what a conversion does to each sample."""
+    """Tests in test/pixel check each sample."""
     message = red_image(encoding, 10)
     with to_frame(message) as frame, frame.map() as planes:
         wanted = (76, 128, 128) if is_grey(encoding) else (Y, CB, CR)
@@ -309,7 +308,7 @@ CARD = BufferConstraints(
 
 @pytest.fixture
 def heaps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which heaps this machine has; those that were opened stand behind them."""
+    """Return the names of this machine's heaps; opened heaps are appended."""
     names = ['memfd', 'dma_heap/system', 'udmabuf']
 
     def offered(*, order: list[str]) -> OfferedHeaps:
@@ -367,9 +366,9 @@ def case(
     name: str, matrix: str = 'bt601', span: str = 'limited', *, blocks: int = 1
 ) -> tuple[list[NDArray[Any]], NDArray[Any]]:
     """
-    Return planes of noise, and R, G, B of each pixel, not rounded.
+    Return planes of noise, and the exact R, G, B of each pixel.
 
-    With *blocks* of that many equal pixels.
+    With *blocks*, that many pixels in each direction are equal.
     """
     random = np.random.default_rng(6)
     if name in YUV:
@@ -411,7 +410,7 @@ def pixels(message: Image) -> NDArray[np.uint8]:
 def test_an_nv12_message_is_bt601_limited_whatever_the_frame_is(
     make_pool: MakePool, name: str, matrix: str, span: str
 ) -> None:
-    """A message can't say anything else, and its readers assume that."""
+    """A message can't name another matrix or range, and its readers assume this one."""
     planes, wanted = case(name, matrix, span, blocks=2)
     with frame_with(make_pool, name, planes, Colorimetry(Matrix(matrix), Range(span))) as frame:
         message = FrameToImage('nv12', CopyLedger())(frame)

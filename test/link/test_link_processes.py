@@ -16,7 +16,7 @@
 """
 Publishers and subscriptions in different processes.
 
-That is: rungs that rise and fall, strangers, restarts, slow ones, leaks.
+The tests cover changes of rung, strangers, restarts, slow subscriptions and leaks.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def test_latched_frames_don_t_come_again_as_messages_when_a_reader_is_made(start
 
 @pytest.mark.parametrize('kind', ['adapted', 'plain'])
 def test_incompatible_qos_never_meets(start: Start, kind: str) -> None:
-    """As in DDS: best effort doesn't meet reliable, volatile doesn't meet transient_local."""
+    """As in DDS: best effort doesn't match reliable, volatile doesn't match transient_local."""
     there, here = start(), start()
     offered = {'weak': {'best_effort': True}, 'volatile': {}}
     wanted = {'strict': {}, 'latched': {'transient_local': True}}
     publishers = [end(f'{o}_pub', f'{kind} publisher', topic=o, **offered[o]) for o in offered]
     there('open', publishers)
-    # The lenient one is a sign that all was looked at.
+    # Once this compatible one has matched, the others would have, too.
     asked = [(f'{w}_of_{o}', o, wanted[w]) for w in wanted for o in offered]
     asked.append(('lenient_of_weak', 'weak', {'best_effort': True}))
     here('open', [end(name, 'adapted subscriber', topic=o, **qos) for name, o, qos in asked])
@@ -89,7 +89,7 @@ def test_incompatible_qos_never_meets(start: Start, kind: str) -> None:
 
 
 def test_where_only_some_match_the_middleware_decides(start: Start) -> None:
-    """An announcement doesn't say its publisher's QoS, so rung 2 might reach the wrong one."""
+    """An announcement doesn't state its publisher's QoS, so rung 2 might reach the wrong one."""
     here, there = start(), start()
     there('open', [end('weak', 'adapted publisher', best_effort=True)])
     there('open', [end('strong', 'adapted publisher')])
@@ -119,8 +119,8 @@ NONSENSE = [
     announcement(publisher_id='x' * 33),  # id too long
     announcement(publisher_id='ä'),  # id no ASCII
     announcement(publisher_id=''),  # no id
-    announcement(publisher_id='a\nb'),  # id of control characters
-    announcement(),  # nobody there
+    announcement(publisher_id='a\nb'),  # id with control characters
+    announcement(),  # nothing listens at the socket
     announcement(socket='/tmp'),  # a folder
 ]
 
@@ -158,7 +158,7 @@ def test_a_stranger_s_announcements_harm_nothing(start: Start, here: Ros) -> Non
 def test_who_is_connected_stays_connected_whatever_a_stranger_announces(
     start: Start, here: Ros, names: str
 ) -> None:
-    """More publishers than anybody has, or another place for the one that there is."""
+    """A stranger announces extra publishers, or another address for the connected one."""
     there = start()
     links, received = SharedMemoryLinks('sub'), []
     subscription = here.subscription(
@@ -185,10 +185,10 @@ def test_who_is_connected_stays_connected_whatever_a_stranger_announces(
         assert eventually(lambda value=value: received == list(range(1, value + 1))), (
             subscription.statistics()
         )
-        time.sleep(0.6)  # it looks at the graph
+        time.sleep(0.6)  # so that the subscription looks at the graph
     assert subscription.statistics().rung == 'shared_memory'
     stranger.destroy_publisher(announcer)
-    # Nobody else publishes: the others are forgotten.
+    # There is no other publisher, so the false announcements are discarded.
     assert eventually(lambda: set(links.statistics()) == {publisher_id}), links.statistics()
     assert links.windows() == [window], 'the same connection'
     there('publish', {'camera': [3]})
@@ -207,7 +207,7 @@ def test_a_publisher_on_another_host_is_read_by_messages(start: Start, here: Ros
         remote=SharedMemoryLinks('sub'),
         callback=lambda frame: received.append(frame.header.stamp_ns % 1000),
     )
-    # Its real announcement is about to be replaced by one from far away.
+    # A stranger is about to replace the real announcement by one of another host.
     node.create_publisher(String, 'image/_zc', LATCHED).publish(
         String(data=announcement(host_id='f' * 32))
     )
@@ -218,7 +218,7 @@ def test_a_publisher_on_another_host_is_read_by_messages(start: Start, here: Ros
 
 
 def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start) -> None:
-    """A greedy subscription keeps each frame that it gets; it asked for two."""
+    """Each greedy subscription keeps every frame that it gets, up to the two that it asked for."""
     greedy = ['camera', 'camera', 'other']
     there, here = start('multi'), start()
     processes = {'camera': there, 'other': here}
@@ -245,8 +245,8 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start
         state = one(process, name)
         assert state['received'] == list(range(1, 41)) and state['dropped'] == 0
     for name, place in of.items():
-        # Its thread and its callback may be later than the viewers'; a newer frame may come before
-        # the callback ran for the first one.
+        # Its thread and callback may be slower than the viewers', and a newer frame may arrive
+        # before its first callback.
         process = processes[place]
         met(process, **{name: {'received': 2}})
         state = one(process, name)

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-REP 2007's matrix: publishers, subscribers, places, QoS, orders, executors.
+The combinations of REP 2007: endpoints, places, QoS, orders of creation, executors.
 
-For each case: every message once, in order and with its own content, the right rung, and no
-conversion but those that the rung needs: where none may be, the adapter raises. The cases of one
-executor run at the same time, each on a topic of its own, in two processes.
+Each case checks that every message comes once, in order, with its own content, by the right rung,
+and that nothing is converted without need: there the adapter raises. The cases of one executor run
+at the same time in two processes, each on its own topic.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Case:
 
     @property
     def rung(self) -> str:
-        """The adapted subscription's rung."""
+        """The adapted subscription's expected rung."""
         direct = 'in_process' if self.place == 'same' else 'shared_memory'
         return 'ros_message' if self.publisher == 'plain' else direct
 
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def before(self) -> list[int]:
-        """What is published as soon as there is a publisher, whatever else is there."""
+        """The values to publish before both endpoints have matched."""
         if not self.latched:
             return []
         return BEFORE if self.first == 'publisher' else BEFORE[: self.depth]
@@ -91,7 +91,7 @@ class Case:
         return end(name, f'{kind} {role}', topic=self.name, converts=converts, **qos)
 
     def matched(self, role: str) -> dict[str, Any]:
-        """Return the state of that end once the two have met by the right rung."""
+        """Return the state of the endpoint *role* once both have matched by the right rung."""
         if role == 'subscriber':
             return {'publishers': 1} if self.subscriber == 'plain' else {'rung': self.rung}
         direct = 'in_process' if self.place == 'same' else 'consumers'
@@ -108,7 +108,7 @@ CASES = [
 
 
 class Run:
-    """Two processes, and the cases of one executor. The publishers are in the first one."""
+    """The cases of one executor in two processes; all publishers are in ``here``."""
 
     def __init__(self, executor: str, domain: int, folder: Path) -> None:
         self.here = LinkProcess(executor, domain, folder)
@@ -118,7 +118,7 @@ class Run:
         return self.here if role == 'publisher' or case.place == 'same' else self.there
 
     def wait(self, cases: list[Case], role: str, wanted: Callable[[Case], dict[str, Any]]) -> None:
-        """As long as the slowest takes."""
+        """Wait in both processes at the same time until each case has its wanted state."""
         asked = []
         for process in (self.here, self.there):
             conditions = {
@@ -145,7 +145,7 @@ class Run:
         self._publish({case: case.before for case in cases if case.first == 'subscriber'})
         early = [case for case in cases if case.first == 'publisher' and case.before]
         for value in range(len(BEFORE)):
-            # One at a time, or the thread that converts may skip some.
+            # One value at a time, because the converting thread may skip values.
             self._publish({case: case.before[slice(value, value + 1)] for case in early})
             converting = [case for case in early if case.publisher == 'adapted']
             self.wait(
@@ -203,7 +203,7 @@ def result(
     """
     Return the result of a case.
 
-    With the first one of an executor, all of its cases that were selected run.
+    The first case of an executor runs all selected cases of that executor.
     """
     selected = [
         item.callspec.params['case']
@@ -243,8 +243,8 @@ def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case]
         assert subscriber['conversions'] == (len(case.received) if case.message else 0)
         assert subscriber['errors'] == 0 and subscriber['duplicates'] == 0
     if case.publisher == 'adapted':
-        # transient_local is for the late reader, who may be a plain one: rclcpp converts eagerly,
-        # too.
+        # A transient_local publisher converts eagerly, as in rclcpp: a late reader may be a plain
+        # one.
         assert publisher['conversions'] == (
             case.published if case.subscriber == 'plain' or case.latched else 0
         )

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-One agreement on buffers for all that are there, and another one for a later consumer.
+One agreement on buffers for all present consumers, and a new one for a later consumer.
 
-It is tested at the camera's socket, byte by byte.
+The tests talk to the camera's socket in raw packets.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ YUYV = fourcc_code('YUYV'), 0
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers may be agreed on anew as often as one likes."""
+    """Remove the delays before and between agreements."""
     monkeypatch.setattr(frame_offer, 'RENEW_S', 0.0)
     monkeypatch.setattr(frame_offer, '_GATHER_S', 0.0)
 
 
 class Camera:
-    """A publisher of frames of one value each; it publishes when a test waits for something."""
+    """A publisher whose frames have one value each; it publishes while a test waits."""
 
     def __init__(self, here: Ros, **options: Any) -> None:
         values = {'width': WIDTH, 'height': HEIGHT, 'format': 'NV12', 'slots': 8} | options
@@ -86,18 +86,14 @@ class Camera:
         return self.offer.session.settings.layout.planes[0].stride
 
     def join(self, *, waits: bool = True, name: str = 'raw', **needs: Any) -> RawPeer:
-        """Return a consumer that has said what it needs; ``window`` and ``depth`` are no needs."""
+        """Return a consumer that has sent HELLO; *needs* may contain ``window`` and ``depth``."""
         peer = RawPeer.connected(self.server.path)
         hello = {key: needs.pop(key) for key in ('window', 'depth') if key in needs}
         peer.hello(name=name, waits=waits, requirements=Requirements(**needs), **hello)
         return peer
 
     def said(self, peer: RawPeer) -> tuple[MessageType | None, str]:
-        """
-        Return the next thing that the consumer is told, while frames are published.
-
-        ``None``: it is EOF.
-        """
+        """Publish until the consumer gets a message; return its type (``None``: EOF) and text."""
         until(lambda: not peer.nothing_there(), 'an answer', pause=self.publish)
         packet, fds = peer.receive()
         for fd in fds:
@@ -113,7 +109,7 @@ class Camera:
         return kind, ''
 
     def answer(self, peer: RawPeer) -> tuple[MessageType | None, str]:
-        """Return the answer to HELLO, after anything that was noted."""
+        """Return the answer to HELLO; skip NOTED."""
         while (said := self.said(peer))[0] is MessageType.NOTED:
             pass
         return said
@@ -136,11 +132,7 @@ def camera(here: Ros) -> Iterator[Callable[..., Camera]]:
 
 
 class Witness:
-    """
-    A well-behaved consumer that keeps the newest frames in hand.
-
-    It looks at the pixels of each, twice.
-    """
+    """A well-behaved consumer that holds the newest frames, and checks each one's pixels twice."""
 
     HELD = 2
 
@@ -179,7 +171,7 @@ class Witness:
         return self.client.statistics().connections
 
     def goes_on(self, camera: Camera, count: int = 10) -> bool:
-        """Whether so many more frames come."""
+        """Return whether *count* more frames come."""
         wanted = len(self.sequences) + count
         return eventually(lambda: len(self.sequences) >= wanted, pause=camera.publish)
 
@@ -312,7 +304,7 @@ def test_a_consumer_of_another_user_gets_the_buffers_that_are_there_or_none(
 def test_a_consumer_that_dies_in_the_agreement_counts_no_more(
     camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Another one is served, whose steps would not go together with its own."""
+    """The next consumer is welcome, although its alignment would not fit with the dead one's."""
     cam = camera()
     late: list[RawPeer] = []
     gone = threading.Event()
@@ -346,7 +338,7 @@ def test_a_consumer_that_dies_in_the_agreement_counts_no_more(
 
 
 def test_what_failed_is_not_tried_again(camera: Callable[..., Camera]) -> None:
-    """The first has said that it can't use buffers that were agreed on for it."""
+    """The first consumer refused the buffers that were agreed on for it."""
     cam = camera()
     with cam.join(stride_align=64) as late:
         assert cam.answer(late)[0] is MessageType.WELCOME
@@ -381,7 +373,7 @@ def test_a_consumer_keeps_its_buffers_though_one_with_the_same_needs_has_failed(
 
 
 def _hello(*garbled: bytes, **needs: Any) -> bytes:
-    """Return a HELLO with these needs; the first of *garbled* gives way to the second."""
+    """Return a HELLO with these needs; replace the first of *garbled* in it by the second."""
     hello = {'window': 1, 'depth': 1}
     hello |= {key: needs.pop(key) for key in hello if key in needs}
     packet = wire.pack_hello(
@@ -408,7 +400,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize('hello', HOSTILE.values(), ids=HOSTILE)
 def test_odd_needs_cost_their_sender_only(camera: Callable[..., Camera], hello: bytes) -> None:
-    """Whatever somebody asks for, the others keep what they needed, without another connection."""
+    """The others keep suitable buffers, and their connections."""
     cam = camera()
     with Witness(cam, stride_align=4) as witness, RawPeer.connected(cam.server.path) as evil:
         assert witness.goes_on(cam)
@@ -445,7 +437,7 @@ def test_a_loan_that_is_out_is_published_before_there_are_other_buffers(
         with cam.join(stride_align=64) as late:
             assert late.receive_type() is MessageType.NOTED
             assert eventually(lambda: cam.offer.due < time.monotonic())
-            # A second loan at the same time doesn't take the buffers away from the first.
+            # A second loan at the same time must not replace the buffers of the first.
             cam.publish()
             assert cam.offer.renewals == 0
             go_on.set()

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Each publisher's frames in order and each once, by any way, however slow the reader is.
+Each publisher's frames come once and in order, by any link, however slow the reader is.
 
-Other publishers on the topic change nothing.
+Other publishers on the topic don't change that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VALUES = range(1, 241)
 
 
 class Publishers:
-    """Some of link_program's publishers, in this process or another one."""
+    """Publishers of link_program, in this process or another one."""
 
     def __init__(self, place: str, node: Node, start: Callable[[], LinkProcess]) -> None:
         self._node = node
@@ -96,11 +96,7 @@ def publishers(
 
 
 class Reader:
-    """
-    Note each frame's luma, except that which is ``ignored``.
-
-    ``slow``: it dawdles now and then.
-    """
+    """Note each frame's luma, except the value ``ignored``; with ``slow``, sleep now and then."""
 
     def __init__(self, node: Node, how: str, *, slow: bool = False, **options: Any) -> None:
         self.seen: list[int] = []
@@ -151,14 +147,14 @@ def read(here: Ros) -> Iterator[Callable[..., Reader]]:
 
 
 def has_met(reader: Reader, source: Publishers, place: str, rung: str) -> bool:
-    """Wait until the reader has that camera's frames as they are, and reads messages."""
+    """Return whether the reader has the camera's frames by *rung*, and also reads messages."""
     state = source.state('camera')
     direct = state['in_process'] if place == 'same' else state['consumers']
     return bool(direct and state['readers'] and reader.frames.statistics().rung == rung)
 
 
 def fall_to_messages(reader: Reader, source: Publishers) -> None:
-    """Let the plain publisher send until it is heard; these messages may come much later."""
+    """Publish plain messages of value 250 until one arrives; ignore any that come later."""
     reader.ignored = 250
 
     def has_changed() -> bool:
@@ -181,7 +177,7 @@ def test_a_reader_that_is_sometimes_slow(
     held: int,
     depth: int,
 ) -> None:
-    """While a plain publisher comes, is heard, and goes."""
+    """Meanwhile a plain publisher appears, sends, and leaves."""
     source, reader = publishers(place), read(how, slow=True, held=held, depth=depth)
     source.open('camera', 'adapted')
     source.open('plain', 'plain')
@@ -195,14 +191,14 @@ def test_a_reader_that_is_sometimes_slow(
             source.close_one('plain')
         plain = value % 3 == 0 and 60 < value <= 180
         if value % 30 == 0:
-            # With depth 1 the middleware keeps what comes last: a message of the camera's that is
-            # made late would replace the plain one.
+            # With depth 1 the middleware keeps only the newest message: a late conversion would
+            # replace the plain publisher's.
             assert eventually(
                 lambda value=value: source.state('camera')['converted'] >= (value - value // 3) / 2
             ), value
         source.publish(**{'plain' if plain else 'camera': value})
         time.sleep(0.004)
-        if value % 30 == 0:  # the slowest machine gets some of each, too
+        if value % 30 == 0:  # so that slow machines receive both kinds
             assert eventually(lambda value=value: max(reader.seen, default=0) > value - 30), (
                 value,
                 reader.seen,
@@ -210,7 +206,7 @@ def test_a_reader_that_is_sometimes_slow(
             eventually(
                 lambda value=value: any(v > value - 30 and v % 3 == 0 for v in reader.seen), 5.0
             )
-    # What the plain one said may be the last that comes: its messages wait elsewhere than frames.
+    # The last messages may arrive after the last frames: they wait in another queue.
     assert eventually(lambda: max(reader.seen, default=0) >= VALUES[-1] - 1), reader.seen
     time.sleep(0.3)
     for name, mine in (
@@ -240,12 +236,12 @@ def test_equal_stamps_of_a_camera_and_a_plain_publisher(
     fall_to_messages(reader, source)
     wanted: Counter[int] = Counter()
     for number, value in enumerate(VALUES[:60]):
-        # With a stamp, both have the same; without, the pixels tell them apart.
+        # With stamps, both messages have the same stamp; without, their pixels differ.
         pair = (value, value) if stamped else (2 * value % 250 + 1, 2 * value % 250)
         both = {'camera': pair[0], 'plain': pair[1]}
         source.publish(**dict(sorted(both.items(), reverse=number % 2 == 0)))
-        # A conversion that is skipped would leave nothing to recognise, and of what is not read in
-        # time only the newest is kept.
+        # Wait after each pair: a skipped conversion can't be compared, and a late reader gets only
+        # the newest message.
         assert eventually(lambda number=number: source.state('camera')['conversions'] > number)
         assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), pair
         wanted.update(pair)

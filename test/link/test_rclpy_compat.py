@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Names of rclpy that may move: where they are looked for, and the error if they are missing."""
+"""Names of rclpy that move between releases: where they are searched, and the error if missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zc_perception.link.rclpy_compat import answer_later, parameter_overrides
 
 
 class Public:
-    """A service until Kilted."""
+    """A service as in releases up to Kilted."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, Any]] = []
@@ -36,7 +36,7 @@ class Public:
 
 
 class Protected:
-    """One whose base has made it protected."""
+    """A service whose base class has made the method protected."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, Any]] = []
@@ -46,7 +46,7 @@ class Protected:
 
 
 class Both(Protected):
-    """One that calls the protected one."""
+    """A service with a public method that calls the protected one."""
 
     def send_response(self, response: Any, header: Any) -> None:
         self._send_response(response, header)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which rung for which publishers: a table, and what must hold for every view."""
+"""Which rung each set of publishers leads to: a table, and rules that hold for every view."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ BOTH = {'local': [HERE], 'plain': PLAIN}
 HEARD = {'heard': frozenset(PLAIN)}
 STRICT = {'copy_free_required': True}
 IS_HERE, IS_PLAIN = '/camera is in this process', '/driver is a plain publisher'
-# What there is, the rung, whether messages are read, and words of the reason.
+# Publishers, expected rung, whether messages are read, words of the reason.
 TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
     ({}, UNMATCHED, False, 'no publisher'),
     ({'local': [HERE]}, IN_PROCESS, False, IS_HERE),
@@ -139,7 +139,7 @@ def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
         assert choice.by_message
 
 
-# What a subscription has of rung 2, without a node: one client for each announced publisher.
+# A subscription's clients for rung 2, without a node: one for each announced publisher.
 
 
 class Links:
@@ -188,7 +188,7 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
 
 
 def window_of(made: Links, there: list[Announcement], granted: int) -> Window:
-    """Return the window of that size, once there is one; meanwhile the owner waits for frames."""
+    """Update the links and wait for frames until a window of this size is granted; return it."""
 
     def look() -> list[Window]:
         made.links.update(there, there)

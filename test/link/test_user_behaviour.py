@@ -16,10 +16,8 @@
 """
 Users who raise, keep, forget, sleep and destroy at random.
 
-Nothing that they do may freeze them for good, leak, or harm another one.
-
-A failure says what the user did before. ``ZC_USER_SEEDS=7,8 ZC_USER_FRAMES=20000`` runs other
-seeds, and longer ones.
+No user may be frozen for good, leak, or harm another one. A failure shows what the user did
+before. ``ZC_USER_SEEDS=7,8 ZC_USER_FRAMES=20000`` runs other seeds, and more frames.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ AFTERWARDS = 40
 
 @dataclass
 class Outcome:
-    """What was found, and how much was done."""
+    """The findings, and statistics of users and witness."""
 
     findings: list[str] = field(default_factory=list)
     users: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +59,7 @@ class Outcome:
 
 
 def behave(way: str, seed: int, frames: int, domain: int, folder: Path) -> Outcome:
-    """*frames* frames for careless users."""
+    """Run careless users while *frames* frames are published."""
     outcome = Outcome()
     progress = folder / 'progress'
     progress.write_bytes(bytes(16))

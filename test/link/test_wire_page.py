@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The consumer and the producer that were written from docs/wire.md alone.
-
-They meet the stock camera and the stock detector.
-"""
+"""The programs written from docs/wire.md alone work with the stock camera and detector."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ DETECTOR = ['-p', 'model:=road', '-p', 'timeout:=20.0']
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """For the sockets, of the stock programs too."""
+    """Make this the folder of all sockets, those of the stock programs included."""
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
     return folder
 
@@ -98,7 +94,7 @@ def test_the_consumer_finds_the_stock_camera_again(free_domain: int, folder: Pat
 
 
 def test_the_stock_detector_takes_frames_of_the_producer(free_domain: int, folder: Path) -> None:
-    """Also of one with other buffers now and then, and after a kill of the one before."""
+    """Some producers change their buffers; each producer replaces one that was killed."""
     program = Program('inference_node', '--ros-args', *DETECTOR, domain=free_domain)
     with program.start('ready') as detector:
         for options in ((), ('--reconfigure', '10')):

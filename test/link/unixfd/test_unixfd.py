@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The unixfd socket: GStreamer 1.26's own ``unixfdsrc`` at the other end, and hostile peers."""
+"""The unixfd socket, with GStreamer 1.26's ``unixfdsrc`` and with hostile peers."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def make_feed(folder: Path) -> Iterator[MakeFeed]:
 
 
 def publish_for(feed: Feed, frames: int, reader: int = 0) -> None:
-    """Publish as a reader takes: none waits behind another."""
-    watched = feed.server._readers[reader]  # the last frame may be its end
+    """Publish each frame after the reader has been sent the previous one."""
+    watched = feed.server._readers[reader]  # the reader may leave the list with the last frame
     before = watched.sent
     for number in range(1, frames + 1):
         assert feed.publish()
         until(lambda: watched.sent >= before + number, lambda: feed.said)  # noqa: B023
 
 
-# What the reader makes of each format is the same samples in another order.
+# Formats that GStreamer converts by reordering samples only, and that order.
 FORMATS = {
     'NV12': ('I420', lambda y, uv: [y, uv[:, ::2], uv[:, 1::2]]),
     'YUYV': ('UYVY', lambda yuyv: [yuyv.reshape(SIZE[1], -1, 2)[:, :, ::-1]]),
@@ -101,14 +101,15 @@ def test_each_frame_is_the_camera_s_with_padded_rows_too(
     size = len(expected) // FRAMES
     assert crcs(target.read_bytes(), size) == crcs(expected, size)
     until(feed.all_free, feed.pool.describe_holders)
-    # Before the reader's first element has seen a picture it doesn't know where padded planes lie.
+    # The reader learns from its first frame where padded planes lie; until then, frames are
+    # copied.
     copied = feed.ledger.count(COPIED)
     assert 1 <= copied <= 4, copied
 
 
 def test_the_reader_has_the_camera_s_own_memory(make_feed: MakeFeed) -> None:
     feed = make_feed()
-    # It shows pictures at their time, so that it holds the newest ones.
+    # The sink shows frames at their time, so the reader holds the newest frames.
     sink = 'queue ! fakesink sync=true ts-offset=1000000000000'
     reader = gst('unixfdsrc', f'socket-path={feed.server.path}', '!', *sink.split())
     until(feed.readers)
@@ -160,7 +161,7 @@ def test_the_socket_of_a_killed_camera_is_taken_over(folder: Path) -> None:
         reader.buffer()
         camera.kill()
         camera.communicate()
-        while reader.command()[0] >= 0:  # what was under way, and then the end
+        while reader.command()[0] >= 0:  # messages that were under way, then EOF
             pass
         reader.close()
     assert path.exists(), 'nobody has removed it'
@@ -264,7 +265,7 @@ def test_half_a_command_waits_for_the_other_half(make_feed: MakeFeed) -> None:
     for byte in whole:
         reader.send(bytes([byte]))
     until(lambda: not feed.server.statistics().readers[0].held)
-    # Half of one more, with a descriptor that nobody asked for, and the end.
+    # Half a message, with a descriptor that isn't expected, then EOF.
     socket.send_fds(reader.socket, [whole[:7]], [0])
     reader.close()
     until(lambda: not feed.readers())

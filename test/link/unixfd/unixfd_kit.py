@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-A camera of small frames with its unixfd socket, raw readers, and GStreamer's own ``unixfdsrc``.
+A camera with a unixfd socket, raw readers, and GStreamer's ``unixfdsrc``.
 
-Run as a program it serves frames at a path until it is killed.
+As a program, it serves frames at a path until it is killed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Feed:
         return self.pools[-1]
 
     def publish(self) -> bool:
-        """One more frame, whose pixels nobody else has; ``False``: there is no slot for it."""
+        """Publish one more frame with pixels of its own; return ``False`` if no slot is free."""
         slot = self.pool.acquire()
         if slot is None:
             self.lost += 1
@@ -99,7 +99,7 @@ class Feed:
         return True
 
     def picture(self, sequence: int) -> list[np.ndarray[Any, Any]]:
-        """Return the samples of frame *sequence* as rows of bytes, without what pads them."""
+        """Return the samples of frame *sequence* as rows of bytes, without padding."""
         layout, planes = self.pool.layout, []
         for plane, kind in zip(layout.planes, layout.format.planes, strict=True):
             noise = np.random.default_rng([sequence, plane.offset]).bytes(plane.size)
@@ -122,7 +122,7 @@ class Feed:
 
 
 def gst(*words: str, **options: Any) -> subprocess.Popen[str]:
-    """``gst-launch-1.0`` of GStreamer 1.26."""
+    """Start ``gst-launch-1.0`` of GStreamer 1.26."""
     root = gstreamer_root.newer_root()
     return subprocess.Popen(
         root.command('gst-launch-1.0', '-q', *words),
@@ -135,7 +135,7 @@ def gst(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 
 def crcs(data: bytes, frame_bytes: int) -> list[int]:
-    """Of each picture in a file."""
+    """Return the CRC of each picture in *data*."""
     assert len(data) % frame_bytes == 0, (
         f'{len(data)} bytes are no whole pictures of {frame_bytes}'
     )
@@ -145,7 +145,7 @@ def crcs(data: bytes, frame_bytes: int) -> list[int]:
 
 
 class RawReader:
-    """A reader's socket, and nothing that would keep it from doing wrong."""
+    """A reader's socket that sends any bytes, right or wrong."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -153,11 +153,7 @@ class RawReader:
         self.socket.connect(os.fspath(path))
 
     def command(self) -> tuple[int, bytes]:
-        """
-        Return the next command and its payload; -1 at the end.
-
-        Its descriptors are closed.
-        """
+        """Return the next command and its payload, with -1 at EOF; close its descriptors."""
         try:
             head = self.socket.recv(8)
             if not head:
@@ -176,7 +172,7 @@ class RawReader:
         return number, payload
 
     def buffer(self) -> int:
-        """Return the id of the next buffer, after its caps."""
+        """Return the id of the next buffer, and skip caps before it."""
         while True:
             number, payload = self.command()
             if number == 0:

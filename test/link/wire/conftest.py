@@ -25,7 +25,7 @@ from wire_builder import build_consumer
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no attempt of the package's consumer end before its test answers."""
+    """Raise the client's handshake timeout, so that a slow test doesn't end its attempt."""
     monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 60.0)
 
 
@@ -36,5 +36,5 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(folder: Path) -> Path:
-    """Where a producer's socket is."""
+    """Return the path of a producer's socket."""
     return folder / 'socket'

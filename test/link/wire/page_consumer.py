@@ -55,14 +55,14 @@ WINDOW, DEPTH = 4, 2
 ANSWER_SECONDS = 1.0
 SCAN_SECONDS = 0.2
 
-# Of each plane: bytes that are the samples of x * y pixels, x, y, bytes of one sample.
+# For each plane: bytes of a group of samples, the x * y pixels it covers, bytes of a sample.
 FORMATS = {b'NV12': ((1, 1, 1), (2, 2, 2)), b'YUYV': ((4, 2, 1),)}
 
 
 def say(event: str, **details: Any) -> None:
     sys.stdout.write(
         json.dumps({'event': event, **details}) + '\n'
-    )  # in one piece: a signal may end the program here
+    )  # in one write, because a signal may end the program here
     sys.stdout.flush()
 
 
@@ -83,7 +83,7 @@ class Refused(Exception):
 
 
 class Ended(Exception):
-    """EOF."""
+    """The producer closed the connection (EOF)."""
 
 
 def folder() -> str:
@@ -105,11 +105,11 @@ def host_id() -> str:
 class Announcement:
     publisher_id: str
     socket: str
-    text: str  # whole, to see that it changed
+    text: str  # the whole file, to notice a change
 
 
 def announcements(topic: str, domain: int) -> list[Announcement]:
-    """Return what the files of the folder announce on this topic."""
+    """Return the announcements for this topic in the folder's files."""
     where = folder()
     try:
         names = sorted(os.listdir(where))
@@ -160,7 +160,7 @@ class Slot:
 
 def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, Slot]:
     """
-    Return the slot of a BUFFERS message, all rules checked.
+    Return the slot of a BUFFERS message after checking all rules.
 
     The caller still owns the descriptors.
     """
@@ -227,7 +227,7 @@ def check_descriptors(fds: list[int], sizes: tuple[int, ...], kind: int, same_us
 
 
 def wait_for_fence(fence: int) -> bool:
-    """Wait for the acquire fence: whether the pixels are good."""
+    """Wait for the acquire fence; return whether it signalled without an error."""
     select.select([fence], [], [])
     info = bytearray(56)
     fcntl.ioctl(fence, SYNC_IOC_FILE_INFO, info)
@@ -283,7 +283,8 @@ class Conversation:
             self._window = self._greet(announcement.publisher_id, plan)
             self._hold = min(
                 hold, self._window - 1
-            )  # whoever holds the whole window gets no frame that would make it release one
+            # a consumer that holds its whole window gets no frame, so it would never release one
+            )
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
@@ -315,12 +316,12 @@ class Conversation:
         return int(window)
 
     def _send(self, packet: bytes) -> None:
-        """Send. A peer that has gone is noticed by the next read, which may find its REFUSED."""
+        """Send. If the peer has gone, the next read notices that, and may find its REFUSED."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self._socket.send(packet)
 
     def _receive(self, expected: dict[int, tuple[int, int]]) -> tuple[int, bytes, list[int]]:
-        """Return the next packet, its header checked."""
+        """Return the next packet after checking its header."""
         room = socket.CMSG_SPACE(4 * 4)
         for attempt in (1, 2):
             try:
@@ -358,7 +359,7 @@ class Conversation:
         return number, packet, list(fds)
 
     def serve(self, frames: int) -> None:
-        """Take frames until so many were taken, EOF or an error."""
+        """Take frames until *frames* were taken; EOF or an error ends this early."""
         expected = {BUFFERS: (192, 192), FRAME: (72, 327), BUFFER_RETIRED: (16, 16)}
         while self.frames < frames:
             number, packet, fds = self._receive(expected)
@@ -455,7 +456,7 @@ class Conversation:
 
 @dataclass
 class Plan:
-    """When to try a publisher again."""
+    """When to try a publisher again, and with which needs."""
 
     text: str
     formats: tuple[bytes, ...]
@@ -475,7 +476,7 @@ class Plan:
 
 
 def converse(announcement: Announcement, plan: Plan, frames: int, hold: int) -> int:
-    """One conversation: how many frames it brought. Sets when to try again."""
+    """Hold one conversation; plan the next attempt, and return the number of frames."""
     began = time.monotonic()
     conversation = None
     outcome = 'done'

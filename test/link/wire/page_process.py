@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Runs page_consumer.py or page_producer.py, and waits for the JSON lines that they print."""
+"""Run page_consumer.py or page_producer.py, and wait for the JSON lines that they print."""
 
 from __future__ import annotations
 
@@ -31,11 +31,7 @@ Event = dict[str, Any]
 
 
 class PageProcess(Lines):
-    """
-    One of the two programs.
-
-    :param folder: where the sockets are.
-    """
+    """One of the two programs, with its sockets in *folder*."""
 
     def __init__(self, name: str, folder: Path, domain: int, *options: str) -> None:
         self.events: list[Event] = []
@@ -50,22 +46,22 @@ class PageProcess(Lines):
             self.events.append(json.loads(line))
 
     def told(self, event: str, **details: object) -> list[Event]:
-        """Return the lines until now of this kind with these details."""
+        """Return the lines so far of this kind with these details."""
         wanted = {'event': event, **details}
         return [each for each in list(self.events) if wanted.items() <= each.items()]
 
     def wait_for(self, event: str, count: int = 1, **details: object) -> list[Event]:
-        """Until so many lines of this kind with these details were printed."""
+        """Wait until *count* such lines were printed; return them."""
         self.wait_until(lambda: len(self.told(event, **details)) >= count)
         return self.told(event, **details)
 
     def wait_for_more(self, event: str, count: int, **details: object) -> None:
-        """Until so many were printed from now on."""
+        """Wait until *count* more such lines were printed."""
         self.wait_for(event, len(self.told(event, **details)) + count, **details)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         until(condition, lambda: self.events[-20:])
 
     def pixels(self) -> set[tuple[int, ...]]:
-        """Sequence and CRCs of each frame so far."""
+        """Return sequence and CRCs of each frame so far."""
         return {(each['sequence'], *each['crcs']) for each in self.told('frame')}

@@ -55,19 +55,19 @@ SYNC_IOC_FILE_INFO = 0xC0383E04
 SLOTS = 12
 HELLO_SECONDS = 1.0
 
-# Of each plane: bytes that are the samples of x * y pixels, x, y.
+# For each plane: bytes of a group of samples, and the x * y pixels it covers.
 FORMATS = {'NV12': ((1, 1, 1), (2, 2, 2)), 'YUYV': ((4, 2, 1),)}
 
 
 def say(event: str, **details: Any) -> None:
     sys.stdout.write(
         json.dumps({'event': event, **details}) + '\n'
-    )  # in one piece: a signal may end the program here
+    )  # in one write, because a signal may end the program here
     sys.stdout.flush()
 
 
 class Refusal(Exception):
-    """Why a consumer is refused."""
+    """The reason to refuse a consumer; it is sent as REFUSED."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -96,7 +96,7 @@ def host_id() -> str:
 
 
 def remove_dead(where: str) -> None:
-    """Remove what killed producers left: a socket that refuses, and its announcement."""
+    """Remove sockets and announcements of killed producers: such a socket refuses connections."""
     for name in os.listdir(where):
         base, end = os.path.splitext(os.path.join(where, name))
         if end != '.sock' or name.startswith('.'):
@@ -122,7 +122,7 @@ class Slot:
 
 
 class Pool:
-    """The slots of one layout. The last user of a retired pool's slot closes that slot."""
+    """The slots of one layout; the last user of a retired pool's slot closes that slot."""
 
     def __init__(self, fourcc: str, width: int, height: int, first_uid: int) -> None:
         self.fourcc, self.width, self.height = fourcc, width, height
@@ -152,7 +152,7 @@ class Pool:
         return packet + struct.pack('<4Q', self.size, 0, 0, 0)
 
     def draw(self, slot: Slot, number: int) -> list[int]:
-        """Fill a slot with a pattern: the CRC of each plane without its padding."""
+        """Fill a slot with a pattern; return the CRC of each plane without its padding."""
         crcs = []
         for plane, ((_, stride, offset, _), (unit, x, y)) in enumerate(
             zip(self.planes, FORMATS[self.fourcc], strict=True)
@@ -181,7 +181,7 @@ class Pool:
 
 @dataclass
 class Wants:
-    """What one HELLO asks for."""
+    """The requests of one HELLO."""
 
     window: int
     depth: int
@@ -194,7 +194,7 @@ class Wants:
     options: str
 
     def judge(self, pool: Pool) -> None:
-        """Refuse with code 3 where the buffers don't suit."""
+        """Refuse with code 3 if the buffers don't suit this consumer."""
         if not self.memory & MEMFD_BIT:
             raise Refusal(UNSUITABLE, 'there are only memfds here')
         if self.formats and (pool.fourcc.encode(), LINEAR) not in self.formats:
@@ -234,7 +234,7 @@ class Wants:
 
 
 def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
-    """Return what the consumer wants, and its name."""
+    """Return the consumer's requests and its name."""
     number, length = struct.unpack_from('<HH', packet) if len(packet) >= 4 else (0, 0)
     if number != HELLO or length != len(packet) or length < 16:
         raise Refusal(RULE, 'this is no HELLO')
@@ -288,8 +288,6 @@ class Client:
 
 
 class Producer:
-    """The producer of the page."""
-
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.publisher_id = secrets.token_hex(16)
         self._arguments = arguments
@@ -503,13 +501,14 @@ class Producer:
             except BlockingIOError:
                 return self._drop_oldest(client)
             except OSError:
-                return  # the consumer reads no more: its EOF comes when it has released all
+                # the consumer stopped reading: its EOF comes after it has released all frames
+                return
             client.waiting.popleft()
             client.held[slot.uid] = (pool, slot)
             client.dropped = 0
 
     def _send(self, client: Client, packet: bytes, fds: list[int] | None = None) -> bool:
-        """Send what must go in. A consumer whose socket is full is closed."""
+        """Send a message that must not be dropped; close a consumer whose socket is full."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
         try:
             client.socket.sendmsg([packet], rights)

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Two consumers that share no code, the package's and client/'s, see the same conversations.
+Two consumers that share no code, the package's and client/'s, in equal conversations.
 
-Both see a broken rule, or neither. First comes each rule that a producer can break, which the C
-consumer names. Then conversations that are altered at random: 60, and a hundred times as many
-in the long form.
+Both must find a broken rule, or neither. First comes each rule that a producer can break; the C
+consumer names the rule. Then 60 conversations are altered at random, in the long form a hundred
+times as many.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def slots() -> Iterator[list[Slot]]:
 
 
 def conversation(slots: list[Slot]) -> list[Message]:
-    """All right so far."""
+    """Return a valid conversation up to its frames."""
     messages: list[Message] = [(spec.welcome(2, 1), [])]
     messages += [(slot.image.pack(), list(slot.fds)) for slot in slots]
     messages += [
@@ -90,11 +90,7 @@ def conversation(slots: list[Slot]) -> list[Message]:
 
 
 def alter(rng: random.Random, messages: list[Message], others: list[int]) -> list[Message]:
-    """
-    Change mostly one field of one message.
-
-    The new value is nearly right, or at the end of a range.
-    """
+    """Change usually one field of one message, to a nearly right value or the end of a range."""
     messages = list(messages)
     for _ in range(rng.choice((1, 1, 1, 2))):
         index = rng.randrange(len(messages))
@@ -131,9 +127,10 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
 
 def say(listener: socket.socket, messages: list[Message]) -> None:
     """
-    Say message by message.
+    Send message by message.
 
-    After a FRAME comes its RELEASE, or the consumer's end, so that no verdict is a matter of time.
+    After a FRAME, wait for its RELEASE or the consumer's EOF, so that the result doesn't depend on
+    time.
     """
     with listener.accept()[0] as peer, suppress(BrokenPipeError, ConnectionResetError):
         peer.settimeout(PATIENCE_S)
@@ -184,14 +181,14 @@ def verdict_of_the_page(
     return found[code], str(lines[-1:])
 
 
-# By the rule's name: whether a certain publisher is asked for, and what is said.
+# Cases by rule: whether a publisher id is requested, and the messages to send.
 Said = Callable[[], tuple[list[Message], list[Slot]]]
 
 
 def said(
     image: Image | None, *packets: bytes, welcome: bool = True, **lies: Any
 ) -> tuple[list[Message], list[Slot]]:
-    """Unless not, WELCOME; BUFFERS of *image*, with *lies*; and *packets*."""
+    """Return WELCOME unless disabled, BUFFERS of *image* with changes *lies*, and *packets*."""
     slots = [] if image is None else [Slot(image)]
     buffers = [(lie(slot.image, **lies).pack(), slot.fds) for slot in slots]
     return [
@@ -203,7 +200,7 @@ def said(
 
 def _broken() -> Iterator[tuple[str, tuple[str, bool, Said]]]:
     for name, (rule, message) in FIRST_MESSAGES.items():
-        asked = not (name == 'nobody' or name.startswith('id_'))  # those are wrong for everybody
+        asked = not (name == 'nobody' or name.startswith('id_'))  # wrong for any consumer
         welcome = name.endswith(('unknown', 'welcomes'))
         first = partial(lambda make, **how: said(None, make(), **how), message, welcome=welcome)
         yield f'first: {name}', (rule, asked, first)

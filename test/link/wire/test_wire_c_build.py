@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The folder client/ as another project takes it: installed, found by CMake and pkg-config.
+client/ as another project uses it: installed, found by CMake and pkg-config.
 
-It is built from C and from C++17; its table of formats is tested, too.
+It is built from C and C++17; its table of formats is tested, too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(*command: str | Path, **environment: str) -> str:
 
 @pytest.fixture(scope='module')
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where it is installed."""
+    """Install client/, and return the prefix."""
     if shutil.which('cmake') is None:
         pytest.skip('cmake is not installed: sudo apt install cmake')
     built, target = tmp_path_factory.mktemp('built'), tmp_path_factory.mktemp('prefix')

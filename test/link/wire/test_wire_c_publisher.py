@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The producer of client/, under the sanitizers, against consumers of every kind.
-
-The sanitizers are those of memory and of undefined behaviour.
-"""
+"""The producer of client/ against all kinds of consumers, with memory and UB sanitizers."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import Requirements
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-# Takes another set of buffers each time, as its arguments say; prints what it is told.
+# Changes its buffers each time as its arguments say, and prints the messages that it gets.
 RESIZER = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,11 +73,7 @@ NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(2, 7)
 
 
 class Bar:
-    """
-    The program ``moving_bar``.
-
-    A context manager, at whose end the program has to end without a complaint.
-    """
+    """The program ``moving_bar``; at the context's end it must exit without an error."""
 
     def __init__(
         self, program: Path, folder: Path, *, buffers: int = 12, rate: int = RATE
@@ -96,20 +88,20 @@ class Bar:
         )
 
     def announcement(self) -> dict[str, Any]:
-        """Return its announcement, once it is there."""
+        """Wait for its announcement, and return it."""
         assert self.process.stdout is not None
         return dict(json.loads(self.process.stdout.readline()))
 
     @property
     def path(self) -> Path:
-        """Its socket, once it listens."""
+        """Wait until it listens, and return its socket's path."""
         return Path(until(lambda: list(self.folder.glob('*.sock')), 'it listens')[0])
 
     def descriptors(self) -> int:
         return len(os.listdir(f'/proc/{self.process.pid}/fd'))
 
     def end(self) -> str:
-        """Return what it says at its end; the sanitizers print any leak there."""
+        """End it, and return its stderr, where the sanitizers report leaks."""
         self.process.send_signal(signal.SIGTERM)
         errors = self.process.communicate(timeout=60)[1]
         assert self.process.returncode == 0, errors
@@ -137,7 +129,7 @@ def bar(bar_program: Path, folder: Path) -> Iterator[Bar]:
 
 
 def right_crcs(sequence: int) -> list[int]:
-    """Of the picture that moving_bar draws."""
+    """Return the CRCs of the picture that moving_bar draws."""
     width, height = SIZE
     row, at = np.full(width, 60, np.uint8), sequence * 4 % width
     row[slice(at, at + 16)] = 200
@@ -146,9 +138,9 @@ def right_crcs(sequence: int) -> list[int]:
 
 def check(frames: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     """
-    Check for right pixels, in order.
+    Check the order and pixels of frames from one connection.
 
-    A consumer on a busy machine was told what it lost; one connection brought all of it.
+    On a busy machine frames may be lost; their count must be reported.
     """
     numbers = [frame['sequence'] for frame in frames]
     assert [frame['crc'] for frame in frames] == [right_crcs(number) for number in numbers]
@@ -187,7 +179,7 @@ def test_the_consumer_finds_it_by_its_topic_before_and_after_a_kill(
 
 @pytest.fixture(scope='module')
 def survivor(bar_program: Path) -> Iterator[Bar]:
-    """One producer that all of the bad consumers meet; it ends without a complaint."""
+    """Yield one producer for all bad consumers; it must exit without an error."""
     with (
         tempfile.TemporaryDirectory(prefix='zc-') as name,
         Bar(bar_program, Path(name)) as running,
@@ -264,7 +256,7 @@ def test_what_does_not_fit_is_refused_with_its_reason(
 def test_a_consumer_that_is_there_first_is_heard_first(
     bar_program: Path, folder: Path, need: Requirements, keeps: Callable[[Any], bool]
 ) -> None:
-    """Also by the package's own consumer, which is told to wait."""
+    """The package's own consumer must wait for it, too."""
     with (
         Bar(bar_program, folder) as bar,
         SharedMemoryClient(bar.path, name='first', window=1, requirements=need) as client,

@@ -66,7 +66,7 @@ class Source:
         )
 
     def publish(self, count: int, *names: str) -> list[dict[str, Any]]:
-        """Publish frames that the consumers *names* don't lose; return what they should say."""
+        """Publish frames once consumers *names* can take them; return the expected lines."""
         told = []
         for _ in range(count):
             until(lambda: self._ready(names), self.server.statistics)
@@ -158,7 +158,7 @@ BEGIN = spec.MAGIC.to_bytes(4, 'little')
 LATER, NOBODYS = BEGIN + b'\2\0\x09\0', BEGIN + b'\2\0\1\0'
 LONG_LATER = LATER + bytes(112)
 PLAIN, ONE_FORMAT = spec.Hello().pack()[8:], spec.Hello(formats=((spec.NV12, 0),)).pack()
-# What comes instead of a HELLO, how many descriptors with it, and the code of the refusal.
+# Packets in place of a HELLO, their number of descriptors, and the refusal's code.
 OTHER_HELLOS = {
     'later_as_always': (spec.Hello(min_version=2, max_version=9).pack(), 0, VERSION),
     'later_and_longer': (spec.packet(spec.HELLO, LATER + bytes(range(256))), 0, VERSION),

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Build the consumer of the wire tests: client/ and a program on top of it.
-
-The machine's C compiler builds it.
-"""
+"""Build the consumer of the wire tests from client/ and a program, with the C compiler."""
 
 from __future__ import annotations
 
@@ -39,15 +35,11 @@ CHECKED = ('-g', '-fsanitize=address,undefined', '-fno-sanitize-recover=all')
 
 
 class CompilerError(Exception):
-    """There is no C compiler, or it didn't take the source."""
+    """There is no C compiler, or it reported an error."""
 
 
 def compiler() -> list[str]:
-    """
-    Return the command in ``CC``, else ``cc``.
-
-    Raises CompilerError where it isn't installed.
-    """
+    """Return the command in ``CC``, else ``cc``; raise CompilerError if it isn't installed."""
     command = shlex.split(environ.get('CC', '')) or ['cc']
     if shutil.which(command[0]) is None:
         raise CompilerError(
@@ -58,7 +50,7 @@ def compiler() -> list[str]:
 
 
 def build(target: Path, *programs: Path, flags: Sequence[str] = ()) -> Path:
-    """*target*, compiled of client/ and *programs*."""
+    """Compile client/ and *programs* to *target*, and return it."""
     objects = _client(tuple(flags), *compiler()).glob('*.o')
     _compile(flags, '-o', target, *programs, *objects)
     return target
@@ -82,5 +74,4 @@ def _compile(flags: Sequence[str], *words: str | Path) -> None:
 
 
 def build_consumer(folder: Path, flags: Sequence[str] = CHECKED) -> Path:
-    """Return the consumer's path, compiled into *folder*."""
     return build(folder / 'wire_consumer', HERE / 'wire_consumer.c', flags=flags)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Runs programs that print a JSON line for each thing that they do, such as the C consumer."""
+"""Run programs that print a JSON line for each event, such as the C consumer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
 
 
 class Lines:
-    """
-    A program whose output is always read.
-
-    A context manager: what still runs at its end is killed.
-    """
+    """A program whose output a thread reads; at the context's end the program is killed."""
 
     def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
@@ -76,7 +72,7 @@ class ConsumerProcess(Lines):
         super().__init__([program, '--socket', path, *options], stderr=subprocess.PIPE)
 
     def line(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return the next line; wait for it."""
+        """Wait for the next line, and return it."""
         text = self._lines.get(timeout=timeout_s)
         assert text is not None, f'the consumer ended with {self.process.wait(timeout_s)}'
         return dict(json.loads(text))
@@ -85,7 +81,7 @@ class ConsumerProcess(Lines):
         """
         Return the exit code, the lines not yet taken by ``line``, and the summary.
 
-        Fails where the consumer left a descriptor open or wrote to stderr.
+        Fails if the consumer left a descriptor open or wrote to stderr.
         """
         texts = list(iter(lambda: self._lines.get(timeout=timeout_s), None))
         code = self.process.wait(timeout_s)
@@ -96,12 +92,12 @@ class ConsumerProcess(Lines):
         return code, lines, summary
 
     def errors(self) -> str:
-        """Return what it wrote to stderr until its end."""
+        """Return everything that it wrote to stderr until its end."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
     def refusal(self) -> tuple[int, str]:
-        """Return the producer's code and text to a consumer that was refused."""
+        """Return the refusal's code and text; fail unless the consumer was refused."""
         code, lines, _ = self.result()
         assert code == REFUSED, lines[-1:]
         return lines[-1]['refused'], lines[-1]['text']

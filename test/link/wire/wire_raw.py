@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A consumer that says what a test tells it to, right or wrong."""
+"""A consumer that sends the packets of a test, right or wrong."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ GOOD_HELLO = spec.Hello(window=2, name=b'bad').pack()
 
 
 class RawConsumer:
-    """A consumer that says what a test tells it to. A context manager."""
-
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(60)
         self.socket.connect(str(path))
 
     def say(self, packet: bytes, descriptors: int = 0) -> None:
-        with suppress(BrokenPipeError):  # it was refused already
+        with suppress(BrokenPipeError):  # the producer may have refused it already
             socket.send_fds(self.socket, [packet], descriptors * [self.socket.fileno()])
 
     def wait_for(self, kind: int) -> bytes:
@@ -45,7 +43,7 @@ class RawConsumer:
         while True:
             try:
                 data, fds, _, _ = socket.recv_fds(self.socket, spec.MAX_PACKET, 4)
-            except ConnectionResetError:  # told once, before what still lies in the queue
+            except ConnectionResetError:  # reported once, before the packets that are still queued
                 continue
             for fd in fds:
                 os.close(fd)
@@ -54,13 +52,13 @@ class RawConsumer:
                 return data
 
     def begin(self, kind: str) -> None:
-        """Say HELLO, or what stands under *kind* in place of it."""
+        """Send HELLO, or the packets that replace it in *kind*."""
         packets, descriptors = INSTEAD.get(kind, ([GOOD_HELLO], 0))
         for packet in packets:
             self.say(packet, descriptors)
 
     def release_first_frame(self, kind: str) -> None:
-        """Or rather say what stands under *kind* in place of it."""
+        """Wait for the first frame, and send the packets of *kind* in place of its RELEASE."""
         frame = self.wait_for(spec.FRAME)
         packets, descriptors = INSTEAD_OF_RELEASE[kind]
         for packet in packets(*spec.FRAME_BODY.unpack_from(frame, 8)[:2]):

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Rung 2's wire protocol a second time: written from docs/wire.md, not from the package.
+A second implementation of rung 2's wire protocol, written from docs/wire.md.
 
-It packs messages and shares no code with the package, so what both agree on is what the page says.
+It shares no code with the package, so a message that both understand is described by the page.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RETIRED_BODY = struct.Struct('<Q')
 
 
 def packet(kind: int, body: bytes, *, length: int | None = None, zero: int = 0) -> bytes:
-    """Return a message with its header; *length* and *zero* can make it lie."""
+    """Return a message with its header; *length* and *zero* can make the header wrong."""
     return HEADER.pack(kind, HEADER.size + len(body) if length is None else length, zero) + body
 
 
@@ -110,7 +110,7 @@ Plane = tuple[int, int, int, int]
 
 @dataclass
 class Image:
-    """What BUFFERS says; a test changes one field to break one rule."""
+    """The fields of BUFFERS; a test changes one field to break one rule."""
 
     uid: int = 7
     width: int = 64
@@ -124,7 +124,7 @@ class Image:
     sizes: list[int] = field(default_factory=list)
     num_planes: int | None = None
     num_buffers: int | None = None
-    # Where unused ones should be zero.
+    # Entries beyond those in use, which should be zero.
     tail_planes: list[Plane] = field(default_factory=list)
     tail_sizes: list[int] = field(default_factory=list)
 

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What a producer can do wrong by docs/wire.md.
+How a producer can break the rules of docs/wire.md.
 
-For each case: the rule's name as client/ tells it, and the messages or changed fields.
+Each case has the rule's name as client/ reports it, and the messages or changed fields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TILED = 1 << 56 | 1
 LUMA, CHROMA = 80 * 48, 80 * 24
 WELCOME = spec.welcome(2, 1)[8:]
 
-# In place of WELCOME; for those of a name that ends in 'unknown' or 'welcomes', after it.
+# Sent in place of WELCOME; in cases whose name ends in 'unknown' or 'welcomes', after it.
 FIRST_MESSAGES = {
     'frame_first': ('state', lambda: spec.frame(7, 1, 0)),
     'retired_first': ('state', lambda: spec.retired(7)),
@@ -65,8 +65,8 @@ FIRST_MESSAGES = {
     'frame_unknown': ('uid', lambda: spec.frame(7, 1, 0)),
 }
 
-# Fields of the BUFFERS of Image.nv12(), to a consumer that asked for NV12 LINEAR, aligned to 8 and
-# 16, of at most 72 x 48.
+# Changed fields in the BUFFERS of Image.nv12(). The consumer asked for linear NV12 of at most 72 x
+# 48, aligned to 8 and 16.
 WRONG_BUFFERS = {
     'no_pixels': ('image', {'width': 0}),
     'no_rows': ('image', {'height': 0}),
@@ -119,7 +119,7 @@ WRONG_BUFFERS = {
     ),
 }
 
-# Images whose memory is as they say, to a consumer that takes everything.
+# Images whose memory matches their fields, sent to a consumer that accepts everything.
 WRONG_IMAGES = {
     'buffer_without_plane': (
         'planes',
@@ -152,8 +152,8 @@ WRONG_IMAGES = {
     ),
 }
 
-# To a window of 1, after the BUFFERS of uid 7. The first frame of two is right, and to be released
-# before the second.
+# Sent to a window of 1, after the BUFFERS of uid 7. Of two frames, the first is valid, and is
+# released before the second.
 WRONG_FRAMES = {
     'same_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 5, 11)]),
     'older_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 4, 11)]),
@@ -170,8 +170,8 @@ WRONG_FRAMES = {
     'short_buffers': ('length', lambda: [spec.packet(spec.BUFFERS, bytes(183))]),
 }
 
-# What a consumer can do wrong. One number of its HELLO, or of the RELEASE of its first frame:
-# where, how long, what.
+# How a consumer can break the rules: one number in its HELLO, or in the RELEASE of its first
+# frame, as offset, size and value.
 WRONG_HELLOS = {
     'bad-magic': (8, 4, 0x4B4C435B),
     'wrong-length': (2, 2, 136),
@@ -203,12 +203,12 @@ WRONG_RELEASES = {
 
 
 def patched(packet: bytes, at: int, size: int, value: int) -> bytes:
-    """*packet* with another number in it."""
+    """Return *packet* with another number at offset *at*."""
     return packet[:at] + value.to_bytes(size, 'little') + packet[slice(at + size, None)]
 
 
 _HELLO = spec.Hello(window=2, name=b'bad').pack()
-# What comes in place of the HELLO, or after it, with how many descriptors.
+# Packets sent in place of the HELLO, or after it, and their number of descriptors.
 INSTEAD = {
     **{name: ([patched(_HELLO, *patch)], 0) for name, patch in WRONG_HELLOS.items()},
     'garbage': ([bytes((0xA5 + 31 * i) % 256 for i in range(128))], 0),
@@ -221,7 +221,7 @@ INSTEAD = {
     'welcome-from-consumer': ([_HELLO, spec.welcome(2, 1)], 0),
     'never-hello': ([], 0),
 }
-# In place of the RELEASE of the first frame: packets, and how many pipes come with the first.
+# Packets sent in place of the first frame's RELEASE, and how many pipes the first one carries.
 INSTEAD_OF_RELEASE = {
     **{
         name: (
@@ -237,5 +237,5 @@ INSTEAD_OF_RELEASE = {
 
 
 def lie(image: Image, **changes: object) -> Image:
-    """*image* with other fields; its memory is made from what it was."""
+    """Return *image* with other fields; its memory still fits the original fields."""
     return dataclasses.replace(image, **changes)  # type: ignore[arg-type]
