@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Which threads keep the interpreter's lock.
+Find the threads that hold the interpreter's lock (GIL) for long.
 
-While one thread was kept from running, it finds the thread that used the CPU, and where that
-thread stands afterwards.
+A thread that got the lock late finds the thread that used the CPU meanwhile, and that thread's
+stack.
 
 Sources: clock_getcpuclockid(3), and the kernel's ``include/linux/posix-timers_types.h`` for the
 number of a thread's clock.
@@ -34,26 +34,26 @@ from typing import Any
 
 LONG_NS = 1_000_000
 _NAMED = 5
-# Of its stack, innermost first: the function, and who asked for it.
+# Functions of the holder's stack to report, innermost first.
 _DEEP = 3
 
 
 def _thread_clock(native_id: int) -> int:
     """
-    Return the clock of a thread's CPU time.
+    Return the clock of a thread's CPU time, computed from the thread's number.
 
-    It is made from the thread's number: for a thread that has just ended it is an error, not
-    undefined.
+    Reading the clock of a thread that has ended raises OSError. With pthread_getcpuclockid(3) it
+    would be undefined behaviour.
     """
     return (~native_id << 3) | 6
 
 
 class LockHolders:
     """
-    Finds the threads that keep the lock.
+    Finds the threads that hold the lock for long.
 
-    One thread owns it: it calls :meth:`mark`, waits, and calls :meth:`kept` if it was kept from
-    running for long.
+    The probing thread calls :meth:`mark`, sleeps, and calls :meth:`kept` if it got the lock late.
+    Another thread may call :meth:`longest`.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class LockHolders:
         self._kept_us: dict[str, list[float]] = {}
 
     def mark(self) -> None:
-        """Note the threads' CPU times before the wait."""
+        """Note all other threads' CPU times, before the sleep."""
         self._spent = self._clocks()
 
     def _clocks(self) -> dict[int, int]:
@@ -76,10 +76,12 @@ class LockHolders:
 
     def kept(self, wait_ns: int) -> None:
         """
-        Book a lock that came *wait_ns* late to the thread that used the CPU most meanwhile.
+        Blame a late lock on the thread that used the most CPU time since :meth:`mark`.
 
-        It is booked only as far as that thread used the CPU: a thread that another program keeps
-        from the CPU keeps the lock, too.
+        At most that CPU time is counted: the thread may also have held the lock while another
+        program had the CPU.
+
+        :param wait_ns: how late the calling thread got the lock.
         """
         frames = sys._current_frames()
         used = {
@@ -93,7 +95,7 @@ class LockHolders:
             self._kept_us.setdefault(_place(frames[holder]), []).append(kept_us)
 
     def longest(self) -> list[Mapping[str, Any]]:
-        """Return the places that kept it longest in all, the worst first."""
+        """Return the places in the code that held the lock longest in total, the worst first."""
         ordered = sorted(self._kept_us.copy().items(), key=lambda each: -sum(each[1]))
         return [
             {
@@ -114,7 +116,7 @@ def _place(frame: Any) -> str:
 
 
 def describe(holders: Sequence[Mapping[str, Any]]) -> str:
-    """Describe it in one line."""
+    """Describe the places of :meth:`LockHolders.longest` in one line."""
     return '; '.join(
         f'{each["place"]} {each["times"]} times, p99 {each["p99_us"] / 1e3:.1f} ms'
         for each in holders

@@ -16,22 +16,22 @@
 """
 One process of the link benchmark: ``python -m bench.link_worker ROLE TOPIC``.
 
-It reads a command per line from standard input, JSON, and answers with a line of JSON. Times are
-CLOCK_MONOTONIC, which all processes of a host share, so that a producer's and a consumer's can be
-subtracted. Frames are numbered through all series, so that a late frame isn't taken for another
-one.
+It reads one JSON command per line from standard input, and writes one line of JSON for each. Times
+are CLOCK_MONOTONIC, which all processes of a host share, so that a producer's time can be
+subtracted from a consumer's. Frame numbers go on from series to series, so that a late frame isn't
+taken for one of the next series.
 
-- ``describe`` answers what the figures depend on.
-- ``matched`` answers ``matched``; if not, ``reason``.
-- ``prepare`` takes ``width`` and ``height``: frames have this size from now on.
-- ``begin`` takes ``first`` (its first frame's number), ``rate_hz`` and ``read`` (every pixel): a
-  consumer listens.
-- ``run`` takes ``first``, ``rate_hz``, ``read`` and ``frames``. It answers ``sent``: [number, ns]
-  of each; if both ends are in one process, ``arrived`` too.
-- ``end`` takes ``last``, the number of the last frame that was sent. It answers ``arrived``:
-  [number, ns] of each.
-- ``spent`` answers ``cpu_us`` since the series began, all threads; ``torn`` frames in it;
-  ``conversions`` ever.
+- ``describe`` answers settings that the figures depend on.
+- ``matched`` answers ``matched`` (the other process was found); if not, ``reason``.
+- ``prepare`` takes ``width`` and ``height`` of the next series' frames.
+- ``begin`` takes ``first`` (the first frame's number), ``rate_hz`` and ``read`` (every pixel). A
+  consumer begins a series.
+- ``run`` takes ``first``, ``rate_hz``, ``read`` and ``frames``. A producer sends a series and
+  answers ``sent``: [number, ns] of each frame; a process with both ends answers ``arrived``, too.
+- ``end`` takes ``last``, the number of the last frame that was sent. A consumer answers
+  ``arrived``: [number, ns] of each frame.
+- ``spent`` answers ``cpu_us`` of all threads and ``torn`` frames, both of the series, and
+  ``conversions`` since the process began.
 """
 
 from __future__ import annotations
@@ -80,11 +80,7 @@ _QOS = QoSProfile(depth=1)
 
 
 def _buffers(layout: ImageLayout) -> tuple[DmaBuf, ...]:
-    """
-    Make buffers that are filled before, as a camera driver leaves them.
-
-    Nothing here touches pixels while it is measured.
-    """
+    """Return filled buffers: as with a camera driver, no pixels are written while measuring."""
     heap = SealedMemfd()
     buffers = tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
     for buffer in buffers:
@@ -93,7 +89,7 @@ def _buffers(layout: ImageLayout) -> tuple[DmaBuf, ...]:
 
 
 def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
-    """Return a slot's planes, as its producer writes them."""
+    """Return writable views of a slot's planes."""
     mappings = [np.frombuffer(buffer.mapping(), np.uint8) for buffer in slot.buffers]
     return [
         mappings[plane.buffer][slice(plane.offset, plane.offset + plane.size)]
@@ -102,24 +98,21 @@ def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
 
 
 class FramesOut(Role):
-    """
-    Publishes frames to another process or within this one.
-
-    They are for :class:`FramesIn` in another process, or for a subscription in this one.
-    """
+    """Publishes frames to another process (:class:`FramesIn`) or to a subscription in this one."""
 
     def __init__(self, node: Node, topic: str, *, shared_memory: bool = True) -> None:
         super().__init__()
         self.publisher: AdaptedPublisher[Frame] = AdaptedPublisher(
             node, frame_adapter('rgb8', CopyLedger(), holder='bench'), topic, _QOS
         )
-        # One for each frame whose slot is free again: every lease on it is back.
+        # Gets an item for each frame whose slot is free again because all its leases were
+        # released.
         self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._out = 0
-        # By buffer_uid.
+        # A slot's planes, by its buffer_uid.
         self._pixels: dict[int, list[np.ndarray[Any, Any]]] = {}
-        # One for each size, kept to the end: series of different sizes take turns, and consumers
-        # keep what they have mapped.
+        # A pool for each size. It is kept to the end, because later series have the same size and
+        # consumers keep the pool's buffers mapped.
         self._pools: dict[tuple[int, int], BufferPool] = {}
         self.prepare(64, 48)
         if shared_memory:
@@ -141,7 +134,7 @@ class FramesOut(Role):
         self._returned.put(None)
 
     def _all_back(self, number: int = 0) -> bool:
-        """Wait until no frame is out."""
+        """Wait until all frames were released; ``False``: one was not, in :data:`ANSWER_S`."""
         try:
             while self._out:
                 self._returned.get(timeout=ANSWER_S)
@@ -196,7 +189,7 @@ class FramesOut(Role):
 
 
 class FramesTaken:
-    """A subscription's frames on a thread of its own, as the hot path takes them."""
+    """Takes a subscription's frames on a thread of its own, as an inference node does."""
 
     def __init__(
         self, subscription: AdaptedSubscription[Frame], arrived: Callable[[Frame], None]
@@ -216,13 +209,13 @@ class FramesTaken:
                 frame.release()
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop the thread."""
         self._stop.set()
         self._thread.join(2.0)
 
 
 class FramesIn(Role):
-    """Takes frames on its own thread and looks at each: publish → readable pixels."""
+    """Takes frames from another process on its own thread, and reads each."""
 
     def __init__(self, node: Node, topic: str) -> None:
         super().__init__()
@@ -253,9 +246,9 @@ class FramesIn(Role):
 
 class FramesLocal(FramesOut):
     """
-    Both ends in one process: from publish to the frame in hand.
+    Publishes and takes frames in one process.
 
-    A thread of its own, or the executor, takes the frame.
+    :param executor: the executor takes the frames; otherwise a thread of its own.
     """
 
     def __init__(self, node: Node, topic: str, *, executor: bool) -> None:
@@ -277,7 +270,8 @@ class FramesLocal(FramesOut):
         return statistics.rung == IN_PROCESS, f'the link is {statistics.rung}: {statistics.reason}'
 
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
-        # Frames are noted before they are given back, and all are back.
+        # All frames were released by now, and each was noted before its release: nothing to wait
+        # for.
         return {
             **super().run(first, frames, rate_hz, read),
             'arrived': self.arrivals.wait_for(first - 1),
@@ -303,7 +297,7 @@ class ImagesOut(PicturesOut):
     """
     Publishes plain ``sensor_msgs/Image`` messages, nv12.
 
-    It is the quickest way in rclpy: ``data`` is an ``array`` that it keeps.
+    It does so in rclpy's quickest way: ``data`` is an ``array``, which it reuses.
     """
 
     def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
@@ -330,7 +324,7 @@ class ImagesOut(PicturesOut):
 
 
 class ImagesIn(PicturesIn):
-    """Receives plain messages on the executor and looks at each."""
+    """Receives plain messages on the executor's thread and reads each."""
 
     def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
         super().__init__(answers)
@@ -366,7 +360,8 @@ def _make(role: str, node: Node, topic: str) -> Role:
 def _serve(role_name: str, topic: str) -> None:
     node = Node('bench_' + role_name)
     executor = SingleThreadedExecutor()
-    # Producers have nothing to spin for, and a thread that wakes for its own reasons is noise.
+    # Not started in producers: they have no callbacks, and its wake-ups would disturb the
+    # measurement.
     spinning = threading.Thread(target=executor.spin, name='executor', daemon=True)
     with contextlib.ExitStack() as ending:
         ending.callback(node.destroy_node)
@@ -390,8 +385,8 @@ def main() -> None:
     hold_back_termination()
     context = get_default_context()
     try:
-        # Warnings go to standard error, which is the benchmark's; what the links say of themselves
-        # is asked for.
+        # Warnings go to the benchmark's standard error. The links' state isn't logged; matched
+        # answers it.
         init_without_signal_handlers(context, ['--ros-args', '--log-level', 'warn'])
         _serve(*sys.argv[1:3])
     except ZcError as error:

@@ -14,16 +14,16 @@
 # limitations under the License.
 
 """
-How a process that measures gets its commands, answers them, and ends.
+Read commands in a process that measures, answer them, and end the process in order.
 
-:mod:`~bench.worker` is the other end.
+:mod:`~bench.worker` is the benchmark's end. This module imports very little, because the processes
+of the floors must stay small.
 
-The module imports next to nothing: the processes of the floors must have nothing else loaded.
-
-SIGTERM ends such a process where nothing is half-done (see
-:class:`~zc_perception.terminal.Interruption`): :func:`hold_back_termination` comes first,
-:func:`terminable` is around the commands. A process of nodes is :func:`run_worker` around
-:func:`obey`: it does both, and says why when it fails.
+SIGTERM ends such a process only during commands, never while it sets up or cleans up (see
+:class:`~zc_perception.terminal.Interruption`). For this, a process calls
+:func:`hold_back_termination` first and uses :func:`terminable` around its commands. A process with
+ROS nodes uses :func:`run_worker` and :func:`obey`, which do both, and answer with the error if the
+process fails.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ def commands() -> Iterator[dict[str, Any]]:
 
 def answer(reply: Mapping[str, Any]) -> None:
     """
-    Write one line to standard output.
+    Write an answer as one line to standard output.
 
-    :raises SystemExit: no process listens any more: the benchmark was killed.
+    :raises SystemExit: standard output is closed, because the benchmark was killed.
     """
     try:
         print(json.dumps(reply), flush=True)
     except BrokenPipeError:
-        # The interpreter flushes once more at its end.
+        # The interpreter flushes standard output once more at its end, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
 
 
 def hold_back_termination() -> None:
     """
-    Make SIGTERM wait until there is something to end in order.
+    Delay SIGTERM until :func:`terminable`.
 
-    Call it in a worker, in the main thread, before it opens anything. The mask is for the threads
-    that libraries start from here on: a call of theirs isn't interrupted.
+    Call this in the main thread of a worker, before it opens anything. Threads that libraries
+    start later inherit the signal mask, so that SIGTERM never interrupts their system calls.
     """
     INTERRUPTION.begin(lambda number: SystemExit(128 + number))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -79,11 +79,7 @@ def hold_back_termination() -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """
-    Let SIGTERM end the worker in this block.
-
-    So setting up and taking down, before and after it, isn't left half-way.
-    """
+    """Let SIGTERM end the worker in this block, so not while it sets up or cleans up."""
     with INTERRUPTION.allowed():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         yield
@@ -91,9 +87,9 @@ def terminable() -> Iterator[None]:
 
 def run_worker(serve: Callable[[rclpy.Context], None]) -> None:
     """
-    Run *serve*, which calls :func:`obey` once everything is built up.
+    Run *serve*, which sets up the nodes and then calls :func:`obey`.
 
-    :raises SystemExit: 1 after an error, which is the answer to the command then.
+    :raises SystemExit: with 1 after a ZcError; its text is the answer to the pending command.
     """
     from zc_perception.nodes.process import ros_context
 
@@ -108,13 +104,13 @@ def run_worker(serve: Callable[[rclpy.Context], None]) -> None:
 
 def obey(server: object, running: ExecutorThread | None = None) -> None:
     """
-    Call the method of *server* that each command names.
+    Call the method of *server* that each command names, and answer with the method's result.
 
-    It ends when standard input ends or SIGTERM comes. The method's result is the answer.
+    It ends when standard input ends or SIGTERM comes.
 
-    :param running: if its executor has ended with a traceback, that is the answer.
+    :param running: the nodes' executor. If it has ended with an error, the answer is that error.
     """
-    # The end of input comes first, and what it sets off is not to be stopped.
+    # The benchmark closes standard input, then sends SIGTERM, which must not stop the cleaning up.
     with terminable():
         for command in commands():
             if running is not None and running.failure:

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Pictures of the results, by Matplotlib.
-
-Matplotlib is loaded here alone, and only when something is to be drawn.
-"""
+"""Draw pictures of the results with Matplotlib, which is imported only when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -36,8 +32,8 @@ if TYPE_CHECKING:
 
 _DPI = 130
 _GREY = '#8a8a8a'
-# Ours in one colour family, each rival in a colour of its own that the colour-blind can tell
-# apart, and a marker.
+# Colour and marker of each variant. The package's own links are blue. Each rival library has
+# another colour, and colour-blind readers can tell them apart.
 _STYLES: dict[str, tuple[str, str]] = {
     'shared_memory': ('#0b5fa5', 'o'),
     'in_process_mailbox': ('#4fa3e3', 'o'),
@@ -68,7 +64,7 @@ def _figure(
     width: float, height: float, columns: int = 1, **options: Any
 ) -> tuple[Figure, list[Any]]:
     try:
-        # Without pyplot: no display, nothing global.
+        # Not pyplot, which needs a display and keeps global state.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotsAbsentError('Matplotlib is not installed: pip install matplotlib') from error
@@ -82,11 +78,7 @@ def _figure(
 
 
 def _durations(axis: Any) -> None:
-    """
-    Set ticks of a logarithmic axis of microseconds.
-
-    They are those that two decades or less need, each with its unit.
-    """
+    """Label a logarithmic axis of µs; one of two decades or less also gets ticks at 2 and 5."""
     from matplotlib.ticker import LogLocator
 
     low, high = axis.get_view_interval()
@@ -105,9 +97,9 @@ def _rows(bench: Bench, case: str, rate_hz: float | None = None) -> list[Row]:
 
 def _latency(bench: Bench) -> Figure | None:
     """
-    Draw latency by a frame's size, both axes logarithmic.
+    Draw the latency over a frame's size; both axes are logarithmic.
 
-    A slope of one is a copy, a level line is none.
+    A line of slope one means that the pixels are copied; a horizontal line means no copy.
     """
     rates = sorted({row.rate_hz for row in _rows(bench, 'link')})
     if not rates:
@@ -147,7 +139,7 @@ def _latency(bench: Bench) -> Figure | None:
         axis.set_xlabel('NV12 frame')
         _durations(axis.yaxis)
     axes[0].set_ylabel('median: publish → view of all pixels')
-    # In the order of the lines' right ends, as the eye finds them.
+    # The legend has the order of the lines' right ends, from top to bottom.
     lines = sorted(axes[0].get_lines(), key=lambda line: -line.get_ydata()[-1])
     figure.legend(
         lines, [line.get_label() for line in lines], loc='outside right center', frameon=False
@@ -173,7 +165,7 @@ def _bars(
 
 
 def _cpu(bench: Bench) -> Figure | None:
-    """Draw the CPU time of a frame, both processes."""
+    """Draw the CPU time that both processes use for a frame."""
     rows = _rows(bench, 'link')
     rates = sorted({row.rate_hz for row in rows})
     sizes = sorted({(row.width, row.height) for row in rows})
@@ -201,7 +193,7 @@ def _cpu(bench: Bench) -> Figure | None:
 
 
 def _read(bench: Bench) -> Figure | None:
-    """Draw a consumer that reads every pixel next to one that looks at a few."""
+    """Draw the latency with a consumer that reads every pixel, and with one that reads a few."""
     rows = _rows(bench, READ)
     sizes = sorted({(row.width, row.height) for row in rows})
     if not sizes:
@@ -250,11 +242,7 @@ def _read(bench: Bench) -> Figure | None:
 
 
 def _pipeline(bench: Bench) -> Figure | None:
-    """
-    Draw where the time of a frame goes, from capture to published detections.
-
-    The accelerator's time isn't part of it.
-    """
+    """Draw the stages of a frame from capture to published detections, without the accelerator."""
     rows = [row for row in _rows(bench, 'pipeline') if row.figures.keys() & _STAGES.keys()]
     if not rows:
         return None
@@ -399,12 +387,12 @@ _PICTURES: Mapping[str, Mapping[str, Callable[[Bench], Figure | None]]] = {
 
 def draw(benches: Sequence[Bench], folder: Path) -> dict[str, list[Path]]:
     """
-    Draw PNG files in *folder*, and return them by the benchmark's name.
+    Draw PNG files in *folder*, and return their paths by the benchmark's name.
 
-    A benchmark that was not measured has none, and its old pictures are removed.
+    The old pictures of a benchmark that was not measured are removed.
 
     :raises PlotsAbsentError: Matplotlib isn't installed.
-    :raises OSError: a picture can't be written, or an old one not be removed.
+    :raises OSError: a picture can't be written or removed.
     """
     drawn: dict[str, list[Path]] = {}
     for bench in benches:

@@ -16,19 +16,19 @@
 """
 ``zc_bench startup``: from executing ``perception`` to the first detections received.
 
-The program is the installed console script with its shipped parts: the software camera, the model
-of the parameter ``model`` and the ``onnx`` accelerator. Each start is in a namespace of its own,
-so that nothing is known of it before. A reader of its detections runs in another process already,
-as a user's node does, but the two have yet to find each other: what that takes is in ``received``.
+The program is the installed console script with the software camera, the model of the parameter
+``model`` and the ``onnx`` accelerator. Each start has a namespace of its own, so that the
+middleware has to discover its topics anew. A reader of its detections already runs in another
+process, as a user's node does; ``received`` includes the time of discovery.
 
-``published`` ends when the node has handed the first frame's detections to the middleware, by the
-node's own frame log; ``received`` when the reader has the first message, which may be a later
-frame's. The stages in the figures are read from the frame logs, too, in ms since the program was
-executed: nothing is added to the program for this.
+``published`` ends when the node has handed the first frame's detections to the middleware;
+``received`` ends when the reader has the first message, which may be a later frame's. These times
+and the stages in the figures (ms since the program was executed) come from the nodes' frame logs,
+so the program needs no extra code.
 
-``warm`` is a start after others. ``cold`` is one after the files of the Python environment and of
-the package were taken out of the page cache; what other processes have mapped stays there, so it
-is somewhat quicker than the first start since boot.
+``warm`` is a start after other starts. ``cold`` is a start after the files of the Python
+environment and of the package were dropped from the page cache. Files that other processes have
+mapped stay there, so ``cold`` is somewhat quicker than the first start after booting.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ from zc_perception.terminal import INTERRUPTION
 
 def evict(paths: Iterable[Path]) -> None:
     """
-    Write files back and drop them from the page cache.
+    Write these files back to disk and drop them from the page cache.
 
-    A file that can't be opened stays as it is. It needs no privilege, and leaves all other files
-    of the machine alone.
+    It needs no privilege. A file that can't be opened is skipped.
     """
     for path in paths:
         try:
@@ -85,7 +84,7 @@ PROGRAM = 'perception'
 WARM, COLD = 'warm', 'cold'
 VARIANTS = (WARM, COLD)
 PUBLISHED, RECEIVED = 'startup_published', 'startup_received'
-#: The software camera's own.
+#: The software camera's default size and rate.
 CAMERA = Condition(640, 360, 30.0)
 _PATIENCE_S = 60.0
 _LOOK_S = 0.005
@@ -97,10 +96,10 @@ _TICK_US = 1e6 / os.sysconf('SC_CLK_TCK')
 @dataclass(frozen=True)
 class StartupPlan:
     """
-    What to measure.
+    The variants to measure, and how often.
 
-    :param variants: of :data:`VARIANTS`.
-    :param parameters: of the nodes, ``NAME:=VALUE``.
+    :param variants: some of :data:`VARIANTS`.
+    :param parameters: the nodes' parameters, each ``NAME:=VALUE``.
     """
 
     repetitions: int = 7
@@ -111,14 +110,12 @@ class StartupPlan:
 @dataclass(frozen=True)
 class Start:
     """
-    One start.
+    The times of one start, in ns of CLOCK_MONOTONIC.
 
-    All times CLOCK_MONOTONIC ns.
-
-    :param stages: what the program itself noted, in order.
-    :param frame: the first frame's record of the capture node.
-    :param detections: the first frame's record of the inference node.
-    :param cpu_us: of the process until :attr:`received_ns`, user and system.
+    :param stages: the stages that the program noted, in order.
+    :param frame: the capture node's record of the first frame.
+    :param detections: the inference node's record of the first frame.
+    :param cpu_us: user and system time of the process until :attr:`received_ns`.
     """
 
     executed_ns: int
@@ -129,7 +126,7 @@ class Start:
     cpu_us: float
 
     def figures(self) -> dict[str, float]:
-        """Return stages in ms since the program was executed, in order."""
+        """Return all stages in order, in ms since the program was executed."""
         times = {
             **self.stages,
             'first_frame': self.frame.captured_ns,
@@ -142,9 +139,9 @@ class Start:
 
 def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.environ) -> Path:
     """
-    Return the console script: this interpreter's, that of a colcon workspace, or that on the path.
+    Return the console script beside this interpreter, of a colcon workspace, or on the PATH.
 
-    :raises BenchError: none is there.
+    :raises BenchError: the script is in none of these places.
     """
     prefixes = [
         Path(prefix) / 'lib' / 'zc_perception'
@@ -164,7 +161,7 @@ def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.enviro
 
 
 def environment_files() -> list[Path]:
-    """Return what a start reads: all of this Python's packages, and this one."""
+    """Return the files that a start may read: Python's library, its packages, and this package."""
     folders = {Path(sysconfig.get_path(name)) for name in ('stdlib', 'purelib', 'platlib')} | {
         Path(zc_perception.__file__).parent
     }
@@ -186,7 +183,7 @@ def _cpu_us(pid: int) -> float:
 
 
 class Starter:
-    """Owns the reader of detections; starts the program and waits for its first ones."""
+    """Owns the reader; starts the program and waits for its first detections."""
 
     def __init__(self, plan: StartupPlan) -> None:
         self._plan = plan
@@ -201,9 +198,9 @@ class Starter:
 
     def start(self) -> Start:
         """
-        Start the program once.
+        Start the program, wait for its first detections, and end it.
 
-        :raises BenchError: the program ended, or nothing came.
+        :raises BenchError: the program ended by itself, or no detections came.
         """
         namespace = f'/zc_bench/run_{os.getpid()}/start_{next(self._names)}'
         self._reader.ask(op='watch', topics=[f'{namespace}/detections'])
@@ -250,7 +247,7 @@ def _last_line(process: subprocess.Popen[bytes]) -> str:
 
 
 def _logged(pid: int) -> tuple[Mapping[str, int], FrameRecord, FrameRecord]:
-    """Return the program's stages and the first frame, from its frame logs."""
+    """Return the program's stages, and both nodes' records of the first frame."""
     deadline = time.monotonic() + _FACTS_S
     with find_frame_logs(pids=[pid]) as logs:
         by_role = {log.role: log for log in logs}
@@ -259,7 +256,7 @@ def _logged(pid: int) -> tuple[Mapping[str, int], FrameRecord, FrameRecord]:
                 f"'{PROGRAM}' has frame logs of {sorted(by_role) or 'no node'}; needed are "
                 'those of capture and inference'
             )
-        # The facts are written once a second.
+        # The nodes write their facts once a second.
         while 'ready' not in (stages := by_role['inference'].facts().get('startup', {})):
             if time.monotonic() > deadline:
                 raise BenchError(
@@ -283,7 +280,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def series_of(start: Start) -> dict[str, Series]:
-    """Return both cases of one start."""
+    """Return the series of both cases, ``startup_published`` and ``startup_received``."""
     figures = {**start.figures(), 'cpu_ms': start.cpu_us / 1e3}
     ends = {PUBLISHED: start.detections.sent_ns, RECEIVED: start.received_ns}
     return {
@@ -296,12 +293,12 @@ def measure_startup(plan: StartupPlan, say: Say) -> Measured:
     """
     Run the plan.
 
-    :raises BenchError: the program failed, or the reader.
+    :raises BenchError: the program or the reader failed.
     """
     rounds = Measuring(list)
     files = environment_files() if COLD in plan.variants else []
     with contextlib.closing(Starter(plan)) as starter:
-        starter.start()  # bytecode is written at the very first one
+        starter.start()  # not counted: the very first start may compile the package
         for repetition in range(plan.repetitions):
             for variant in random.Random(repetition).sample(
                 list(plan.variants), len(plan.variants)
@@ -318,7 +315,7 @@ def measure_startup(plan: StartupPlan, say: Say) -> Measured:
                     f'received after {figures["first_received_ms"]:.0f} ms'
                 )
                 if variant == COLD:
-                    starter.start()  # warms up again
+                    starter.start()  # fills the page cache for the next warm start
     rows = make_rows(rounds, [(case, WARM) for case in (PUBLISHED, RECEIVED)])
     return Measured(rows, {'program': PROGRAM, 'parameters': list(plan.parameters)})
 
@@ -327,8 +324,7 @@ _CAMERA = (CAMERA.width, CAMERA.height, CAMERA.rate_hz)
 _PUBLISHED_WARM: Key = (PUBLISHED, WARM, *_CAMERA)
 
 
-# When it is received depends on how the middleware finds its peers, on a busy machine for seconds:
-# that row stands beside.
+# There is no bar for startup_received: the middleware's discovery takes seconds on a busy machine.
 STARTUP_BARS = (
     Bar(
         'warm start: from executing perception to the first detections published',
@@ -351,7 +347,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         metavar='NAME:=VALUE',
         default=list(defaults.parameters),
-        help='of the nodes (default: accelerator:=onnx)',
+        help="the nodes' parameters (default: accelerator:=onnx)",
     )
 
 

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The benchmark's end of a process that measures.
+Start a process that measures, send it commands, and end it.
 
-It writes a command per line to the process's standard input, and reads an answer per line from its
-standard output.
+The benchmark writes one command per line to the process's standard input, and reads one answer per
+line from its standard output.
 """
 
 from __future__ import annotations
@@ -42,37 +42,33 @@ _ORDERLY_END_S = 10.0
 
 
 def importing_bench(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return *environment* for a process that imports this folder, which is not installed."""
+    """Return *environment* with a PYTHONPATH that finds ``bench``, which isn't installed."""
     own = str(Path(__file__).resolve().parents[1])
     before = environment.get('PYTHONPATH', '')
     return {**environment, 'PYTHONPATH': f'{own}{os.pathsep}{before}' if before else own}
 
 
 class BenchError(ZcError):
-    """
-    A process of the benchmark ended or doesn't answer.
-
-    Or it measured something else than it should.
-    """
+    """A process of the benchmark ended, doesn't answer, or measured something else."""
 
 
 class NoAnswerError(BenchError):
-    """A process of the benchmark takes too long."""
+    """A process of the benchmark didn't answer in time."""
 
 
 class Worker:
     """
-    A process of a module of this folder.
+    Owns a process that runs a module of this folder.
 
-    It has a process group of its own: a Ctrl-C at the terminal is the benchmark's, which then ends
-    all of them in order. Whatever happens to the benchmark, the end of its standard input ends a
-    process after the series that it is in.
+    The process has a process group of its own, so that Ctrl-C at the terminal reaches the
+    benchmark only, which then ends its processes in order. If the benchmark dies, the process's
+    standard input ends, and the process ends after its series.
 
-    :param module: full name of what to run.
-    :param arguments: the first one is its role, for messages.
-    :param environment: all of it.
-    :param inherited: descriptors that stay open in it, under the same numbers.
-    :param orderly: it has things to clean up, and does so on SIGTERM.
+    :param module: full name of the module to run.
+    :param arguments: the first one is the process's role, for error messages.
+    :param environment: all environment variables of the process.
+    :param inherited: descriptors that stay open in the process, under the same numbers.
+    :param orderly: the process cleans up on SIGTERM.
     """
 
     def __init__(
@@ -100,26 +96,30 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process's id."""
         return self._process.pid
 
     @property
     def cpus(self) -> set[int]:
-        """That it may run on; all of ours once it has ended."""
+        """CPUs that the process may run on; once it has ended, the CPUs of the benchmark."""
         with contextlib.suppress(ProcessLookupError):
             return os.sched_getaffinity(self._process.pid)
         return os.sched_getaffinity(0)
 
     def set_cpus(self, cpus: Collection[int]) -> None:
-        """Let all of its threads, those that it starts later too, run on these CPUs only."""
-        # One that has just ended, or all of it: the next command says so.
+        """Let all threads of the process, also later ones, run on these CPUs only."""
+        # A thread or the process may have ended. The next command raises an error for the process.
         with contextlib.suppress(FileNotFoundError):
             for thread in os.listdir(f'/proc/{self._process.pid}/task'):
                 with contextlib.suppress(ProcessLookupError):
                     os.sched_setaffinity(int(thread), cpus)
 
     def send(self, **command: Any) -> None:
-        """Send one command."""
+        """
+        Send one command.
+
+        :raises BenchError: the process ended.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(command).encode() + b'\n')
@@ -130,8 +130,7 @@ class Worker:
         """
         Receive one answer.
 
-        :raises BenchError: the process ended, says that it can't go on, or takes longer than
-            *timeout_s*.
+        :raises BenchError: the process ended, answered a failure, or took longer than *timeout_s*.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -162,7 +161,7 @@ class Worker:
         return line
 
     def _ended(self) -> BenchError:
-        """Return the error for a process that ended; its last words are on standard error."""
+        """Return the error for a process that ended; its own message is on standard error."""
         try:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -175,7 +174,7 @@ class Worker:
         return BenchError(f"the benchmark's process '{self.role}' {how}")
 
     def ask(self, timeout_s: float = _START_S, **command: Any) -> dict[str, Any]:
-        """Send a command and return the answer."""
+        """Send a command and return the answer; see :meth:`send` and :meth:`receive`."""
         self.send(**command)
         return self.receive(timeout_s)
 
@@ -183,7 +182,7 @@ class Worker:
         """
         Tell the process to end, without waiting for that.
 
-        A second call does nothing: a signal in a program's last moments kills it.
+        A second call does nothing, because a second SIGTERM would interrupt the cleaning up.
         """
         if self._told:
             return
@@ -194,10 +193,10 @@ class Worker:
             self._process.terminate()
 
     def close(self) -> None:
-        """End the process, with all that it started. A second call does nothing."""
+        """End the process and its process group. A second call does nothing."""
         self.end()
-        # One that is just being built up ends after that, and leaves its sockets if it may not: on
-        # a busy machine that takes seconds.
+        # A process that is still starting ends only after its start, which takes seconds on a busy
+        # machine. If it were killed, its sockets would stay.
         patience_s = _ORDERLY_END_S if self._orderly else _END_S
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
@@ -211,7 +210,7 @@ class Worker:
             self._process.stdout.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        # A floor has forked. Nobody else can have the group's number: its first process isn't
-        # waited for yet.
+        # To the whole group, because the floor fd_socket forks. The group's number can't belong to
+        # another group, as long as its first process isn't waited for.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
