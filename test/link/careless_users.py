@@ -89,15 +89,12 @@ def number_of(frame: Frame) -> int:
 
 
 def numbers_in(planes: Any) -> set[int]:
-    """Return the numbers at the beginnings and ends of the planes."""
     luma, chroma = planes[0], planes[1]
     ends = luma[0, :4], luma[-1, -4:], chroma[0, :2], chroma[-1, -2:]
     return {_NUMBER.unpack(end.tobytes())[0] for end in ends}
 
 
 class Ros:
-    """A ROS context that this program owns."""
-
     def __init__(self) -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context)
@@ -207,8 +204,6 @@ class Camera:
 
 
 class CameraProgram:
-    """The camera in its own process."""
-
     def __init__(self) -> None:
         self._ros = Ros()
         self._executor = make_executor('single', self._ros.context)
@@ -319,8 +314,6 @@ class Life:
     One subscription of a user.
 
     :param left_s: for how long it should still get frames.
-    :param awaits: the future that a callback awaits.
-    :param busy: how many of its callbacks run.
     :param seen: its number of frames at the last tick.
     :param stuck: whether a callback has been running since the last tick.
     :param frozen_s: for how long it has missed frames that it should get.
@@ -384,7 +377,6 @@ class User:
             self.done[text.split(':')[0]] += 1
 
     def arrived(self, life: Life, number: int) -> None:
-        """Check the order when a callback begins, or when a queue returns the frame."""
         if number == self._last:
             self.found(f'duplicate: frame {number}')
         elif number < self._last:
@@ -394,7 +386,6 @@ class User:
         life.received += 1
 
     def compare(self, number: int, planes: Any, when: str) -> None:
-        """Report pixels whose number isn't *number*."""
         there = numbers_in(planes)
         if there != {number}:
             self.found(f'torn: frame {number} has {sorted(there)} in its pixels {when}')
@@ -409,7 +400,6 @@ class User:
         other: Sequence[Any] = (),
         cycle: bool = False,
     ) -> None:
-        """Keep these objects for a random time."""
         with self._lock:
             due = time.monotonic() + self._whims.uniform(
                 0.01, self._whims.choice((0.05, 0.05, 0.1, 0.2, 1.5))
@@ -419,7 +409,6 @@ class User:
             )
 
     def holds(self, life: Life) -> int:
-        """Return how many different frames *life* keeps."""
         with self._lock:
             return len({held.number for held in self.kept if held.life is life})
 
@@ -449,7 +438,6 @@ class User:
             self.say(f'lets {held.number} go: {held.how}')
 
     def act(self, life: Life, frame: Frame) -> None:
-        """Treat the frame in one randomly chosen way."""
         whim = self._whims.choices([*_WHIMS], [*_WHIMS.values()])[0]
         number = number_of(frame)
         with frame.map() as planes:
@@ -577,7 +565,6 @@ class User:
         self.new_life()
 
     def new_life(self) -> None:
-        """Begin a subscription, on a new node or on the previous one."""
         fate = self._fate
         with self._lock:
             if self.life is not None or self._over:
@@ -818,7 +805,6 @@ class UsersProgram:
             self._own.add_node(self.camera.node)
 
     def begin(self, seed: int) -> None:
-        """Start the users; the seed chooses their executors."""
         kind, together = _EXECUTORS[seed % len(_EXECUTORS)]
         executors = [
             make_executor(kind, self._ros.context) for _ in range(1 if together else USERS)
@@ -843,7 +829,6 @@ class UsersProgram:
         self._ticker.start()
 
     def met(self) -> bool:
-        """Return whether every user has received a frame."""
         return all(user.had_frames for user in self._users)
 
     def _tick(self) -> None:
@@ -860,7 +845,6 @@ class UsersProgram:
             last = now
 
     def finish(self) -> dict[str, Any]:
-        """Stop the users, release what they keep, and return the findings."""
         self._stop.set()
         self._ticker.join(60.0)
         findings = [] if not self._ticker.is_alive() else ['the ticker hangs']

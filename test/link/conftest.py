@@ -97,7 +97,6 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera]]:
-    """Make a camera that publishes by *way*."""
     from one_camera import Camera
 
     cameras = []

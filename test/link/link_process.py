@@ -66,7 +66,6 @@ class LinkProcess:
             )
 
     def send(self, operation: str, *arguments: Any) -> None:
-        """Send a command without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({'op': operation, 'arguments': arguments}) + '\n')
         self.process.stdin.flush()
@@ -85,7 +84,6 @@ class LinkProcess:
 
     @property
     def log(self) -> str:
-        """Return all output so far."""
         # Open the file anew: the process shares this file's position, and moves it when it writes.
         return self._log.read_text(encoding='utf-8')
 

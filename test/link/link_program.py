@@ -106,7 +106,6 @@ def spin(executor: Any, kind: str, stop: threading.Event, end: Any = None) -> No
 
 
 def refuse(value: Any) -> Any:
-    """Stand in for a conversion that must not happen."""
     raise AssertionError(f'{type(value).__name__} was converted')
 
 
@@ -272,7 +271,6 @@ class FrameSubscription:
 
 
 def open_descriptors() -> Counter[str]:
-    """Count open descriptors by kind, after collecting garbage."""
     gc.collect()
     found: Counter[str] = Counter()
     for number in os.listdir('/proc/self/fd'):
@@ -347,7 +345,6 @@ class Program:
         done.result()
 
     def publish(self, values: dict[str, list[int]]) -> None:
-        """Publish each publisher's values in order, without a pause."""
         for name, each in values.items():
             for value in each:
                 self._ends[name].publish(value)

@@ -39,7 +39,6 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 def announced(
     publisher_id: str, path: object = '/nowhere/x.sock', host: str = '', generation: int = 0
 ) -> Announcement:
-    """Return an announcement of a publisher of small NV12 frames."""
     return Announcement(
         publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd', generation
     )

@@ -67,7 +67,6 @@ class Kills:
 
 
 def holding() -> dict[str, int]:
-    """Return how many descriptors and threads this process has."""
     gc.collect()
     return {
         'descriptors': len(os.listdir('/proc/self/fd')),
@@ -76,11 +75,7 @@ def holding() -> dict[str, int]:
 
 
 class KilledCamera:
-    """
-    A camera in another process that is killed and started again, and two subscriptions here.
-
-    It publishes about 20 frames a second; the numbers of each life begin at 1.
-    """
+    """A camera in another process, killed and started again, and two subscriptions here."""
 
     def __init__(self, ros: Ros, domain: int, folder: Path) -> None:
         self._domain = domain
@@ -109,7 +104,6 @@ class KilledCamera:
                 self._came('queue', frame)
 
     def _look(self) -> bool:
-        """Return whether both subscriptions are linked to the camera."""
         self._fetch()
         linked = True
         for subscription in self._subscriptions:

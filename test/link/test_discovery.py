@@ -152,9 +152,6 @@ def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(
     assert eventually(lambda: consumer.queue.get(0.0) is None and consumer.look(0) == [])
 
 
-# Dead publishers.
-
-
 def told(
     announcements: Announcements, adapted: int, **states: RemoteState
 ) -> list[tuple[str, RemoteState]]:
@@ -208,9 +205,6 @@ def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(
         path.unlink()
     (state,) = consumer.links.update(there, there)
     assert state.state is (DEAD if existed else FAR)
-
-
-# Publishers in the ROS graph.
 
 
 class Writers:

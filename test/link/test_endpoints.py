@@ -166,8 +166,7 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
         converted = stamp_ns - 100
         assert eventually(lambda: publisher.statistics().conversions == converted)
 
-    # Until it has discovered the adapted publisher, the subscription reads the plain one's
-    # messages.
+    # The subscription reads the plain one's messages until it discovers the adapted publisher.
     assert eventually(
         lambda: (
             foreign.get_subscription_count() == 1
@@ -243,9 +242,6 @@ def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is
         publisher.publish(frame)
     assert eventually(lambda: arrived)
     arrived.pop().release()
-
-
-# Endpoints that appear and disappear; callbacks that raise, wait or destroy.
 
 
 def mono8(name: str) -> TypeAdapter[Frame]:
@@ -347,9 +343,6 @@ def test_required_copy_free_stays_direct_and_names_the_plain_publisher(
         in logged()
     )
     assert seen == ['here']
-
-
-# Type adaptation of arbitrary types.
 
 
 TEN = QoSProfile(depth=10)
@@ -516,9 +509,6 @@ def test_who_keeps_all_messages_gets_the_newest_when_it_goes_on_and_no_errors(ro
     assert len(seen) > 16 and seen[1:] == [*range(62 - len(seen), 61)]
     assert subscription.statistics().conversion_errors == 0
     subscription.destroy()
-
-
-# Callbacks of subscriptions that share an executor with other callbacks.
 
 
 @pytest.fixture

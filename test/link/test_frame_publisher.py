@@ -58,7 +58,6 @@ NV12 = (HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)
 
 
 def picture(shape: tuple[int, ...], value: int) -> NDArray[np.uint8]:
-    """Return pixels that differ between rows and between frames."""
     rows = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     return (np.arange(np.prod(shape)).reshape(shape) * 7 + rows + value).astype(np.uint8)
 
@@ -115,8 +114,6 @@ def cameras(here: Ros) -> Iterator[Cameras]:
 
 
 class Elsewhere:
-    """A subscription in another process."""
-
     def __init__(self, start: Callable[[], LinkProcess]) -> None:
         self._there = start()
         self._there('open', [end('reader', 'adapted subscriber', depth=1, converts=False)])
@@ -134,7 +131,6 @@ def elsewhere(start: Callable[[], LinkProcess]) -> Elsewhere:
 
 
 def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
-    """Publish one frame by a loan; return each plane's checksum."""
     with publisher.loan() as out:
         fill(out.planes, value)
         for name, each in header.items():
@@ -274,7 +270,6 @@ def test_frames_that_are_out_stay_readable_when_the_publisher_ends(cameras: Came
 
 
 def test_it_ends_with_its_node_and_leaves_nothing(here: Ros) -> None:
-    """Otherwise each life of a node would leave threads, descriptors and an announcement."""
     folder = Path(os.environ['ZC_RUNTIME_DIR'])
 
     def life() -> None:
@@ -312,9 +307,6 @@ def test_consumers_follow_publishers_that_are_made_again_with_other_sizes(
         assert elsewhere.frame(life + 1)['planes'] == checksums
         assert publisher.statistics().conversions == 0
         publisher.destroy()
-
-
-# Agreement on buffers.
 
 
 def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(
@@ -401,15 +393,8 @@ def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
         assert frame.sequence == 0
 
 
-# Buffers that a user's own library allocates.
-
-
 class Library:
-    """
-    A library with its own memory; it notes which of its buffers came back.
-
-    The planes of its NV12 images have unusual offsets.
-    """
+    """A library with its own memory, and NV12 images whose planes have unusual offsets."""
 
     stride, offsets = 64, (128, 128 + 64 * 40)
     size = 8192
@@ -534,11 +519,7 @@ def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -
 def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
     library: Library, cameras: Cameras, logged: Callable[[], str]
 ) -> None:
-    """
-    Without a consumer, each frame is released at once, inside of publish_fd().
-
-    Publishing again in that callback must neither recurse 2000 calls deep nor deadlock.
-    """
+    """Without a consumer, each frame is released inside of publish_fd(), so calls could nest."""
     publisher, left = cameras.publisher(**of(library)), [2000]
 
     def again() -> None:

@@ -54,7 +54,6 @@ Cameras = Callable[..., Camera]
 
 @pytest.fixture
 def flowing(camera: Cameras) -> Iterator[Callable[..., Camera]]:
-    """Make a camera that publishes at about 50 Hz in a thread."""
     done, threads = threading.Event(), []
 
     def make(**options: Any) -> Camera:
@@ -76,7 +75,6 @@ def flowing(camera: Cameras) -> Iterator[Callable[..., Camera]]:
 
 @pytest.fixture
 def alone(here: Ros) -> Iterator[Node]:
-    """Yield a node that no executor spins."""
     node = Node('reader', context=here.context)
     yield node
     node.destroy_node()
@@ -504,10 +502,7 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
 
 @pytest.mark.parametrize(
     ('topic', 'wanted'),
-    [
-        ('front/image_raw', '/ns/front/camera_info'),
-        ('image', '/left/camera_info'),
-    ],
+    [('front/image_raw', '/ns/front/camera_info'), ('image', '/left/camera_info')],
 )
 def test_the_topic_of_the_messages_is_beside_the_image_s(
     here: Ros, topic: str, wanted: str

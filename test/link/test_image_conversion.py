@@ -103,7 +103,6 @@ def to_frame(ledger: CopyLedger) -> Iterator[ImageToFrame]:
 
 
 def nv12_noise(seed: int = 0) -> NDArray[np.uint8]:
-    """Return a whole NV12 picture: 3/2 height rows."""
     return np.random.default_rng(seed).integers(0, 256, (HEIGHT * 3 // 2, WIDTH), np.uint8)
 
 
@@ -291,8 +290,6 @@ def test_frames_are_numbered_and_the_pool_is_bounded(to_frame: ImageToFrame) -> 
 
 
 class NamedHeap(SealedMemfd):
-    """Ordinary memory under another heap's name."""
-
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -365,11 +362,7 @@ RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL)
 def case(
     name: str, matrix: str = 'bt601', span: str = 'limited', *, blocks: int = 1
 ) -> tuple[list[NDArray[Any]], NDArray[Any]]:
-    """
-    Return planes of noise, and the exact R, G, B of each pixel.
-
-    With *blocks*, that many pixels in each direction are equal.
-    """
+    """Return noise, and exact R, G, B of each pixel; *blocks* is the size of equal squares."""
     random = np.random.default_rng(6)
     if name in YUV:
         y, u, v = (

@@ -245,8 +245,8 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start
         state = one(process, name)
         assert state['received'] == list(range(1, 41)) and state['dropped'] == 0
     for name, place in of.items():
-        # Its thread and callback may be slower than the viewers', and a newer frame may arrive
-        # before its first callback.
+        # Its thread may be slower than the viewers', and a newer frame may precede its first
+        # callback.
         process = processes[place]
         met(process, **{name: {'received': 2}})
         state = one(process, name)

@@ -59,13 +59,11 @@ class Case:
 
     @property
     def rung(self) -> str:
-        """The adapted subscription's expected rung."""
         direct = 'in_process' if self.place == 'same' else 'shared_memory'
         return 'ros_message' if self.publisher == 'plain' else direct
 
     @property
     def message(self) -> bool:
-        """Whether the subscriber reads messages."""
         return self.subscriber == 'plain' or self.publisher == 'plain'
 
     @property
@@ -200,11 +198,7 @@ class Run:
 def result(
     request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Case], Any]]:
-    """
-    Return the result of a case.
-
-    The first case of an executor runs all selected cases of that executor.
-    """
+    """Return a case's result; an executor's first case runs all its selected cases."""
     selected = [
         item.callspec.params['case']
         for item in request.session.items
@@ -243,7 +237,7 @@ def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case]
         assert subscriber['conversions'] == (len(case.received) if case.message else 0)
         assert subscriber['errors'] == 0 and subscriber['duplicates'] == 0
     if case.publisher == 'adapted':
-        # A transient_local publisher converts eagerly, as in rclcpp: a late reader may be a plain
+        # A transient_local publisher always converts, like rclcpp's: a late reader may be a plain
         # one.
         assert publisher['conversions'] == (
             case.published if case.subscriber == 'plain' or case.latched else 0

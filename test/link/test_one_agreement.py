@@ -171,7 +171,6 @@ class Witness:
         return self.client.statistics().connections
 
     def goes_on(self, camera: Camera, count: int = 10) -> bool:
-        """Return whether *count* more frames come."""
         wanted = len(self.sequences) + count
         return eventually(lambda: len(self.sequences) >= wanted, pause=camera.publish)
 

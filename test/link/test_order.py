@@ -43,8 +43,6 @@ VALUES = range(1, 241)
 
 
 class Publishers:
-    """Publishers of link_program, in this process or another one."""
-
     def __init__(self, place: str, node: Node, start: Callable[[], LinkProcess]) -> None:
         self._node = node
         self._there = start() if place == 'other' else None
@@ -191,8 +189,8 @@ def test_a_reader_that_is_sometimes_slow(
             source.close_one('plain')
         plain = value % 3 == 0 and 60 < value <= 180
         if value % 30 == 0:
-            # With depth 1 the middleware keeps only the newest message: a late conversion would
-            # replace the plain publisher's.
+            # With depth 1 the middleware keeps one message: a late conversion would replace the
+            # plain one.
             assert eventually(
                 lambda value=value: source.state('camera')['converted'] >= (value - value // 3) / 2
             ), value
@@ -240,8 +238,8 @@ def test_equal_stamps_of_a_camera_and_a_plain_publisher(
         pair = (value, value) if stamped else (2 * value % 250 + 1, 2 * value % 250)
         both = {'camera': pair[0], 'plain': pair[1]}
         source.publish(**dict(sorted(both.items(), reverse=number % 2 == 0)))
-        # Wait after each pair: a skipped conversion can't be compared, and a late reader gets only
-        # the newest message.
+        # Wait for each pair: conversions may be skipped, and late readers get only the newest
+        # message.
         assert eventually(lambda number=number: source.state('camera')['conversions'] > number)
         assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), pair
         wanted.update(pair)

@@ -143,8 +143,6 @@ def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
 
 
 class Links:
-    """The links of a subscription without a node, with or without a callback."""
-
     def __init__(self, with_callback: bool, **options: Any) -> None:
         self.queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
         self.links = SharedMemoryLinks('npu', **options)

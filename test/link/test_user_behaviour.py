@@ -47,8 +47,6 @@ AFTERWARDS = 40
 
 @dataclass
 class Outcome:
-    """The findings, and statistics of users and witness."""
-
     findings: list[str] = field(default_factory=list)
     users: dict[str, Any] = field(default_factory=dict)
     witness: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +57,6 @@ class Outcome:
 
 
 def behave(way: str, seed: int, frames: int, domain: int, folder: Path) -> Outcome:
-    """Run careless users while *frames* frames are published."""
     outcome = Outcome()
     progress = folder / 'progress'
     progress.write_bytes(bytes(16))

@@ -53,8 +53,6 @@ DROP, OK = 0, 1
 
 
 class Bench:
-    """A pool, a queue of its frames, and the messages of feeds."""
-
     def __init__(self) -> None:
         self.pool = pool_of(PADDED, SLOTS)
         for slot in self.pool.slots:
@@ -102,7 +100,6 @@ class Bench:
 
 
 def memfds() -> int:
-    """Return how many descriptors of memfds this process has."""
     found = 0
     for number in os.listdir('/proc/self/fd'):
         with suppress(OSError):
@@ -243,7 +240,7 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
         for _ in range(3):
             bench.put_when_free()
             until(bench.all_back)
-        assert feed.statistics().frames == 0  # nobody listens
+        assert feed.statistics().frames == 0
         listeners[0] = 1
         for number in range(300):
             bench.put_when_free()

@@ -43,7 +43,6 @@ def say(text: str) -> None:
 
 
 def resources() -> tuple[int, int, int]:
-    """Return the numbers of descriptors, mapped frames and threads."""
     maps = Path('/proc/self/maps').read_text(encoding='utf-8')
     fds = len(os.listdir('/proc/self/fd'))
     return fds, maps.count('/memfd:zc_frame'), threading.active_count()

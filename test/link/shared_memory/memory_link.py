@@ -304,7 +304,6 @@ class Receiver:
 
 
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Start a program of this folder as a process."""
     paths = str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')
     environment = os.environ | {'PYTHONPATH': os.pathsep.join(paths)}
     return subprocess.Popen(
@@ -318,7 +317,6 @@ def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that *process* prints."""
     assert process.stdout is not None
     text = process.stdout.readline()
     assert text, f'{process.args} ended with {process.wait()}'
@@ -332,7 +330,6 @@ def left(client: SharedMemoryClient, reason: str, words: str = '') -> None:
 
 
 def all_free(pool: BufferPool) -> bool:
-    """Return whether every slot of the pool is free."""
     pool.collect()
     return pool.statistics().states == {SlotState.FREE: len(pool.slots)}
 

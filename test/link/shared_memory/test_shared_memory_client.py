@@ -227,7 +227,7 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
             0.5,
         ]
         assert client.statistics().ended == {'gone': 7}, 'calls before it is due do nothing'
-        client._retry.due = time.monotonic() + PATIENCE_S  # not due
+        client._retry.due = time.monotonic() + PATIENCE_S
         with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder):
             assert client.approach() is not None and not client.connected
             client.retarget(folder / f'{PUBLISHER}.sock', PUBLISHER)
@@ -384,7 +384,6 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
         assert server.statistics().refused == {'constraints': 1}
         assert server.statistics().last_refusal == {'constraints': f'npu: {why}'}
         assert len(warned) == 1 and 'consumer npu#' in warned[0] and why in warned[0]
-        # Nothing has changed, so another trial would fail again.
         assert client.approach() is None and not client.connected
         error = None
         client.retarget(server.path, PUBLISHER)

@@ -46,7 +46,6 @@ WIDE = make_layout(stride_align=256)
 
 @pytest.fixture
 def pools(no_fd_leak: None) -> Iterator[tuple[BufferPool, BufferPool]]:
-    """Yield the pool before the change and the pool after it."""
     made = make_pool(6), make_pool(6, WIDE)
     yield made
     for pool in made:

@@ -60,7 +60,6 @@ KILLS = 200 if LONG else 20
 
 
 def fork(process: subprocess.Popen[str]) -> int:
-    """Make a process of link_process.py fork a child; return the child's pid."""
     assert process.stdin is not None
     process.stdin.write('\n')
     process.stdin.flush()
@@ -180,7 +179,6 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
         return fence
 
     monkeypatch.setattr(connection, 'quarantine_fence', busy)
-    # All consumers share the frames that wait.
     threads, others, reused = set(threading.enumerate()), 3 * window + window, 0
     gc.collect()  # drop frames that other test files have left
     mapped = frames_mapped()

@@ -144,7 +144,6 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
         refused = late.receive_refused()
     assert refused.code == RefusalCode.BUSY and '0 of 8 slots are not promised' in refused.text
     assert server.statistics().refused == {'slots': 1}
-    # One consumer leaves, so there is room again.
     peers.pop(0).close()
     settled(server, 'eof')
     with RawPeer.welcomed(server.path, window=2, depth=2):
@@ -441,7 +440,6 @@ def test_out_of_descriptors_the_server_waits_without_spinning(
         with RawPeer.connected(server.path) as late:
             late.hello()
             until(lambda: server.statistics().refused == {'descriptors': 1}, 'the refusal')
-            # A connected consumer is still served while the server pauses accepting.
             for sequence in range(20):
                 publish(server, pool, sequence)
                 served.release(served.receive_frame())
@@ -521,7 +519,7 @@ def test_a_slot_is_introduced_once_although_the_first_time_something_did_not_go_
         with monkeypatch.context() as patch:
             patch.setattr(connection, send, full)
             publish(server, pool, 0)
-        publish(server, pool, 1)  # in the same slot
+        publish(server, pool, 1)
         assert [peer.receive_type() for _ in range(2)] == [MessageType.BUFFERS, MessageType.FRAME]
         assert peer.nothing_there() and not connection.failure
         assert connection.statistics().dropped == 1

@@ -52,7 +52,6 @@ IDS = (b'camera', b'camera', b'camera', 'öptical'.encode(), b'', b'a\0b', b'\xc
 
 
 def _said(frame: Frame) -> str:
-    """Return all fields of a frame as text, to compare two receivers."""
     data, lease = frame.data, frame._lease
     assert lease is not None and not lease.ended and lease.generation == data.generation
     fields = (

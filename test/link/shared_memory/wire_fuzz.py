@@ -104,7 +104,6 @@ def send_all(sock: socket.socket, messages: list[Message]) -> None:
 
 
 def read_all(sock: socket.socket, *, until_eof: bool) -> None:
-    """Read and discard everything, descriptors included."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     while poller.poll(20_000 if until_eof else 0):
@@ -130,8 +129,7 @@ class ServerFuzz:
         self.good = SharedMemoryClient(self.server.path, name='good', window=2, depth=2)
         connected(self.good)
         self.sequence = 12
-        # Use every slot once, so that later frames open no new descriptor or mapping at either
-        # end.
+        # Use every slot once: later frames then open no new descriptor or mapping at either end.
         frames = [make_frame(self.pool, sequence) for sequence in range(12)]
         for frame in frames:
             self.server.publish(frame)

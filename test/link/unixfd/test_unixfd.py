@@ -101,8 +101,7 @@ def test_each_frame_is_the_camera_s_with_padded_rows_too(
     size = len(expected) // FRAMES
     assert crcs(target.read_bytes(), size) == crcs(expected, size)
     until(feed.all_free, feed.pool.describe_holders)
-    # The reader learns from its first frame where padded planes lie; until then, frames are
-    # copied.
+    # Frames are copied until the reader has learned from one where padded planes lie.
     copied = feed.ledger.count(COPIED)
     assert 1 <= copied <= 4, copied
 

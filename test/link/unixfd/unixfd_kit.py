@@ -49,8 +49,6 @@ NV12 = nv12(*SIZE, stride_align=1, offset_align=1)
 
 
 class Feed:
-    """A publisher on the bus, its pool, and the server."""
-
     def __init__(
         self, path: Path, layout: ImageLayout = NV12, *, slots: int = 12, **options: Any
     ) -> None:
@@ -135,7 +133,6 @@ def gst(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 
 def crcs(data: bytes, frame_bytes: int) -> list[int]:
-    """Return the CRC of each picture in *data*."""
     assert len(data) % frame_bytes == 0, (
         f'{len(data)} bytes are no whole pictures of {frame_bytes}'
     )

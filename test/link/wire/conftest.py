@@ -36,5 +36,4 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(folder: Path) -> Path:
-    """Return the path of a producer's socket."""
     return folder / 'socket'

@@ -75,8 +75,6 @@ class Unusable(Exception):
 
 
 class Refused(Exception):
-    """The producer refused this consumer."""
-
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f'{code}: {text}')
         self.code = code
@@ -109,7 +107,6 @@ class Announcement:
 
 
 def announcements(topic: str, domain: int) -> list[Announcement]:
-    """Return the announcements for this topic in the folder's files."""
     where = folder()
     try:
         names = sorted(os.listdir(where))
@@ -159,11 +156,7 @@ class Slot:
 
 
 def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, Slot]:
-    """
-    Return the slot of a BUFFERS message after checking all rules.
-
-    The caller still owns the descriptors.
-    """
+    """Check all rules of BUFFERS and return its slot; the caller still owns the descriptors."""
     uid, width, height, fourcc, num_planes, modifier, num_buffers, kind = struct.unpack_from(
         '<QII4sIQII', packet, 8
     )
@@ -263,8 +256,6 @@ def plane_crcs(slot: Slot) -> list[int]:
 
 
 class Conversation:
-    """One connection, from HELLO to EOF."""
-
     def __init__(self, announcement: Announcement, plan: Plan, hold: int) -> None:
         self.frames = 0
         self._slots: dict[int, Slot] = {}
@@ -281,10 +272,8 @@ class Conversation:
                 raise Broken(f'user {user} listens there')
             self._socket.settimeout(ANSWER_SECONDS)
             self._window = self._greet(announcement.publisher_id, plan)
-            self._hold = min(
-                hold, self._window - 1
-            # a consumer that holds its whole window gets no frame, so it would never release one
-            )
+            # A consumer that holds its whole window gets no frame, so it would never release one.
+            self._hold = min(hold, self._window - 1)
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()

@@ -63,5 +63,4 @@ class PageProcess(Lines):
         until(condition, lambda: self.events[-20:])
 
     def pixels(self) -> set[tuple[int, ...]]:
-        """Return sequence and CRCs of each frame so far."""
         return {(each['sequence'], *each['crcs']) for each in self.told('frame')}

@@ -181,8 +181,6 @@ class Pool:
 
 @dataclass
 class Wants:
-    """The requests of one HELLO."""
-
     window: int
     depth: int
     memory: int
@@ -234,7 +232,6 @@ class Wants:
 
 
 def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
-    """Return the consumer's requests and its name."""
     number, length = struct.unpack_from('<HH', packet) if len(packet) >= 4 else (0, 0)
     if number != HELLO or length != len(packet) or length < 16:
         raise Refusal(RULE, 'this is no HELLO')

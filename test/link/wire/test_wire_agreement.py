@@ -126,12 +126,7 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
 
 
 def say(listener: socket.socket, messages: list[Message]) -> None:
-    """
-    Send message by message.
-
-    After a FRAME, wait for its RELEASE or the consumer's EOF, so that the result doesn't depend on
-    time.
-    """
+    """Send messages; after a FRAME, wait for its RELEASE or EOF, so that timing has no effect."""
     with listener.accept()[0] as peer, suppress(BrokenPipeError, ConnectionResetError):
         peer.settimeout(PATIENCE_S)
         peer.recv(spec.MAX_PACKET)

@@ -63,7 +63,6 @@ def run(*command: str | Path, **environment: str) -> str:
 
 @pytest.fixture(scope='module')
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install client/, and return the prefix."""
     if shutil.which('cmake') is None:
         pytest.skip('cmake is not installed: sudo apt install cmake')
     built, target = tmp_path_factory.mktemp('built'), tmp_path_factory.mktemp('prefix')

@@ -88,7 +88,6 @@ class Bar:
         )
 
     def announcement(self) -> dict[str, Any]:
-        """Wait for its announcement, and return it."""
         assert self.process.stdout is not None
         return dict(json.loads(self.process.stdout.readline()))
 
@@ -129,7 +128,6 @@ def bar(bar_program: Path, folder: Path) -> Iterator[Bar]:
 
 
 def right_crcs(sequence: int) -> list[int]:
-    """Return the CRCs of the picture that moving_bar draws."""
     width, height = SIZE
     row, at = np.full(width, 60, np.uint8), sequence * 4 % width
     row[slice(at, at + 16)] = 200
@@ -137,11 +135,7 @@ def right_crcs(sequence: int) -> list[int]:
 
 
 def check(frames: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    """
-    Check the order and pixels of frames from one connection.
-
-    On a busy machine frames may be lost; their count must be reported.
-    """
+    """Check order and pixels of one connection's frames; lost ones must have been reported."""
     numbers = [frame['sequence'] for frame in frames]
     assert [frame['crc'] for frame in frames] == [right_crcs(number) for number in numbers]
     assert numbers[-1] - numbers[0] + 1 - len(numbers) == sum(f['dropped'] for f in frames[1:])

@@ -40,7 +40,6 @@ VERSION, NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(1, 7)
 
 
 def fill(frame: Frame) -> list[int]:
-    """Write random pixels, and return the CRC-32 of each plane."""
     source = np.random.default_rng(frame.data.sequence)
     with frame.map(write=True) as planes:
         for plane in planes:

@@ -50,7 +50,6 @@ def compiler() -> list[str]:
 
 
 def build(target: Path, *programs: Path, flags: Sequence[str] = ()) -> Path:
-    """Compile client/ and *programs* to *target*, and return it."""
     objects = _client(tuple(flags), *compiler()).glob('*.o')
     _compile(flags, '-o', target, *programs, *objects)
     return target

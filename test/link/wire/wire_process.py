@@ -64,25 +64,18 @@ class Lines:
 
 
 class ConsumerProcess(Lines):
-    """One run of the compiled consumer."""
-
     def __init__(self, program: Path, path: Path, *options: str) -> None:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.came = self._lines.put  # type: ignore[method-assign, assignment]
         super().__init__([program, '--socket', path, *options], stderr=subprocess.PIPE)
 
     def line(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Wait for the next line, and return it."""
         text = self._lines.get(timeout=timeout_s)
         assert text is not None, f'the consumer ended with {self.process.wait(timeout_s)}'
         return dict(json.loads(text))
 
     def result(self, timeout_s: float = 60.0) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
-        """
-        Return the exit code, the lines not yet taken by ``line``, and the summary.
-
-        Fails if the consumer left a descriptor open or wrote to stderr.
-        """
+        """Return exit code, remaining lines and summary; fail on an open descriptor or errors."""
         texts = list(iter(lambda: self._lines.get(timeout=timeout_s), None))
         code = self.process.wait(timeout_s)
         errors = self.errors()
@@ -92,7 +85,6 @@ class ConsumerProcess(Lines):
         return code, lines, summary
 
     def errors(self) -> str:
-        """Return everything that it wrote to stderr until its end."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 

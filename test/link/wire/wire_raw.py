@@ -39,7 +39,6 @@ class RawConsumer:
             socket.send_fds(self.socket, [packet], descriptors * [self.socket.fileno()])
 
     def wait_for(self, kind: int) -> bytes:
-        """Return the next packet of that type."""
         while True:
             try:
                 data, fds, _, _ = socket.recv_fds(self.socket, spec.MAX_PACKET, 4)

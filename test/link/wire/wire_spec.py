@@ -167,8 +167,6 @@ class Image:
 
 
 class Slot:
-    """An image's memory on sealed memfds."""
-
     def __init__(self, image: Image) -> None:
         self.image = image
         self.fds = []

@@ -65,8 +65,8 @@ FIRST_MESSAGES = {
     'frame_unknown': ('uid', lambda: spec.frame(7, 1, 0)),
 }
 
-# Changed fields in the BUFFERS of Image.nv12(). The consumer asked for linear NV12 of at most 72 x
-# 48, aligned to 8 and 16.
+# Changed fields in the BUFFERS of Image.nv12(). The consumer asked for linear NV12 of at most
+# 72x48, aligned to 8 and 16.
 WRONG_BUFFERS = {
     'no_pixels': ('image', {'width': 0}),
     'no_rows': ('image', {'height': 0}),
