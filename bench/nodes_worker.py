@@ -18,21 +18,23 @@ The benchmarks' process with the nodes: ``python -m bench.nodes_worker cameras T
 
 ``cameras TOPIC WIDTH HEIGHT HZ DELAY_MS DEPTH [PARAMETERS]`` (0 Hz: unthrottled; parameters of
 both nodes as JSON) runs a capture and an inference node for each camera, all in this process, as
-``perception --cameras`` does; it begins with none. With parameters, latencies begin when a frame
-was due, not when the camera's thread was there. It reads a command per line from standard input,
-JSON, and answers with a line of JSON.
+``perception --cameras`` does. It begins without cameras. With parameters, a latency begins when
+the frame was due, otherwise when the camera's thread began it. The process reads one JSON command
+per line from standard input, and writes one line of JSON for each.
 
 - ``grow`` takes ``cameras``. It answers ``cameras``, the number that exists now, or ``refused``:
   why this number isn't possible.
-- ``describe`` answers what the figures depend on.
-- ``matched`` answers ``matched``; if not, ``reason``.
+- ``describe`` answers settings that the figures depend on.
+- ``matched`` answers ``matched`` (the nodes and the reader have found each other); if not,
+  ``reason``.
 - ``idle`` takes ``seconds``. It answers ``cpu_us`` of this process while no camera runs.
 - ``run`` takes ``cameras``, ``seconds``, ``spread`` and ``probed``: this many cameras run, the
   others rest. With *spread* the cameras' frames come evenly over the period. It answers ``ran_s``,
   ``latencies_us`` (from captured to published, less the accelerator's delay), ``due``,
-  ``published``, ``detections``, ``drops`` by reason, ``conversions``, ``imports``, ``stages_us``;
-  until the last detections are out ``wall_s`` and ``cpu_us``; ``cpu_each_us``: one camera's, from
-  a frame to the next; if *probed*, ``use`` and ``holders``: of :class:`MachineUse`.
+  ``published``, ``detections``, ``drops`` by reason, ``conversions``, ``imports``, ``stages_us``.
+  ``wall_s`` and ``cpu_us`` last until the last detections were published. ``cpu_each_us`` is the
+  CPU time from one frame to the next, with one camera only. If *probed*, ``use`` and ``holders``
+  are those of :class:`MachineUse`.
 
 Sources: proc_stat(5), proc_pid_schedstat (Documentation/scheduler/sched-stats.rst).
 """
@@ -76,14 +78,15 @@ _IN_FLIGHT = 2
 _TICK_S = 1.0 / os.sysconf('SC_CLK_TCK')
 _PROBE_S = 0.005
 _MARKED = 4
-# Fields of a CPU's line: user, nice, system, idle, iowait, irq, softirq, steal.
+# Idle fields of a CPU's line in /proc/stat, which has: user, nice, system, idle, iowait, irq,
+# softirq, steal.
 _IDLE = (3, 4)
 _FIELDS = 8
 
 
 class Graph:
     """
-    Owns one camera's capture and inference node, wired as ``perception`` does.
+    Owns one camera's capture and inference node, connected as in ``perception``.
 
     The scheduler's thread calls :meth:`_published`.
     """
@@ -140,7 +143,7 @@ class Graph:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the camera's frames, by reasons."""
+        """Return how many of the camera's frames were captured, published, or lost, by reason."""
         camera, link = self.camera.statistics(), self.inference.subscription.statistics()
         return {
             'captured': camera.captured,
@@ -155,7 +158,7 @@ class Graph:
 
 def busy_s(cpus: Collection[int], stat: str) -> float:
     """
-    Time in which these CPUs did anything for anybody, or belonged to another virtual machine.
+    Return how long these CPUs were busy, in s, for any process or another virtual machine.
 
     :param stat: text of ``/proc/stat``.
     """
@@ -177,7 +180,7 @@ def _run_delay_ns() -> int:
     """
     Return how long this thread has waited for a CPU since it began.
 
-    0 where the kernel doesn't count that.
+    It is 0 if the kernel doesn't count this time.
     """
     try:
         return int(Path('/proc/thread-self/schedstat').read_text(encoding='ascii').split()[1])
@@ -199,11 +202,11 @@ def _resident_mib(status: str) -> dict[str, float]:
 
 class MachineUse:
     """
-    Measures from entering to leaving; a context manager.
+    A context manager that measures CPU use and waits for the interpreter's lock in its block.
 
-    A thread sleeps for 5 ms again and again. How late it runs on is the time that it took to get a
-    CPU, which the kernel counts, and then the interpreter's lock: what any thread of the process
-    waits for that has just been woken for a frame.
+    A thread sleeps for 5 ms again and again. It wakes up late because it waits for a CPU, which
+    the kernel counts, and then for the interpreter's lock. Any thread that is woken for a frame
+    waits as long.
     """
 
     def __init__(self) -> None:
@@ -219,7 +222,7 @@ class MachineUse:
         for number in itertools.count():
             if self._stop.is_set():
                 return
-            # With this many threads that costs some CPU time.
+            # Not each time: reading the clocks of all threads takes CPU time.
             marked = number % _MARKED == 0
             if marked:
                 self._holders.mark()
@@ -232,7 +235,7 @@ class MachineUse:
                 self._holders.kept(kept_ns)
 
     def holders(self) -> list[Mapping[str, Any]]:
-        """Return which threads kept the lock for long."""
+        """Return the places in the code that held the lock for long."""
         return self._holders.longest()
 
     def __enter__(self) -> MachineUse:
@@ -257,11 +260,11 @@ class MachineUse:
 
     def figures(self) -> dict[str, float]:
         """
-        Return the figures, after leaving.
+        Return the figures; call it after the block.
 
-        ``process_percent`` of one CPU; ``machine_percent`` of all that the process may use,
-        whoever used them; ``gil_wait_*_us``: from having a CPU to running on; ``resident_mib``
-        without, ``buffers_mib`` of the cameras' buffers.
+        ``process_percent``: this process's CPU use, 100 is one CPU; ``machine_percent``: use of
+        all CPUs that the process may run on, by any process; ``gil_wait_*_us``: waits for the
+        lock; ``buffers_mib``: the cameras' buffers; ``resident_mib``: all other memory.
         """
         wall_s = self._wall_ns / 1e9
         waits = sorted(self._lock_us) or [0.0]
@@ -276,9 +279,9 @@ class MachineUse:
 
 class Cameras:
     """
-    Owns the graphs of all cameras of this process, some of them running.
+    Owns the nodes of all cameras of this process, of which some run.
 
-    The main thread calls all methods, as commands ask for them.
+    The main thread calls the method that each command names.
     """
 
     def __init__(
@@ -309,7 +312,7 @@ class Cameras:
         self._graphs: list[Graph] = []
 
     def grow(self, cameras: int) -> dict[str, Any]:
-        """Grow to this many cameras."""
+        """Add cameras until there are this many, or until one can't be added."""
         while len(self._graphs) < cameras:
             with INTERRUPTION.put_off():
                 try:
@@ -333,9 +336,9 @@ class Cameras:
 
     def matched(self) -> dict[str, Any]:
         """
-        Tell whether frames and detections arrive.
+        Return whether all nodes have found each other and the reader.
 
-        Frames have to get to all inference nodes within the process, and detections to the reader.
+        Each inference node must have an in-process link, and a subscriber of its detections.
         """
         for graph in self._graphs:
             rung = graph.inference.subscription.statistics().rung
@@ -377,8 +380,8 @@ class Cameras:
             name: sum(new[name] - old[name] for new, old in zip(after, before, strict=True))
             for name in after[0]
         }
-        # A camera that is a period late leaves out what was due meanwhile; its last frame may or
-        # may not have been due.
+        # A camera that is a period late skips the frames that were due meanwhile. The -1 is for
+        # its last frame, which may not have been due yet.
         due = max(
             total['captured'] + total['no_slot'] + total['late'],
             cameras * int(ran_s * self._rate_hz - 1),
@@ -406,15 +409,15 @@ class Cameras:
 
     def _cpu_each(self, graphs: Sequence[Graph]) -> list[float]:
         """
-        Return the process's CPU time from one published frame to the next.
+        Return the process's CPU time from each published frame to the next.
 
-        With several cameras, whose frames overlap, there is none.
+        It is empty for several cameras, because their frames overlap.
         """
         spent = graphs[0].spent_ns if len(graphs) == 1 else []
         return [(later - earlier) / 1e3 for earlier, later in itertools.pairwise(spent)]
 
     def _stages(self, graphs: Sequence[Graph]) -> dict[str, float]:
-        """Return medians of the nodes' own stage times since the start, over all cameras."""
+        """Return, for each stage, the median over all nodes of their medians since the start."""
         found: dict[str, list[float]] = {}
         for graph in graphs:
             for node in (graph.capture, graph.inference):
@@ -423,7 +426,7 @@ class Cameras:
         return {stage: statistics.median(values) for stage, values in found.items()}
 
     def close(self) -> None:
-        """End all of them, producers first."""
+        """Stop and destroy all nodes, the capture nodes first."""
         nodes = [
             *(graph.capture for graph in self._graphs),
             *(graph.inference for graph in self._graphs),
@@ -435,11 +438,7 @@ class Cameras:
 
 
 def _wait_until_idle(graphs: Sequence[Graph]) -> None:
-    """
-    Wait, with a bound, until each captured frame is published, refused or lost.
-
-    Only then a series is over.
-    """
+    """Wait, with a time limit, until each captured frame is published, refused or lost."""
     deadline, quiet = time.monotonic() + _DRAIN_S, 0
     while quiet < 3 and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -14,32 +14,30 @@
 # limitations under the License.
 
 """
-``zc_bench scale``: how many cameras one process can run before it loses a frame.
+``zc_bench scale``: how many cameras one process can run before it loses a frame, and why.
 
-It also finds what limits the number.
-
-A camera is one of pre-filled slots with its own capture and inference node, in-process link,
-scheduler and an accelerator that completes after a set delay; all of them in one process on the
-first two CPUs. Their frames are spread evenly over the period, about as those of free-running
-cameras are; with ``--in-step`` all come at the same moment, as those of triggered ones: the worst
-case. The nodes have ``gc_freeze``, as on a vehicle: a full collection of so many nodes' objects
-takes longer than a frame's period. Two of a camera's frames may wait (``--depth``): a virtual
-machine's CPU may stand still for nearly a period, after which the next frame is due already; with
-one place, as ``perception`` has by itself, it would replace the one that waits. A reader in
-another process takes all detections.
+A camera has pre-filled slots, a capture and an inference node, an in-process link, a scheduler and
+an accelerator that completes after a set delay. All cameras run in one process on the first two
+CPUs; a reader in another process takes all detections. The cameras' frames are spread evenly over
+the period, about as with free-running cameras. With ``--in-step`` all come at the same moment, as
+with triggered cameras, which is the worst case. As on a vehicle, the nodes have ``gc_freeze``,
+because a full collection of all nodes' objects takes longer than a frame's period. Two frames of a
+camera may wait (``--depth``): a virtual machine's CPU may stand still for nearly a period, and
+then the next frame is already due. With a depth of one, the default of ``perception``, it would
+replace the waiting frame.
 
 For each size and rate the process grows from one number of cameras to the next, and each number is
-measured in a window of time. A number holds when no frame was lost in its window, for whatever
-reason. A window with a loss is measured again, because another program may have caused the loss
-(``--repetitions``: the most windows). The last window makes the row; what was lost in the windows
-before it is in its figures. After the first number that doesn't hold, numbers between it and the
-last one that did are tried (the other cameras rest meanwhile), until the two are neighbours or an
-eighth apart. The reason for the limit is looked for in the window of the first number that doesn't
-hold.
+measured for some seconds, called a window. A number holds if no frame was lost in its window. A
+window with a loss is repeated, because another program may have caused the loss
+(``--repetitions``: the most windows). The last window makes the row; its figures also count the
+frames lost in the earlier windows. After the first number that doesn't hold, numbers between it
+and the last one that held are tried (the other cameras rest meanwhile), until these two differ by
+one or by an eighth. The window of the lowest number that doesn't hold gives the reason for the
+limit.
 
-A frame counts as lost if it was left out by a camera whose thread came a whole period late
-(``late``), found no free slot (``no_slot``), was replaced by a newer one before the accelerator
-had room (``newest_wins``), gave no result (``device``), or its detections didn't get to the reader
+A frame counts as lost if its camera's thread came a whole period late (``late``), if it found no
+free slot (``no_slot``), if a newer frame replaced it before the accelerator had room
+(``newest_wins``), if it gave no result (``device``), or if its detections didn't reach the reader
 (``unread``).
 """
 
@@ -75,25 +73,27 @@ from zc_perception.errors import ConfigError
 CASE = 'scale'
 DROPS = ('late', 'no_slot', 'newest_wins', 'device', 'unread')
 _WARM_UP_S = 1.0
-# The camera's buffers are this many; with none to spare the machine would swap, or end somebody.
+# Slots of a camera, and bytes of memory that stay free: otherwise the machine would swap, or kill
+# a process.
 _SLOTS, _SPARE = 8, 1 << 30
-# Of the nodes. A full collection of all objects of 32 nodes takes longer than a frame's period.
+# The nodes' parameters. Without gc_freeze, a full collection of the objects of 32 nodes takes
+# longer than a frame's period.
 _KNOBS = '{"gc_freeze": true}'
-# Above that, a resource has given out.
+# A resource that is used more than this is named as the reason for the limit.
 _FULL_PERCENT = 88.0
 
 
 @dataclass(frozen=True)
 class ScalePlan:
     """
-    What to measure.
+    The numbers, sizes and rates to measure.
 
-    :param cameras: numbers to try, growing.
+    :param cameras: numbers to try, in ascending order.
     :param seconds: the length of each window.
     :param delay_ms: how long the accelerator takes.
-    :param windows: the most windows in which a number may try to hold.
+    :param windows: the most windows of each number.
     :param in_step: all cameras have their frames at the same moment.
-    :param depth: this many of a camera's frames may wait for the inference node.
+    :param depth: this many frames of a camera may wait for the inference node.
     """
 
     cameras: Sequence[int] = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
@@ -108,7 +108,7 @@ class ScalePlan:
 
 @dataclass(frozen=True)
 class Window:
-    """One number of cameras for some seconds."""
+    """The result of one number of cameras for some seconds."""
 
     series: Series
     drops: dict[str, int]
@@ -116,16 +116,16 @@ class Window:
 
     @property
     def holds(self) -> bool:
-        """Nothing was lost."""
+        """Whether no frame was lost."""
         return not any(self.drops.values())
 
 
 def window_of(run: dict[str, Any], received: int) -> Window:
     """
-    Return a window from what the process answered.
+    Make a window from the answer of the nodes' process.
 
     :param received: messages that the reader got.
-    :raises BenchError: it measured something else than the path it is named for.
+    :raises BenchError: see :func:`~bench.pipeline.check_path`.
     """
     check_path(run)
     drops = {name: int(run['drops'].get(name, 0)) for name in DROPS}
@@ -141,7 +141,7 @@ def window_of(run: dict[str, Any], received: int) -> Window:
 
 
 def explain(window: Window, cpus: int) -> str:
-    """Return what gave out in a window with losses."""
+    """Return the resource that was used up in a window with losses, and the losses."""
     figures = window.series.figures
     process, machine = figures['process_percent'], figures['machine_percent']
     losses = ', '.join(
@@ -151,8 +151,8 @@ def explain(window: Window, cpus: int) -> str:
     )
     others = machine - process / cpus
     waits = f'p99 {figures["gil_wait_p99_us"] / 1e3:.1f} ms'
-    # One thread at a time runs Python; what is above one CPU is the middleware's threads and
-    # system calls.
+    # Only one thread at a time runs Python code. A process uses more than one CPU only for system
+    # calls and the middleware's threads.
     if process >= _FULL_PERCENT:
         why = (
             f"the interpreter's lock: the process used {process:.0f} % of one CPU, its "
@@ -169,7 +169,7 @@ def explain(window: Window, cpus: int) -> str:
 
 
 def available_memory() -> int:
-    """Return the bytes that programs may have without swapping (proc_meminfo(5))."""
+    """Return how many bytes can be allocated without swapping (proc_meminfo(5)); 0: unknown."""
     for line in Path('/proc/meminfo').read_text(encoding='ascii').splitlines():
         if line.startswith('MemAvailable:'):
             return int(line.split()[1]) * 1024
@@ -177,17 +177,17 @@ def available_memory() -> int:
 
 
 def between(held: int, failed: int) -> int:
-    """Return the number to try next; 0: they are close enough."""
+    """Return the number to try next; 0: *held* and *failed* are close enough."""
     return (held + failed) // 2 if failed - held > max(1, held // 8) else 0
 
 
 class Search:
     """
-    Finds the largest number that holds.
+    Finds the largest number of cameras that holds.
 
     :param window: measures one number.
-    :param grow: to a number; why not, or nothing.
-    :param most: windows of each number.
+    :param grow: adds cameras up to a number; returns why that is refused, or an empty text.
+    :param most: the most windows of each number.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Search:
         return False
 
     def run(self, cameras: Iterator[int]) -> None:
-        """Grow from number to number, then go between."""
+        """Try ascending numbers until one doesn't hold, then numbers between the last two."""
         for number in cameras:
             self.refused = self._grow(number)
             if self.refused:
@@ -232,14 +232,14 @@ class Search:
                 self.failed = number
 
     def limit(self, cpus: int) -> str:
-        """Describe the limit."""
+        """Return the reason why no more cameras hold."""
         if self.failed:
             return explain(self.windows[self.failed][-1], cpus)
         return self.refused or 'not reached: more cameras were not tried'
 
 
 def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, int]:
-    """Search one size and rate; return also how many CPUs the cameras had."""
+    """Search at one size and rate; also return how many CPUs the nodes had."""
     topic = f'scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
     with contextlib.closing(
         Cameras(topic, condition, plan.delay_ms, 'raw', plan.depth, _KNOBS)
@@ -256,7 +256,7 @@ def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, 
                     f'{there >> 20} MiB are there'
                 )
             refused = cameras.grow(number)
-            if not refused:  # what is done once: threads, caches, the import of each buffer
+            if not refused:  # warm up: start threads, fill caches, import each buffer
                 cameras.run(number, min(_WARM_UP_S, plan.seconds), spread=not plan.in_step)
             return refused
 
@@ -274,7 +274,7 @@ def measure_scale(plan: ScalePlan, say: Say) -> Measured:
     """
     Run the plan.
 
-    :raises BenchError: a process failed, or measured something else.
+    :raises BenchError: a process failed, or no camera could be started.
     """
     rows: list[Row] = []
     limits: dict[str, dict[str, Any]] = {}
@@ -321,7 +321,7 @@ def _series(windows: Sequence[Window], seconds: float) -> Series:
 
 
 def variant(cameras: int, *, in_step: bool = False) -> str:
-    """Return a row's name."""
+    """Return the variant's name in the rows, such as ``16_cameras``."""
     return f'{cameras}_camera{"s" if cameras > 1 else ""}{"_in_step" if in_step else ""}'
 
 
@@ -369,13 +369,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=list(defaults.rates),
         metavar='HZ',
-        help='of each camera (default: 30)',
+        help="each camera's rates to try (default: 30)",
     )
     parser.add_argument(
         '--seconds',
         type=float,
         default=defaults.seconds,
-        help='in which nothing may be lost (default: 10)',
+        help='length of each window (default: 10)',
     )
     add_delay(parser)
     parser.add_argument(
@@ -389,7 +389,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=defaults.depth,
         help='frames of a camera that may wait (default: 2; perception: 1)',
     )
-    # Windows of a number in which something was lost.
+    # --repetitions is the most windows of a number; here its default isn't 7.
     parser.set_defaults(repetitions=defaults.windows)
 
 

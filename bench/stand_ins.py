@@ -14,14 +14,12 @@
 # limitations under the License.
 
 """
-The camera and the accelerator of the pipeline benchmark.
+Stand-ins for a camera and an accelerator, which leave only the host's own work to measure.
 
-They are made so that only the host's own work is left to measure.
-
-The camera's slots were filled before: its frames cost what a driver's cost the host, which is the
-slot and the descriptor. The accelerator takes a set time and no CPU time. It does what ``axl``
-does around its ioctls: imports through the cache, a fence that the kernel signals, a result that
-lies ready in memory.
+The camera's slots are filled beforehand. So a frame costs the host as much as a driver's frame:
+acquiring a slot and making the descriptor. The accelerator takes a set time, but no CPU time. It
+does the same as ``axl`` around its ioctls: it imports through the cache, the kernel signals its
+fence, and the result is ready in memory.
 """
 
 from __future__ import annotations
@@ -59,11 +57,11 @@ _GREY = 128
 
 class PrefilledCamera(DrawnCamera):
     """
-    Delivers while :attr:`running` is set; a frame without a free slot is lost and counted.
+    Delivers frames while :attr:`running` is set; if no slot is free, it counts a lost frame.
 
-    :param unthrottled: instead of at a steady pace, each frame comes when :meth:`go_on` is called.
-    :param from_due: a frame's time is when it was due, as a driver's time stamp is, not when the
-        thread has woken up for it.
+    :param unthrottled: a frame comes when :meth:`go_on` is called, instead of at a steady rate.
+    :param from_due: a frame's time stamp is the time it was due, as with a driver, instead of the
+        time its thread woke up.
     """
 
     def __init__(
@@ -75,27 +73,19 @@ class PrefilledCamera(DrawnCamera):
         self._turns: queue.SimpleQueue[None] | None = queue.SimpleQueue() if unthrottled else None
 
     def go_on(self) -> None:
-        """
-        Let the next frame come.
-
-        Any thread may call it; it does nothing when there is a pace.
-        """
+        """Let the next unthrottled frame come. Any thread may call this."""
         if self._turns is not None:
             self._turns.put(None)
 
     def configure(self, settings: BufferSettings) -> None:
-        """
-        See :class:`~zc_perception.camera.camera.Camera`.
-
-        The only time that a pixel is written.
-        """
+        """See :class:`~zc_perception.camera.camera.Camera`. It fills all slots, once for all."""
         super().configure(settings)
         for slot in self.slots:
             for buffer in slot.buffers:
                 np.frombuffer(buffer.mapping(), np.uint8)[:] = _GREY
 
     def facts(self) -> dict[str, object]:
-        """Return nothing."""
+        """Return no facts."""
         return {}
 
     def capture(self) -> Frame | None:
@@ -129,9 +119,9 @@ class PrefilledCamera(DrawnCamera):
 
     def _wait_for_turn(self) -> bool:
         """
-        Wait with one system call, as the wait for a driver does.
+        Wait for the next frame's time with one system call, as a real camera does.
 
-        :meth:`stop` doesn't wake it, and then waits for a period at most.
+        :meth:`stop` doesn't interrupt this wait, so that it takes up to a period.
         """
         if self._turns is None:
             now = time.monotonic()
@@ -142,7 +132,7 @@ class PrefilledCamera(DrawnCamera):
             time.sleep(max(0.0, self._next_time - now))
             self._next_time += period
         elif self._next_time:
-            # Should a frame get lost, the next one comes all the same.
+            # The wait has a limit: if a frame is lost, go_on isn't called for it.
             with contextlib.suppress(queue.Empty):
                 self._turns.get(timeout=SLOT_WAIT_S)
         else:
@@ -160,10 +150,10 @@ _CELLS_PER_OBJECT = 6
 
 def fixed_result(manifest: ModelManifest) -> NDArray[np.float32]:
     """
-    Return a result as the shipped model ``road`` would yield it.
+    Return an output like those of the shipped model ``road``: 1 × (4 + classes) × cells.
 
-    It is 1 × (4 + classes) × cells, with :data:`OBJECTS` objects, each found by some cells. The
-    objects lie side by side, so that each gives a detection.
+    It has :data:`OBJECTS` objects, and several cells find each. The objects are side by side, so
+    that each gives a detection.
     """
     random = np.random.default_rng(1)
     width, height, classes = manifest.input.width, manifest.input.height, len(manifest.classes)
@@ -184,10 +174,10 @@ def fixed_result(manifest: ModelManifest) -> NDArray[np.float32]:
 
 class TimerFence(DeadlineFence):
     """
-    A fence that signals by itself some time after it was armed.
+    A fence that the kernel signals some time after :meth:`arm`.
 
-    It is used again for the next job: a driver's fence costs the host next to nothing, so this one
-    must not cost a new timer for each frame.
+    It can be armed again for another job, because a new timer for each frame would cost the host
+    more than a driver's fence does.
     """
 
     def __init__(self, delay_s: float) -> None:
@@ -197,7 +187,7 @@ class TimerFence(DeadlineFence):
         self._poller.register(self.fileno(), select.POLLIN)
 
     def arm(self) -> None:
-        """Signal after the delay from now on."""
+        """Start the delay, after which the fence signals."""
         self._deadline_ns = time.monotonic_ns() + self._delay_ns
         self._set_timer()
 
@@ -208,7 +198,7 @@ class TimerFence(DeadlineFence):
         """
         See :class:`~zc_perception.memory.fence.Fence`.
 
-        One system call, as the status of a sync_file is.
+        It needs one system call, as reading the status of a sync_file does.
         """
         if not self._poller.poll(0):
             raise AcceleratorError('the fence has not signalled')
@@ -218,7 +208,7 @@ class DelayedJob:
     """
     See :class:`~zc_perception.npu.accelerator.Job`.
 
-    The fence goes back to *fences* when the job is closed.
+    :param fences: gets the fence back when the job is closed.
     """
 
     def __init__(
@@ -231,7 +221,7 @@ class DelayedJob:
         self._fences = fences
 
     def outputs(self) -> Outputs:
-        """Return the same for every frame."""
+        """Return the outputs, which are the same for every frame."""
         return self._outputs
 
     def abandon(self) -> Fence:
@@ -243,9 +233,9 @@ class DelayedJob:
 
 class DelayedAccelerator(Accelerator):
     """
-    Signals each job's fence by a timer of the kernel's; nothing reads the frames.
+    An accelerator that signals each job's fence after a delay; it never reads the frames.
 
-    :param delay_s: from submitting to the fence's signal; jobs overlap.
+    :param delay_s: from submitting a job to its fence's signal; jobs overlap.
     """
 
     def __init__(self, delay_s: float, max_in_flight: int = 4) -> None:
@@ -289,7 +279,7 @@ class DelayedAccelerator(Accelerator):
         return ImportHandle(self._import(frame.data.layout, frame.data.buffers))
 
     def submit(self, handle: ImportHandle, frame: Frame) -> DelayedJob:
-        """See :class:`Accelerator`. Sets a timer; nothing reads the frame."""
+        """See :class:`Accelerator`. Only set a timer."""
         layout = frame.data.layout
         if self._box is None or (self._box.source_width, self._box.source_height) != (
             layout.width,

@@ -14,14 +14,12 @@
 # limitations under the License.
 
 """
-``zc_bench timeline``: where a frame's time goes, stage by stage.
+``zc_bench timeline``: how long each stage of a frame takes, from the nodes' frame logs.
 
-It reads the nodes' own frame logs. It needs neither root nor the rig.
-
-It measures one 1080p camera at 30 Hz as in ``zc_bench pipeline``; the installed program
-``zc_timeline`` does the same for nodes that run already. Each row is a stage: the median, the 99th
-percentile, and its share of the way from captured to published. The trace holds every frame, for
-ui.perfetto.dev.
+It needs neither root nor the rig. It measures one 1080p camera at 30 Hz as in ``zc_bench
+pipeline``; the installed program ``zc_timeline`` does the same for nodes that already run. Each
+row is a stage: its median, its 99th percentile, and its share of the time from captured to
+published. The trace holds every frame, for ui.perfetto.dev.
 """
 
 from __future__ import annotations
@@ -52,11 +50,11 @@ _NO_CPU = float('nan')
 @dataclass(frozen=True)
 class TimelinePlan:
     """
-    What to look at.
+    The settings of a measurement.
 
-    :param seconds: how long.
+    :param seconds: how long it takes.
     :param delay_ms: how long the benchmark's accelerator takes.
-    :param trace: where the trace goes.
+    :param trace: the trace's file.
     """
 
     seconds: float = 5.0
@@ -66,9 +64,9 @@ class TimelinePlan:
 
 def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
     """
-    Return a row for each stage, in their order, and for the whole way.
+    Return a row for each stage, in order, and one from captured to published.
 
-    :raises BenchError: fewer than two of the frames were processed.
+    :raises BenchError: fewer than two frames have all stages.
     """
     stages = [stages_us(record) for record in records if is_whole(record)]
     if len(stages) < 2:
@@ -88,12 +86,9 @@ def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
 
 def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, Any]]:
     """
-    Run the plan: what was measured, and the trace.
+    Run the plan; return the rows and the trace, without writing a file.
 
-    Nothing is written.
-
-    :param say: gets a line.
-    :raises BenchError: there is nothing to see, or a process failed.
+    :raises BenchError: fewer than two frames were processed, or a process failed.
     """
     setup = Setup(1, FULL_HD, RATE_HZ)
     with contextlib.closing(
@@ -133,7 +128,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
             '--check: timeline has no bars of its own; zc_bench pipeline --check compares what '
             'a frame costs'
         )
-    # A frame log has this number of frames; a second of them is for the time until somebody looks.
+    # A frame log holds CAPACITY frames; one second of them is kept for the time until it is read.
     check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
     check_delay(options.delay_ms, RATE_HZ)
     trace = output_file(options.trace, '--trace')
