@@ -64,7 +64,7 @@ def test_a_name_that_is_there_is_meant_as_it_is(
     ('named', 'message'),
     [
         ('$NOT_SET/a', "'video' is '$NOT_SET/a'; the environment of this node has no variable"),
-        ('~nobody_here/a', "'~nobody_here' is nobody's home here"),
+        ('~nobody_here/a', "'~nobody_here' names no user of this machine"),
         ('file://a/b.mp4', 'a file URL has an absolute path of this machine: file:///'),
         ('file:b.mp4', 'a file URL has an absolute path'),
     ],

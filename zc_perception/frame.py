@@ -184,7 +184,7 @@ class FrameMapping(PlaneViews):
             if lease.ended or lease.slot.generation != lease.generation:
                 raise StaleFrameError(
                     f'frame {frame.data.sequence}: the lease of {lease.holder} was '
-                    f'{lease.ended or "taken back"}, its slot is not its own any more (generation '
+                    f'{lease.ended or "taken back"}, and its slot is in use again (generation '
                     f'{lease.generation}, now {lease.slot.generation}); use the newest frame'
                 )
             self._begin()
@@ -370,7 +370,7 @@ class Frame:
     def _made_by(self) -> HeaderMessages:
         if self._messages is None:
             raise ConfigError(
-                'nothing of this program has loaded ROS, so that a frame has no ROS messages: '
+                "a frame can't make ROS messages, because this program has not loaded ROS: "
                 'use frame.header.stamp_ns and frame.header.frame_id, or import '
                 'zc_perception.link.endpoints first'
             )

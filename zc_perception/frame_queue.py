@@ -33,7 +33,7 @@ from zc_perception.native import compiled
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
 # Limits one fetch(), so that a source that always has an object can't block the fetching thread.
-# It is more than the windows of all sources together.
+# All sources together never have this many objects in flight.
 _FETCHED_AT_ONCE = 64
 
 

@@ -50,8 +50,8 @@ def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
     if path.startswith('~'):
         user = path.partition('/')[0]
         raise ConfigError(
-            f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' "
-            'for that name'
+            f"{beginning}'{user}' names no user of this machine: give the whole path, or begin "
+            "with './' if this is a file's name"
         )
     return path
 

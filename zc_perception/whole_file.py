@@ -29,7 +29,7 @@ import stat
 
 from zc_perception.errors import ConfigError
 
-# Write these paths to the open descriptor: a file opened anew would be written from its beginning.
+# Write to these open descriptors: the path opened anew would be written from its beginning.
 _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 

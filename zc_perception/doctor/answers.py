@@ -201,7 +201,7 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         problems += (
             misses
             if given
-            else [f'{miss}, or give --cameras as perception gets it' for miss in misses]
+            else [f'{miss}, or give zc_doctor the same --cameras as perception' for miss in misses]
         )
         misses = []
     ours = [

@@ -176,7 +176,7 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
     every: dict[str, Check] = {}
     for check in (*_FIRST, *cameras, *_CAMERAS, *accelerators, *_LAST):
         if every.setdefault(check.id, check) != check:
-            raise ConfigError(f"two kinds have a check '{check.id}'; one package has to go")
+            raise ConfigError(f"two kinds have a check '{check.id}'; uninstall one package")
     order = list(dict.fromkeys(check.group for check in every.values()))
     for group in groups:
         if group not in order:

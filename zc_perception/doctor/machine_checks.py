@@ -90,7 +90,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
     with first_dmabuf(system) as buffer:
         if buffer is None:
             there = system.kernel_version() >= FENCES_SINCE
-            how = f'judged by the version {system.release}, as there is no dma-buf to try it with'
+            how = f'by the version {system.release}, because there is no dma-buf to test'
         else:
             there, how = buffer.sync_supported, f'tried with a buffer of {buffer.heap}'
     if there:
@@ -110,7 +110,8 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
 _LIMITS_FILE = '/etc/security/limits.d/zc-perception.conf'
-# About the number of descriptors that Python, rclpy and a middleware have open.
+# About the number of descriptors that Python, rclpy and a middleware open; then for each buffer of
+# a slot.
 _OWN_DESCRIPTORS = 128
 _PER_SLOT = 6
 
@@ -359,7 +360,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip(f'no camera needs contiguous memory: {words}', **figures)
         return
     if not system.read('proc/meminfo'):
-        found = "/proc/meminfo can't be read, which says how large the contiguous pool is"
+        found = "/proc/meminfo, which has the size of the contiguous pool, can't be read"
         yield warn(found, 'mount /proc', **figures)
         return
     if not pools:
@@ -511,7 +512,7 @@ def _fences(buffer: DmaBuf, name: str) -> Finding:
         fence.check()
         if not buffer.import_fence(fence, CpuAccess.READ):
             return warn(
-                f'fences can be taken out of buffers of {name}, not put back',
+                f"fences can be exported from buffers of {name}, but can't be imported again",
                 'install Linux 6.0 or newer',
                 name,
             )

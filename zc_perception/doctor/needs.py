@@ -318,7 +318,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
     except AllocationError as error:  # the heap is missing, as check memory.heaps reports
         return replace(
-            need, memory='a heap that is not there', contiguous=False, problem=str(error)
+            need, memory='a heap that does not exist', contiguous=False, problem=str(error)
         )
     except (ConfigError, NegotiationError) as error:
         return replace(need, problem='its participants are not known', refusal=str(error))

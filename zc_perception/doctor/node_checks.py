@@ -266,7 +266,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
             )
             yield Finding(Status.FAIL if required else Status.WARN, found, step, node)
         elif need.problem:
-            yield skip(f'it is agreed on when the camera streams: {need.problem}', node)
+            yield skip(f'buffers are negotiated when the camera streams: {need.problem}', node)
         else:
             yield ok(f'{need.agreed or f"{need.slots} slots"}, in {need.memory}', node)
 
@@ -416,7 +416,7 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
         yield _receive_buffer(system, image, only)
         return
     if 'fastrtps' not in used:
-        yield skip(f'this check knows nothing of {used or "the middleware"}', middleware=used)
+        yield skip(f'this check does not support {used or "the middleware"}', middleware=used)
         return
     set_here = {
         name: system.environment[name] for name in _PROFILES if system.environment.get(name)

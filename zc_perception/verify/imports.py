@@ -112,7 +112,7 @@ class JobOwners:
         self._of_thread = self._choose(
             {tid: (self._of_pid[seen.process_of[tid]], jobs[tid]) for tid in jobs}, imported
         )
-        # the frame of each submit event, by the event's id()
+        # By id() of a submit event, the frame of the event.
         self._record_of: dict[int, FrameRecord] = {}
         self.unmatched = [
             self._match(
@@ -551,7 +551,7 @@ class ImportFollowing:
         self._owner_of_fence: dict[tuple[int, int], int] = {}
         self._completed: dict[
             int, int
-        ] = {}  # for each thread of the driver: the file whose job it completed last
+        ] = {}  # by thread id of the driver: the node whose job the thread completed last
         self.unreadable = self._why_not()
         if not self.unreadable and seen.trace is not None:
             every = (name for driver in traced().drivers.values() for name in driver.names)

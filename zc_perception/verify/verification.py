@@ -617,7 +617,7 @@ class Newcomers:
                 ):
                     self._began[identity] = min(now_ns, log.started_ns), str(log)
         for one in logs.unreadable:
-            # A process without a name has ended meanwhile.
+            # A process without a name has ended meanwhile: leave it out.
             if one.name and one.pid not in self._hidden and self._counts(one.pid):
                 self._unreadable.setdefault(one.pid, (now_ns, one))
 
@@ -762,7 +762,7 @@ def _unreadable(
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
-    # A process without a name has ended meanwhile.
+    # A process without a name has ended meanwhile: leave it out.
     hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
         hidden = [
