@@ -13,8 +13,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Stand-ins for libraries and kernel interfaces that a test machine lacks.
-
-Each is written from the document that its header names.
-"""
+"""Stand-ins for libraries and kernel interfaces, each written from the documents it names."""

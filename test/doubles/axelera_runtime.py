@@ -14,21 +14,18 @@
 # limitations under the License.
 
 """
-A stand-in for Axelera's Python package ``axelera.runtime``.
+A stand-in for Axelera's Python package ``axelera.runtime``, written from its documents alone.
 
-It is written from the documented interface and behaviour alone.
+It is strict where the documents are: arrays are contiguous int8 with padding or descriptors, one
+thread uses an instance, instances are closed before their connection, cores are exclusive. NumPy
+computes the same model as the C double (``axruntime_model.c``). With ``double_buffer`` a call
+returns the result of the call two before, and reads its input as late as that.
 
-Since release 1.9 it also has ``op`` and ``scheduler``, which run an ``.axm``: here a zip archive
-with the model's settings. They take and give real numbers, channels first, as the network had them
-before it was compiled.
+From release 1.9 it also has ``op`` and ``scheduler``, which run an ``.axm``: here a zip archive
+with the model's settings. Those take and return real numbers, channels first, as the network did
+before compiling.
 
-Strict where the documents ask for something: contiguous int8 arrays with padding or descriptors,
-an instance that is used by one thread, instances that go before their connection, cores that are
-exclusive. The model is the C double's (``axruntime_model.c``): it is computed here by NumPy. With
-``double_buffer`` a call gives the result of the call two before it, and reads its input as late as
-that.
-
-:func:`make_module` makes the package. A test sets and asks ``module.double``.
+:func:`make_module` makes the package. A test sets and reads ``module.double``.
 """
 
 from __future__ import annotations
@@ -186,7 +183,7 @@ class ModelInstance:
 
 
 def count_run(module: Any) -> None:
-    """Count a run, which fails if it is its turn, and takes its time."""
+    """Count a run: it takes its set time, and fails if a failure is set for it."""
     double = module.double
     with double.lock:
         double.runs += 1
@@ -292,7 +289,7 @@ class Scheduler:
 
 
 class AxmModel:
-    """What ``op.load`` gives. It runs under the scheduler that is bound where it is called."""
+    """The result of ``op.load``. It runs under the scheduler that is bound at the call."""
 
     def __init__(self, module: Any, current: ContextVar[Scheduler | None], file: str) -> None:
         if module.double.old_model:
@@ -325,7 +322,7 @@ class AxmModel:
 
 
 def add_pipelines(module: Any) -> dict[str, ModuleType]:
-    """Yield ``op`` and ``scheduler``, by their full names."""
+    """Return the modules ``op`` and ``scheduler``, by their full names."""
     current: ContextVar[Scheduler | None] = ContextVar('current', default=None)
 
     @contextlib.contextmanager
@@ -348,7 +345,7 @@ def add_pipelines(module: Any) -> dict[str, ModuleType]:
 
 
 def make_module() -> Any:
-    """Return the package, with ``double`` for tests."""
+    """Return the package; its attribute ``double`` is for tests."""
     module: Any = ModuleType('axelera.runtime')
     module.__version__ = '1.8.0'
     module.double = SimpleNamespace(

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What a C compiler makes of a header, and what ctypes makes of the package's structs.
-
-To be compared field by field.
-"""
+"""Layouts of C structs by a compiler, and of the package's ctypes structs, to be compared."""
 
 from __future__ import annotations
 
@@ -67,10 +63,10 @@ def c_values(
     **run: Any,
 ) -> dict[str, int]:
     """
-    Return what a C compiler makes of integer expressions.
+    Return the values that a C compiler computes for integer expressions.
 
-    :param headers: that they need, from the compiler's include path.
-    :param run: of ``subprocess.run``, for the program that prints them.
+    :param headers: headers that they need, from the compiler's include path.
+    :param run: options of ``subprocess.run``, for the program that prints the values.
     """
     includes = '\n'.join(f'#include <{header}>' for header in ('stddef.h', 'stdio.h', *headers))
     lines = '\n'.join(
@@ -89,9 +85,9 @@ def struct_expressions(
     name: str, struct: type[ctypes.Structure], members: Mapping[str, str]
 ) -> dict[str, int]:
     """
-    C's expressions for places and sizes of a struct's fields, with ours.
+    Return C expressions for offsets and sizes of a struct's fields, with ctypes' values.
 
-    :param members: fields that are called otherwise in C.
+    :param members: C names of fields that have another name in C.
     """
     tag, found = f'{name} *', {}
     for field, *_ in struct._fields_:
@@ -107,10 +103,9 @@ def c_layout(
     """
     Return all structs and enums of *header* whose names begin with *prefix*.
 
-    Names come from its text, everything else from the compiler.
+    Names come from the header's text, everything else from the compiler.
 
-    :param macros: those whose names begin like this are values of an enum ``#define``; empty for
-        none.
+    :param macros: macros with this prefix are values of an enum ``#define``; empty: none.
     """
     command = ['gcc', '-E', '-P', *options, header]
     text = ' '.join(
@@ -185,7 +180,7 @@ def _parsed(output: str) -> Layout:
 def python_layout(
     structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]
 ) -> Layout:
-    """Return the same of the package's structs and enums, which are given by their C names."""
+    """Return the layout of the package's structs and enums, given by their C names."""
     names = {struct: name for name, struct in structs.items()}
     return {
         'structs': {
@@ -231,7 +226,7 @@ def _kind(field_type: Any, names: Mapping[Any, str]) -> str:
 @dataclass(frozen=True)
 class Rest:
     """
-    What a struct goes on with where the package only knows its beginning.
+    The rest of a struct of which the package defines only the beginning.
 
     Fields as in :data:`Layout`, and the whole struct's size.
     """
@@ -246,7 +241,7 @@ def differences(
     """
     Return one line for each difference.
 
-    :param rests: of the structs of which the package only knows the beginning.
+    :param rests: rests of the structs that the package defines only in part.
     """
     found = []
     for part in ('structs', 'enums'):

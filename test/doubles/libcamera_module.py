@@ -16,12 +16,10 @@
 """
 A stand-in for libcamera's Python module, with the interface that its bindings document.
 
-A camera thread completes queued requests.
-
-Two generations: failing calls raise RuntimeError with strerror's words (``new``), or return
-negative numbers (``old``, before 0.1, whose manager's version can't be read either). As there,
-metadata are keyed by control objects, of which each reading makes fresh ones, and the manager's
-descriptor is one for all cameras.
+A camera thread completes queued requests. Generation ``new`` raises RuntimeError with strerror's
+text on failure; ``old`` (before 0.1) returns negative numbers, and has no readable version. As in
+the real module, the keys of metadata are control objects that are made anew at each reading, and
+the manager has one descriptor for all cameras.
 """
 
 from __future__ import annotations
@@ -97,8 +95,6 @@ class Manager:
 
 
 class Buffer:
-    """A buffer of one frame."""
-
     def __init__(self, memories: list[Any], planes: list[tuple[int, int, int]]) -> None:
         self.memories = memories
         self._planes = planes
@@ -141,7 +137,7 @@ class Request:
 
 
 class Camera:
-    """*memories*: how planes lie: ``shared`` (one dma-buf), ``split``."""
+    """A camera; *memories* sets where its planes lie: ``shared`` (one dma-buf) or ``split``."""
 
     def __init__(
         self,
@@ -263,7 +259,7 @@ class Camera:
         return self._result()
 
     def unplug(self) -> None:
-        """Return everything that is queued comes back as cancelled."""
+        """Complete everything that is queued as cancelled."""
         self.running = False
         self._queue.put(None)
 
@@ -301,11 +297,7 @@ class Allocator:
 
 
 def make_module(generation: str) -> Any:
-    """
-    Return a module, which :func:`free_module` ends.
-
-    The test fills its ``manager.cameras``.
-    """
+    """Return a module; the test fills ``manager.cameras`` and calls :func:`free_module`."""
     manager = Manager(generation)
 
     class CameraManager:
@@ -322,7 +314,6 @@ def make_module(generation: str) -> Any:
 
 
 def free_module(module: Any) -> None:
-    """Close everything that it opened."""
     for allocator in module.allocated:
         allocator.free()
     os.close(module.manager.event_fd)

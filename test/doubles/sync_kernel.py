@@ -16,10 +16,9 @@
 """
 The kernel's side of a sync_file's two ioctls.
 
-Sources: ``linux/sync_file.h`` and the comments of ``drivers/dma-buf/sync_file.c``.
-
-A fence is an eventfd that is written when it signals. That a merge drops what has signalled, with
-its error, was seen on Linux 6.12.
+Sources: ``linux/sync_file.h`` and the comments of ``drivers/dma-buf/sync_file.c``. A fence is an
+eventfd that is written when it signals. A merge drops signalled fences with their errors: so
+observed on Linux 6.12.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class MergeRecord(ctypes.Structure):
 
 @dataclass(eq=False)
 class KernelFence:
-    """A fence within the kernel, and the sync_files that have it."""
+    """A fence within the kernel, with the sync_files that contain it."""
 
     timeline: bytes
     driver: bytes = b'axl'
@@ -86,25 +85,21 @@ class KernelFence:
 
 @dataclass(eq=False)
 class KernelFile:
-    """What an open sync_file has."""
+    """The content of an open sync_file."""
 
     name: bytes
     fences: list[KernelFence] = field(default_factory=list)
 
     @property
     def status(self) -> int:
-        """As the header has it: 1 signalled, 0 active, negative error."""
+        """Return the status as the header defines it: 1 signalled, 0 active, negative error."""
         if any(fence.status == 0 for fence in self.fences):
             return 0
         return min((fence.status for fence in self.fences), default=1)
 
 
 class SyncKernel:
-    """
-    Answers ioctls of the sync_files that it made, by their descriptors.
-
-    It signals them through its own duplicates.
-    """
+    """Answers ioctls of the sync_files that it made, by descriptor; signals through duplicates."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: dict[int, KernelFile] = {}
@@ -119,16 +114,14 @@ class SyncKernel:
         return fd
 
     def close(self) -> None:
-        """Close its own duplicates."""
         for fd, _ in self._open:
             fd.close()
 
     def sync_file(self, *fences: KernelFence, name: bytes = b'axl-metis-0-1') -> SyncFile:
-        """Return a new sync_file of these fences."""
         return SyncFile(OwnedFd(self._make(KernelFile(name, list(fences)))))
 
     def signal(self, fence: KernelFence, status: int = 1, timestamp_ns: int | None = None) -> None:
-        """Let a driver signal."""
+        """Signal a fence, as a driver does."""
         fence.status = status
         fence.timestamp_ns = time.monotonic_ns() if timestamp_ns is None else timestamp_ns
         for fd, file in self._open:
@@ -136,7 +129,7 @@ class SyncKernel:
                 os.eventfd_write(fd.fileno(), 1)
 
     def ioctl(self, fd: int, request: int, argument: bytearray) -> int:
-        """SYNC_IOC_MERGE (3) and SYNC_IOC_FILE_INFO (4) of type '>'."""
+        """Answer SYNC_IOC_MERGE (3) and SYNC_IOC_FILE_INFO (4) of type '>'."""
         if fd not in self.files:
             raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
         if request == 3 << 30 | ctypes.sizeof(FileRecord) << 16 | ord('>') << 8 | 4:
@@ -160,7 +153,7 @@ class SyncKernel:
         if record.flags or record.pad:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         fences = [*first.fences, *self.files[record.fd2].fences]
-        # Without anything pending there is one stub that has the latest time.
+        # Without pending fences a single stub remains, with the latest time.
         left = [f for f in fences if f.status == 0] or [
             KernelFence(b'stub', b'stub', 1, max(f.timestamp_ns for f in fences))
         ]

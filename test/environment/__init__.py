@@ -14,10 +14,7 @@
 # limitations under the License.
 
 """
-Sets up what the package needs on a machine without ROS.
+Sets up a machine without ROS: an environment, interface packages, Debian files.
 
-An environment, interface packages, Debian files.
-
-Everything but `rosidl_build` needs the standard library alone: it runs before there is an
-environment.
+All but `rosidl_build` need only the standard library: they run before an environment exists.
 """

@@ -50,8 +50,8 @@ INTERFACES = ROOT / 'test/interfaces'
 VENV_OF_DISTRO = {'jazzy': '.venv', 'kilted': '.venv-kilted'}
 PACKAGE = 'zc_perception'
 
-#  Without it ament_index finds nothing: the wheels set LD_LIBRARY_PATH by themselves, but not
-#  this.
+# Without this ament_index finds nothing: the wheels set LD_LIBRARY_PATH, but not
+# AMENT_PREFIX_PATH.
 _PREFIX_PTH = (
     'import os, sys; '
     "prefixes = [path for path in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if "
@@ -59,9 +59,9 @@ _PREFIX_PTH = (
     'sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, '
     'sys.prefix]))\n'
 )
-#  Every node is a process of its own and would compile again where PYTHONDONTWRITEBYTECODE is set,
-#  as in many containers. A file that does not compile is a template or a test's, and no reason to
-#  stop.
+# Compile all files now: every node is a process, and would compile again where
+# PYTHONDONTWRITEBYTECODE is set, as in many containers. A file that does not compile is a template
+# or a test file, and is skipped.
 _COMPILE = (
     'import compileall, re, sys; '
     "compileall.compile_dir(sys.argv[1], quiet=2, workers=0, rx=re.compile('/tests?/'))"
@@ -75,43 +75,38 @@ _PIP_ADVICE = (
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment with one ROS distribution in it."""
-
     distro: str
     venv: Path
 
     @property
     def name(self) -> str:
-        """Short name for messages."""
         return self.venv.name
 
     @property
     def build(self) -> Path:
-        """This environment's own folder for logs and generated sources."""
+        """The folder for this environment's logs and generated sources."""
         return BUILD / 'environment' / self.venv.name.lstrip('.')
 
     @property
     def python(self) -> Path:
-        """The environment's interpreter."""
         return self.venv / 'bin/python'
 
     @property
     def record(self) -> Path:
-        """The file with the keys of the layers that are complete."""
+        """The file with the keys of the complete layers."""
         return self.venv / 'zc_layers.json'
 
     @property
     def log(self) -> Path:
-        """Where the output of pip and of the compilers goes."""
+        """The log of pip and the compilers."""
         return self.build / 'set-up.log'
 
     @property
     def requirements(self) -> tuple[Path, Path]:
-        """The requirement files."""
         return HERE / 'requirements.txt', HERE / f'requirements-{self.distro}.txt'
 
     def layers(self) -> tuple[Layer, ...]:
-        """Return what the environment consists of, bottom first."""
+        """Return the layers of the environment, bottom first."""
         definitions = sorted(path for path in INTERFACES.glob('*/**/*') if path.is_file())
         manifests = tuple(
             ROOT / name for name in ('setup.py', 'setup.cfg', 'pyproject.toml', 'package.xml')
@@ -125,17 +120,16 @@ class Environment:
         )
 
     def install_wheels(self) -> None:
-        """Make the environment from nothing, and install all wheels."""
         with step(f'{self.name}: creating the environment (Python {sys.version.split()[0]})'):
             discard(self.venv)
             self.venv.mkdir(parents=True)
-            # The first thing in the folder: it marks the folder as ours even if the next step is
+            # Write this file first: it marks the folder as ours even if the next step is
             # interrupted.
             write_record(self.record, {})
             run_logged([sys.executable, '-m', 'venv', str(self.venv)], self.log, ROOT)
         with step(f'{self.name}: installing ROS 2 {self.distro} and the tools (wheels)'):
             files = [argument for file in self.requirements for argument in ('-r', str(file))]
-            # pip would compile with one process.
+            # Don't compile here: pip would use one process only.
             self.pip('install', '--no-compile', *files)
             run_logged(
                 [str(self.python), '-c', _COMPILE, str(self.site_packages())], self.log, ROOT
@@ -158,20 +152,15 @@ class Environment:
             run_logged(command, self.log, ROOT)
 
     def install_package(self) -> None:
-        """Install the package editable, with its console scripts."""
         with step(f'{self.name}: installing {PACKAGE}'):
-            # Without PEP 517, pip would obey the script folder that setup.cfg sets for colcon.
+            # Without PEP 517, pip would use the script folder that setup.cfg sets for colcon.
             self.pip(
                 'install', '--no-build-isolation', '--no-deps', '--use-pep517', '--editable', '.'
             )
             self.register_package()
 
     def register_package(self) -> None:
-        """
-        Put the source tree into the ament index, as a symlink install would.
-
-        pip leaves data files out.
-        """
+        """Put the source tree into the ament index, which pip leaves out."""
         marker = self.venv / 'share/ament_index/resource_index/packages' / PACKAGE
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
@@ -182,7 +171,6 @@ class Environment:
             (share / name).symlink_to(ROOT / name)
 
     def pip(self, *arguments: str) -> None:
-        """Run the environment's pip."""
         quiet = {
             'PIP_DISABLE_PIP_VERSION_CHECK': '1',
             'PIP_NO_INPUT': '1',
@@ -192,7 +180,6 @@ class Environment:
         run_logged(command, self.log, ROOT, extra=quiet, advice=_PIP_ADVICE)
 
     def site_packages(self) -> Path:
-        """Return where the environment's packages are."""
         query = "import sysconfig; print(sysconfig.get_path('purelib'))"
         return Path(
             subprocess.check_output(
@@ -201,21 +188,16 @@ class Environment:
         )
 
     def base(self) -> str:
-        """
-        Return what all layers depend on: the interpreter, and the place.
-
-        Scripts have written the place into them.
-        """
+        """Return the inputs of all layers: the interpreter, and the folder in scripts."""
         return f'{sys.version_info} {sys.base_prefix} {self.venv}'
 
     def stale(self) -> list[Layer]:
-        """Return the layers to build."""
         recorded = read_record(self.record) if os.access(self.python, os.X_OK) else {}
         return stale_layers(self.layers(), keys(self.layers(), self.base()), recorded)
 
     def update(self) -> None:
-        """Build what is stale, bottom first, and record each layer when it is complete."""
-        # apt-get serves one at a time, and who comes second finds everything installed.
+        """Build stale layers, bottom first, and record each layer when it is complete."""
+        # Only one apt-get can run at a time. A process that waited finds everything installed.
         with locked(
             BUILD / 'environment/packages.lock',
             'waiting for another set-up, which installs packages',
@@ -249,7 +231,6 @@ def discard(venv: Path) -> None:
 
 
 def set_up(environment: Environment) -> None:
-    """Bring ``environment`` up to date."""
     prerequisites.check_python()
     if not environment.stale():
         return
@@ -271,8 +252,7 @@ def main() -> int:
         '--venv', type=Path, help='default: .venv for jazzy, .venv-kilted for kilted'
     )
     options = parser.parse_args()
-    # As an exception, so that a pip or a compiler that is running is ended too instead of writing
-    # on.
+    # Raise an exception on SIGTERM, so that a running pip or compiler is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     venv = options.venv or ROOT / VENV_OF_DISTRO[options.distro]
     try:

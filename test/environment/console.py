@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-One line per step on the terminal.
-
-Everything else goes to a log, whose end is shown when a step fails.
-"""
+"""Print one line per step; log all other output, and show the log's end when a step fails."""
 
 from __future__ import annotations
 
@@ -32,8 +28,8 @@ from environment.errors import SetupError
 
 _TAIL_LINES = 25
 
-#  Of a ROS installation that the calling shell has sourced, or of another environment of wheels:
-#  with these, our interpreter would load that one's libraries.
+# Variables that a sourced ROS or another environment of wheels sets: with them, our interpreter
+# would load the other one's libraries.
 _FOREIGN_VARIABLES = (
     'AMENT_PREFIX_PATH',
     'LD_LIBRARY_PATH',
@@ -46,13 +42,13 @@ _FOREIGN_VARIABLES = (
 
 
 def own_environment() -> dict[str, str]:
-    """Return the process's environment without what belongs to another ROS or another Python."""
+    """Return the process's environment without variables of another ROS or another Python."""
     return {name: value for name, value in os.environ.items() if name not in _FOREIGN_VARIABLES}
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print ``title``, and the seconds that the block took."""
+    """Print ``title``, and how many seconds the block took."""
     print(f'{title} ... ', end='', flush=True)
     started = time.monotonic()
     try:
@@ -74,9 +70,7 @@ def run_logged(
     """
     Run ``command`` with its output appended to ``log``.
 
-    If it fails, raise with the log's end and ``advice``.
-
-    ``extra`` is added to the environment.
+    A failure raises with the log's end and ``advice``. ``extra`` is added to the environment.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, 'a', encoding='utf-8') as output:
@@ -99,6 +93,5 @@ def run_logged(
 
 
 def tail(log: Path) -> str:
-    """Return the last lines of ``log``, indented."""
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()[-_TAIL_LINES:]
     return '\n'.join('  ' + line for line in lines)

@@ -50,14 +50,14 @@ _KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
 
 
 class AptError(SetupError):
-    """apt is not there, or did what was asked neither with the system's lists nor with its own."""
+    """Apt is missing, or failed with the system's package lists and with private ones."""
 
 
 def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str = '') -> list[Path]:
     """
     Download the newest ``names`` and return the ``.deb`` files in that order.
 
-    They are for this architecture and release of Debian, or another one.
+    They are for this architecture and release of Debian unless others are given.
     """
     into.mkdir(parents=True, exist_ok=True)
 
@@ -77,9 +77,9 @@ def fetch_with_dependencies(
     names: Sequence[str], into: Path, architecture: str = ''
 ) -> list[Path]:
     """
-    Download ``names`` and what they depend on.
+    Download ``names`` and their dependencies.
 
-    For this architecture only what is not installed, for another one everything.
+    For this architecture only those not installed, for another one all.
     """
     (into / 'archives/partial').mkdir(parents=True, exist_ok=True)
     private = (
@@ -121,16 +121,15 @@ def resolve_dependency(
 
 
 def unpack(deb: Path, into: Path) -> None:
-    """Unpack all files of ``deb`` below ``into``."""
     into.mkdir(parents=True, exist_ok=True)
     _run([_tool('dpkg-deb'), '--extract', str(deb), str(into)])
 
 
 def unpack_member(deb: Path, pattern: str, target: Path) -> None:
     """
-    Write the first matching file of ``deb`` to ``target``.
+    Write the first file of ``deb`` whose path matches ``pattern`` to ``target``.
 
-    Its path matches ``pattern``, as in a shell. The other files are not unpacked.
+    The pattern is as in a shell. Other files are not unpacked.
     """
     with subprocess.Popen(
         [_tool('dpkg-deb'), '--fsys-tarfile', str(deb)], stdout=subprocess.PIPE
@@ -157,11 +156,7 @@ def unpack_member(deb: Path, pattern: str, target: Path) -> None:
 
 
 def parse_dependency(listing: str, meta: str, prefix: str) -> str:
-    """
-    Return the first ``Depends:`` that begins with ``prefix``.
-
-    ``apt-cache depends`` printed it for ``meta``.
-    """
+    """Return the first ``Depends:`` that begins with ``prefix`` in the output of apt-cache."""
     match = re.search(rf'^\s*\|?Depends: ({re.escape(prefix)}[^\s<>]*)\s*$', listing, re.MULTILINE)
     if not match:
         found = ', '.join(re.findall(r'Depends: (\S+)', listing)) or 'nothing'
@@ -170,11 +165,7 @@ def parse_dependency(listing: str, meta: str, prefix: str) -> str:
 
 
 def _deb_of(name: str, folder: Path) -> Path:
-    """
-    Return the downloaded file of the package ``name``.
-
-    ``name`` may include its architecture or version.
-    """
+    """Return the downloaded file of ``name``, which may include architecture or version."""
     package = re.split('[:=/]', name)[0]
     found = sorted(folder.glob(f'{package}_*.deb'))
     if len(found) != 1:
@@ -186,10 +177,10 @@ def _with_lists(
     action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = '', suite: str = ''
 ) -> _T:
     """
-    Call ``action`` with apt options, at first for existing lists.
+    Call ``action`` with apt options for existing lists; if it fails, with private lists.
 
-    These are the system's, or ours of another architecture or release. If that fails, lists of our
-    own are fetched now.
+    Existing lists are the system's, or ours of another architecture or release. Private lists are
+    fetched before the second call.
     """
     _tool('apt-get')
     name = '-'.join(part for part in ('apt', suite, architecture) if part)
@@ -215,7 +206,7 @@ def _private_options(folder: Path, architecture: str = '', suite: str = '') -> l
     """
     Return options that keep apt's state in ``folder``, which the user can write to.
 
-    For another architecture or release it is the state of a machine on which nothing is installed.
+    For another architecture or release, apt sees a machine without installed packages.
     """
     for part in ('state/lists/partial', 'cache/archives/partial'):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -239,14 +230,14 @@ def _private_options(folder: Path, architecture: str = '', suite: str = '') -> l
         'Dir::State::Lists': folder / 'state/lists',
         'Dir::State::status': installed,
         'Dir::Cache': folder / 'cache',
-        # apt's own sandbox user can write neither to a home nor to a working tree.
+        # apt's sandbox user can't write to a home or a working tree.
         'APT::Sandbox::User': 'root',
     }
     return [argument for key, value in settings.items() for argument in ('-o', f'{key}={value}')]
 
 
 def _mirror() -> str:
-    """Return where this Debian machine gets its packages from: other releases lie there too."""
+    """Return the URL of this machine's Debian mirror, which also has other releases."""
     release = platform.freedesktop_os_release()
     suite = release.get('VERSION_CODENAME', '')
     listed = _apt(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)'])
@@ -267,7 +258,7 @@ def _apt(command: Sequence[str], cwd: Path | None = None) -> str:
 
 
 def _run(command: Sequence[str], cwd: Path | None = None) -> str:
-    """Run ``command``; returns its output, raises with the end of its messages."""
+    """Run ``command`` and return its output; on failure raise with the end of its messages."""
     environment = {**os.environ, 'LC_ALL': 'C'}
     try:
         result = subprocess.run(
@@ -290,7 +281,6 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> str:
 
 
 def _tool(name: str) -> str:
-    """Return the full path of a tool of Debian's."""
     path = shutil.which(name)
     if path is None:
         raise AptError(

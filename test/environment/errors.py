@@ -19,8 +19,4 @@ from __future__ import annotations
 
 
 class SetupError(RuntimeError):
-    """
-    The set-up cannot go on.
-
-    The message says what is missing or failed, and what to do about it.
-    """
+    """The set-up cannot go on; the message gives the cause and the remedy."""

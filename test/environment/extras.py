@@ -16,9 +16,8 @@
 """
 Installs one of the package's extras into the environment that runs this.
 
-For example ``.venv/bin/python test/environment/extras.py bench``.
-
-The package itself is left as it is installed, so that nothing is built again.
+Example: ``.venv/bin/python test/environment/extras.py bench``. The package itself is not installed
+again, so nothing is rebuilt.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PACKAGE = 'zc_perception'
 
 def requirements(extra: str) -> list[str]:
     """
-    Return what setup.py names for it.
+    Return the requirements of an extra in setup.py.
 
     :raises SystemExit: there is no such extra.
     """

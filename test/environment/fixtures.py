@@ -47,7 +47,7 @@ from environment.paths import BUILD, cache_folder, locked, place, scratch_folder
 FIXTURES = BUILD / 'fixtures'
 VIDEO = 'vtest.avi'
 VIDEO_PACKAGE = 'opencv-doc'
-#: Each header's package, and the end of its path in there.
+#: The package of each header, and the end of the header's path in it.
 HEADERS = {
     'drm_fourcc.h': ('libdrm-dev', '/libdrm/drm_fourcc.h'),
     'videodev2.h': ('linux-libc-dev', '/linux/videodev2.h'),
@@ -58,11 +58,9 @@ HEADERS = {
 
 def kept(name: str, fetch_to: Callable[[Path], None], cache: str = 'fixtures') -> Path:
     """
-    Return a file of :data:`FIXTURES`.
+    Return a file of :data:`FIXTURES`, from this tree, the user's cache, or freshly fetched.
 
-    It comes from the user's cache when this tree doesn't have it, and is fetched when neither has.
-
-    :param cache: the folder of the user's cache that has it.
+    :param cache: the folder of the user's cache.
     """
     target, cached = FIXTURES / name, cache_folder() / cache / Path(name).name
     if not target.is_file():
@@ -77,7 +75,7 @@ def kept(name: str, fetch_to: Callable[[Path], None], cache: str = 'fixtures') -
 
 
 def _member(package: str, path: str, size: str) -> Callable[[Path], None]:
-    """Return what fetches a package and takes one file out of it."""
+    """Return a function that fetches a package and extracts one file from it."""
 
     def fetch_to(target: Path) -> None:
         with step(f"fetching {target.name} from Debian's {package} ({size})"):
@@ -88,12 +86,10 @@ def _member(package: str, path: str, size: str) -> Callable[[Path], None]:
 
 
 def video() -> Path:
-    """Return the video."""
     return kept(VIDEO, _member(VIDEO_PACKAGE, f'/{VIDEO}', '95 MB'))
 
 
 def headers() -> dict[str, Path]:
-    """Return the headers' paths by name."""
     return {
         name: kept(f'headers/{name}', _member(*source, '1 to 2 MB'), 'headers')
         for name, source in HEADERS.items()
@@ -101,8 +97,8 @@ def headers() -> dict[str, Path]:
 
 
 def main() -> int:
-    """Fetch all fixtures."""
-    from environment import gstreamer_root, turbojpeg  # turbojpeg uses the functions above
+    # imported here: turbojpeg imports this module
+    from environment import gstreamer_root, turbojpeg
 
     try:
         video()

@@ -14,20 +14,20 @@
 # limitations under the License.
 
 """
-GStreamer as a distribution ships it, from Debian packages that are unpacked and not installed.
+GStreamer as a distribution ships it, unpacked from Debian packages without installing.
 
     root = gstreamer_root.root()
     subprocess.run([...], env={**os.environ, **root.environment()})
     newer = gstreamer_root.newer_root()
     subprocess.run(newer.command('gst-launch-1.0', ...), env={**os.environ, **newer.environment()})
 
-The libraries and a dozen plugins lie in ``build/fixtures/gstreamer`` (:data:`OWN`, of the
-machine's own release, with the C headers) and ``build/fixtures/gstreamer-1.26`` (:data:`NEWER`,
-Debian 13's), and in the user's cache for the next clone: a second call needs no network. Of the
-plugins only those are kept whose libraries are there as well. Whatever GStreamer the machine has
-is not used, so that tests see the same one everywhere; its processes need the environment above
-from their start, because the dynamic linker reads it only then. The newer one needs a newer C
-library too, so its programs run under the dynamic linker that lies with it. Nothing here depends
+``build/fixtures/gstreamer`` (:data:`OWN`) has the machine's own release and the C headers;
+``build/fixtures/gstreamer-1.26`` (:data:`NEWER`) has Debian 13's. Both are also kept in the user's
+cache, so a second call needs no network. Plugins without their libraries are left out.
+
+The machine's own GStreamer is not used, so that all machines test the same one. A process needs
+the environment above from its start, because the dynamic linker reads it only then. The newer root
+needs a newer C library, so its programs run under that root's dynamic linker. Nothing here depends
 on the version of Python.
 """
 
@@ -50,15 +50,14 @@ FIXTURES = BUILD / 'fixtures'
 @dataclass(frozen=True)
 class Recipe:
     """
-    What a root is made of.
+    The packages, libraries and plugins of a root.
 
-    :param name: of its folder.
-    :param format: part of the cache's name: another list of packages or plugins is another root.
-    :param renamed: libraries whose packages are called otherwise on other releases
-        (``libglib2.0-0t64``): which package depends on them, and how their names begin; ``?`` if
-        it doesn't on every release.
-    :param needed: plugins without which the root is of no use; the others are kept where they are.
-    :param suite: the release of Debian; empty: the machine's own. Another one brings its own C
+    :param name: name of its folder.
+    :param format: part of the cache's name; change it with the list of packages or plugins.
+    :param renamed: packages with other names on other releases (``libglib2.0-0t64``): the package
+        that depends on each, and how its name begins; ``?`` if some releases lack it.
+    :param needed: plugins that the root must have; others are kept where present.
+    :param suite: the release of Debian; empty: the machine's own. Another release brings its own C
         library and programs, and no headers.
     """
 
@@ -116,17 +115,15 @@ NEWER = Recipe(
 
 @dataclass(frozen=True)
 class GStreamerRoot:
-    """An unpacked GStreamer."""
-
     folder: Path
 
     @property
     def libraries(self) -> Path:
-        """The folder with the shared libraries, flat."""
+        """The folder that holds all shared libraries."""
         return self.folder / 'lib'
 
     def environment(self, plugins: Path | None = None) -> dict[str, str]:
-        """Return what a process needs from its start; *plugins* is a folder with more of them."""
+        """Return the environment of a process; *plugins* is a folder with further plugins."""
         registry = self.folder.with_name(f'{self.folder.name}-registry.bin')
         own_programs = (self.folder / 'bin').is_dir()
         return {
@@ -134,18 +131,19 @@ class GStreamerRoot:
             'GST_PLUGIN_SYSTEM_PATH_1_0': str(self.folder / 'plugins'),
             'GST_PLUGIN_PATH_1_0': '' if plugins is None else str(plugins),
             'GST_PLUGIN_SCANNER_1_0': str(self.folder / 'gst-plugin-scanner'),
-            # The scanner would be started without the linker that it needs.
+            # GStreamer would start the plugin scanner without the dynamic linker that it needs.
             **({'GST_REGISTRY_FORK': 'no'} if own_programs else {}),
             'GST_REGISTRY_1_0': str(registry if plugins is None else plugins / 'registry.bin'),
-            # A test's messages are compared, and nobody is to look for typefinders at home.
+            # Fixed for tests: they compare messages, and must not read typefinders in the home
+            # folder.
             'LC_ALL': 'C.UTF-8',
         }
 
     def command(self, program: str, *arguments: str) -> list[str]:
         """
-        Return the command of a program that runs with the newer root's libraries.
+        Return a command line with the newer root's libraries.
 
-        It is one of the root's own programs, or any other one by its path.
+        *program* is one of the root's own programs, or a path.
         """
         (linker,) = self.libraries.glob('ld-linux*.so.*')
         own = self.folder / 'bin' / program
@@ -161,7 +159,6 @@ class GStreamerRoot:
         ]
 
     def compiler_arguments(self) -> list[str]:
-        """Return what gcc needs to compile and link against it."""
         include = self.folder / 'include'
         libraries = (
             'gstreamer-1.0',
@@ -181,17 +178,15 @@ class GStreamerRoot:
 
 def root() -> GStreamerRoot:
     """
-    Return the root of the machine's own release.
+    Return the root of the machine's own release; fetch it if tree and cache lack it.
 
-    It is fetched when neither this tree nor the cache has it.
-
-    :raises SetupError: the packages can't be fetched here; the message says why.
+    :raises SetupError: the packages can't be fetched; the message gives the cause.
     """
     return _made(OWN)
 
 
 def newer_root() -> GStreamerRoot:
-    """Return the root with GStreamer 1.26, as :func:`root` does the other one."""
+    """Return the root with GStreamer 1.26; see :func:`root`."""
     return _made(NEWER)
 
 
@@ -210,13 +205,13 @@ def _made(recipe: Recipe) -> GStreamerRoot:
 
 
 def fetch_root(recipe: Recipe, into: Path) -> None:
-    """Download the packages and keep what is needed of them as the folder *into*."""
+    """Download the packages and keep the needed files in the folder *into*."""
     with (
         step(f"fetching {recipe.name} from Debian's packages ({recipe.size})"),
         scratch_folder(into.parent) as scratch,
     ):
         names = [*recipe.packages, *_renamed(recipe)]
-        # libjpeg comes as an empty package that depends on the real one.
+        # The package libjpeg8 is empty and depends on the real one.
         names = [name if name != 'libjpeg8' else 'libjpeg-turbo8' for name in names]
         for deb in fetch(names, scratch / 'debs', suite=recipe.suite):
             unpack(deb, scratch / 'tree')
@@ -227,7 +222,7 @@ def fetch_root(recipe: Recipe, into: Path) -> None:
 
 
 def _renamed(recipe: Recipe) -> list[str]:
-    """Return the names that the packages of ``renamed`` have in this release."""
+    """Return the names of the packages of ``renamed`` in this release."""
     found: dict[str, str] = {}
     for package, prefix in recipe.renamed:
         if found.get(package, package):
@@ -246,8 +241,7 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
     for library in (
         path for folder in folders for pattern in patterns for path in sorted(folder.glob(pattern))
     ):
-        # Versioned names are links to the file; one file by the name that the linker looks for is
-        # enough.
+        # Versioned names are links to one file; keep it under the name that the linker looks for.
         target = kept / 'lib' / _soname(library.name)
         if not target.exists():
             shutil.copy(library.resolve(), target)
@@ -272,7 +266,7 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
 
 
 def _soname(name: str) -> str:
-    """Return ``libgstapp-1.0.so.0`` of ``libgstapp-1.0.so.0.2200.0``."""
+    """Return ``libgstapp-1.0.so.0`` for ``libgstapp-1.0.so.0.2200.0``."""
     stem, _, version = name.partition('.so.')
     return f'{stem}.so.{version.split(".")[0]}'
 
@@ -286,7 +280,7 @@ def _only(found: list[Path], what: str) -> Path:
 
 
 def _place(source: Path, target: Path) -> None:
-    """Copy *source* to *target* so that *target* is either whole or absent."""
+    """Copy *source* to *target* so that *target* is either complete or absent."""
     with scratch_folder(target.parent) as scratch:
         shutil.copytree(source, scratch / 'copy')
         if target.exists():
@@ -295,5 +289,5 @@ def _place(source: Path, target: Path) -> None:
 
 
 def with_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment, with *environment* on top."""
+    """Return this process's environment, with *environment* added."""
     return {**os.environ, **environment}

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-What an environment was made from: content hashes that say which part of it is out of date.
+Content hashes that show which part of an environment is out of date.
 
 An environment is a stack of layers (wheels, interface packages, the package itself). A layer's key
-covers its own inputs and the key of the layer below it, so a change makes stale exactly what was
-built on top of it.
+covers its own inputs and the key of the layer below, so that a change makes exactly the layers
+above it stale.
 """
 
 from __future__ import annotations
@@ -33,30 +33,24 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Layer:
-    """One part of the environment: what it is made from, and how."""
-
     name: str
     inputs: tuple[Path, ...]
     build: Callable[[], None]
 
 
 def content_key(inputs: Iterable[Path], below: str) -> str:
-    """
-    Hash the names and contents of ``inputs`` on top of the key ``below``.
-
-    A missing file counts too.
-    """
+    """Hash names and contents of ``inputs`` and the key ``below``; a missing file counts too."""
     digest = hashlib.sha256(below.encode())
     for path in inputs:
         content = path.read_bytes() if path.is_file() else b'missing'
-        # Lengths keep one file's end from passing for the next one's beginning.
+        # With the length, the end of one file can't pass for the beginning of the next.
         digest.update(f'\0{path.name}\0{len(content)}\0'.encode())
         digest.update(content)
     return digest.hexdigest()
 
 
 def keys(layers: Sequence[Layer], base: str) -> dict[str, str]:
-    """Return each layer's key, bottom first; ``base`` stands for what is below all of them."""
+    """Return each layer's key, bottom first; ``base`` is the key below the first layer."""
     result: dict[str, str] = {}
     below = base
     for layer in layers:
@@ -75,7 +69,7 @@ def stale_layers(
 
 
 def read_record(file: Path) -> dict[str, str]:
-    """Return the keys that were recorded; none when the file is missing or unreadable."""
+    """Return the recorded keys; none if the file is missing or unreadable."""
     try:
         record = json.loads(file.read_text(encoding='utf-8'))
     except (OSError, ValueError):
@@ -86,7 +80,7 @@ def read_record(file: Path) -> dict[str, str]:
 
 
 def write_record(file: Path, record: Mapping[str, str]) -> None:
-    """Replace the record in one go: an interruption leaves the old one."""
+    """Replace the record atomically: an interruption leaves the old one."""
     unfinished = file.with_name(file.name + '.new')
     unfinished.write_text(json.dumps(dict(record), indent=1), encoding='utf-8')
     os.replace(unfinished, file)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Where the set-up keeps things, and the lock around changing them."""
+"""The set-up's folders, and the lock for changing them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ BUILD = ROOT / 'build'
 
 
 def cache_folder() -> Path:
-    """
-    Return the cache that all clones of one user share.
-
-    It is ``build/cache`` where the user's is not writable.
-    """
+    """Return the cache of all clones of one user; ``build/cache`` if that isn't writable."""
     base = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
     shared = Path(base) / 'zc_perception'
     with suppress(OSError):
@@ -47,9 +43,9 @@ def cache_folder() -> Path:
 @contextmanager
 def locked(lock_file: Path, busy_message: str) -> Iterator[None]:
     """
-    Hold ``lock_file``; print ``busy_message`` once when somebody else holds it.
+    Hold ``lock_file``; print ``busy_message`` once if another process holds it.
 
-    The kernel frees it on a crash.
+    The kernel releases it on a crash.
     """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with open(lock_file, 'w', encoding='ascii') as lock:
@@ -63,7 +59,7 @@ def locked(lock_file: Path, busy_message: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield an empty folder in ``parent`` that is gone afterwards."""
+    """Yield an empty folder in ``parent``, and delete it at the end."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix='.new-', dir=parent))
     try:
@@ -73,7 +69,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def place(source: Path, target: Path) -> None:
-    """Copy ``source`` to ``target`` so that ``target`` is either whole or absent."""
+    """Copy ``source`` to ``target`` so that ``target`` is either complete or absent."""
     with scratch_folder(target.parent) as scratch:
         shutil.copyfile(source, scratch / target.name)
         os.replace(scratch / target.name, target)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What must be on the machine before an environment can be made.
-
-It is installed where that is allowed.
-"""
+"""Debian packages that an environment needs; installs them where that is allowed."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ OLDEST_PYTHON = (3, 10)
 
 
 def check_python() -> None:
-    """Raise unless this interpreter is new enough; names one on the PATH that is."""
+    """Raise if this interpreter is too old; the error names a newer one on the PATH."""
     if sys.version_info[:2] >= OLDEST_PYTHON:
         return
     newer = [
@@ -57,7 +53,7 @@ def check_python() -> None:
 
 
 def missing_packages() -> dict[str, str]:
-    """Return the Debian packages that are missing, each with what it is needed for."""
+    """Return the missing Debian packages, with the purpose of each."""
     version = f'{sys.version_info.major}.{sys.version_info.minor}'
     missing = {}
     if importlib.util.find_spec('ensurepip') is None:
@@ -74,11 +70,7 @@ def missing_packages() -> dict[str, str]:
 
 
 def _has_header(name: str) -> bool:
-    """
-    Tell whether there is a gcc that finds the header ``name``.
-
-    Debian's gcc can be installed without any header.
-    """
+    """Return whether a gcc finds the header ``name``: Debian's gcc may lack all headers."""
     if not shutil.which('gcc'):
         return False
     command = ['gcc', '-E', '-include', name, '-x', 'c', os.devnull]
@@ -91,7 +83,7 @@ def _has_header(name: str) -> bool:
 
 
 def ensure(log: Path) -> None:
-    """Install what is missing, or raise with the command that does."""
+    """Install missing packages, or raise with the command that installs them."""
     missing = missing_packages()
     if not missing:
         return
@@ -114,7 +106,6 @@ def ensure(log: Path) -> None:
 
 
 def describe(missing: dict[str, str]) -> str:
-    """Return a line for each missing package."""
     return '\n'.join(
         [
             'Missing on this machine:',
@@ -124,11 +115,7 @@ def describe(missing: dict[str, str]) -> str:
 
 
 def _rights() -> list[str] | None:
-    """
-    Return what to put before apt-get so that it may install.
-
-    None when nothing does without a password.
-    """
+    """Return the words before apt-get for the right to install; None if a password is needed."""
     if os.geteuid() == 0:
         return []
     sudo = ['sudo', '-n']
@@ -145,11 +132,7 @@ def _install_command(packages: Sequence[str] | dict[str, str]) -> list[str]:
 
 
 def _install(rights: Sequence[str], packages: Sequence[str], log: Path) -> None:
-    """
-    Install ``packages`` after an update.
-
-    Fresh machines have no package lists, and old ones have stale lists.
-    """
+    """Install ``packages`` after updating the package lists, which may be absent or stale."""
     prefix = [*rights, 'env', 'DEBIAN_FRONTEND=noninteractive']
     run_logged([*prefix, 'apt-get', 'update'], log, ROOT)
     run_logged([*prefix, *_install_command(packages), '-o', 'DPkg::Lock::Timeout=300'], log, ROOT)

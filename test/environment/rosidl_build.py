@@ -51,7 +51,7 @@ import xml.etree.ElementTree as ElementTree
 PREFIX = Path(sys.prefix)
 INDEX = PREFIX / 'share/ament_index/resource_index'
 
-# The libraries of one package, each linked against the ones before it.
+# The libraries of one package; each is linked against the ones before.
 GENERATOR_C = 'rosidl_generator_c'
 FASTRTPS_C = 'rosidl_typesupport_fastrtps_c'
 INTROSPECTION_C = 'rosidl_typesupport_introspection_c'
@@ -74,12 +74,12 @@ RUNTIME_LIBRARIES = (
 
 
 class BuildError(RuntimeError):
-    """An interface package cannot be built; the message says which one, why, and what to do."""
+    """An interface package cannot be built; the message gives package, cause and remedy."""
 
 
 @dataclass(frozen=True)
 class InterfacePackage:
-    """An interface package's source: its name, what it depends on, and its definition files."""
+    """An interface package's source: its name, its dependencies, and its definition files."""
 
     name: str
     source: Path
@@ -90,7 +90,6 @@ class InterfacePackage:
 
     @classmethod
     def read(cls, source: Path) -> InterfacePackage:
-        """Read the package in the folder ``source``."""
         manifest = source / 'package.xml'
         if not manifest.is_file():
             raise BuildError(f'{source} is no interface package: it has no package.xml')
@@ -120,36 +119,28 @@ class InterfacePackage:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where one package's generated sources and objects lie."""
+    """The folders for one package's generated sources and objects."""
 
     package: InterfacePackage
     root: Path
 
     @property
     def generated(self) -> Path:
-        """IDL, type hashes, C and C++ sources; its parent is an include folder."""
+        """The folder of IDL, type hashes, C and C++ sources; its parent is an include folder."""
         return self.root / 'generated' / self.package.name
 
     @property
     def introspection(self) -> Path:
-        """
-        The introspection type support.
-
-        Its sources have the names of others in ``generated``.
-        """
+        """The introspection type support; its file names clash with ``generated``."""
         return self.root / 'introspection' / self.package.name
 
     @property
     def python(self) -> Path:
-        """
-        The Python package with the C sources of its extension module.
-
-        Its parent is an include folder.
-        """
+        """The Python package and its C sources; the parent is an include folder."""
         return self.root / 'python' / self.package.name
 
     def renew(self) -> None:
-        """Start from empty folders: a renamed message must not leave its old sources behind."""
+        """Empty the folders, so that a renamed message leaves no old sources behind."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.generated.mkdir(parents=True)
         for definition in self.package.definitions:
@@ -163,11 +154,7 @@ def installed_interface_packages(prefix: Path = PREFIX) -> dict[str, Path]:
 
 
 def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> None:
-    """
-    Raise when a declared dependency is not installed.
-
-    The generators' own error would be a bare KeyError.
-    """
+    """Raise for a missing dependency: the generators would raise a bare KeyError."""
     missing = sorted(set(package.dependencies) - set(installed))
     if missing:
         wheels = ' '.join('ros-' + name.replace('_', '-') for name in missing)
@@ -178,11 +165,7 @@ def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> N
 
 
 def generate(workspace: Workspace) -> dict[str, list[Path]]:
-    """
-    Run the generators, and return the C and C++ sources of each library.
-
-    It also returns those of the extension module.
-    """
+    """Run the generators; return the sources of each library and of the extension module."""
     from rosidl_generator_c import generate_c
     from rosidl_generator_py import generate_py
     from rosidl_generator_type_description import generate_type_hash
@@ -237,7 +220,7 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
 
 
 def write_idl(workspace: Workspace) -> None:
-    """Convert the .msg and .srv files to IDL, which is what every generator reads."""
+    """Convert the .msg and .srv files to IDL, which all generators read."""
     from rosidl_adapter.msg import convert_msg_to_idl
     from rosidl_adapter.srv import convert_srv_to_idl
 
@@ -255,7 +238,7 @@ def write_idl(workspace: Workspace) -> None:
 def write_arguments(
     workspace: Workspace, installed: dict[str, Path], generator: str, **special: object
 ) -> str:
-    """Write the JSON file with which CMake would call ``generator``; returns its name."""
+    """Write the JSON file with which CMake would call ``generator``; return its name."""
     interfaces = [
         f'{name}:{idl}'
         for name, share in installed.items()
@@ -278,7 +261,7 @@ def write_visibility_header(workspace: Workspace, generator: str) -> None:
     """
     Write the header with the export macros.
 
-    The generators have a template for it, but no caller outside CMake.
+    The generators have a template for it, but only CMake uses it.
     """
     from rosidl_cli.command.helpers import generate_visibility_control_file
 
@@ -301,11 +284,11 @@ class Unit:
 
 def translation_units(sources: dict[str, list[Path]]) -> list[Unit]:
     """
-    Group the sources: one unit per library and language, in the order in which to start them.
+    Group the sources: one unit per library and language, in the order of starting them.
 
-    The generated files are short and each of them includes the same few thousand header lines, so
-    compiling them together takes a third of the time. Only the type descriptions cannot share a
-    unit (their static names clash); they include next to nothing.
+    The generated files are short and include the same few thousand header lines, so compiling them
+    together takes a third of the time. The type descriptions stay apart, because their static
+    names clash.
     """
     units: list[Unit] = []
     for library, paths in sources.items():
@@ -317,18 +300,18 @@ def translation_units(sources: dict[str, list[Path]]) -> list[Unit]:
             together = tuple(path for path in paths if path.suffix == suffix and path not in alone)
             if together:
                 units.append(Unit(library, f'{library}.all{suffix}', together))
-    # What takes longest must not start last.
+    # Start the slowest first, so that none runs alone at the end.
     return sorted(units, key=lambda unit: (not unit.name.endswith('.cpp'), -len(unit.sources)))
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """gcc and g++ with the include folders and definitions of one package."""
+    """Runs gcc and g++ with the include folders and definitions of one package."""
 
     workspace: Workspace
 
     def compile(self, unit: Unit) -> Path:  # noqa: A003
-        """Compile one translation unit; returns its object file."""
+        """Compile one translation unit; return its object file."""
         source = self.workspace.root / 'units' / unit.name
         source.write_text(''.join(f'#include "{path}"\n' for path in unit.sources))
         target = source.with_name(source.name + '.o')
@@ -339,7 +322,7 @@ class Compiler:
         return target
 
     def include_flags(self) -> list[str]:
-        """Return the generated headers, CPython, numpy and every package of the prefix."""
+        """Return flags for generated headers, CPython, numpy and all packages."""
         import numpy
 
         own = [
@@ -358,11 +341,7 @@ class Compiler:
 
 
 def link(target: Path, objects: Sequence[Path], own: Sequence[str], rpath: str) -> None:
-    """
-    Link a shared object.
-
-    It needs the package's ``own`` libraries, those of other packages, and the runtime.
-    """
+    """Link a shared object with the package's ``own`` libraries and all installed ones."""
     target.parent.mkdir(parents=True, exist_ok=True)
     library_dir = PREFIX / 'lib'
     foreign = sorted(
@@ -372,7 +351,7 @@ def link(target: Path, objects: Sequence[Path], own: Sequence[str], rpath: str) 
         if path.stem.endswith(LIBRARIES)
     )
     libraries = [*own, *(name for name in foreign if name not in own), *RUNTIME_LIBRARIES]
-    # Linked beside and renamed: a process that has the old library mapped keeps its old inode.
+    # Link to a new file and rename it: a process that has mapped the old library keeps its inode.
     unfinished = target.with_name(target.name + '.new')
     search = [
         f'-L{library_dir}',
@@ -406,11 +385,7 @@ def call(command: Sequence[str]) -> None:
 
 
 def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs: int) -> None:
-    """
-    Compile all units in parallel, then link and install.
-
-    It installs the libraries and the extension module.
-    """
+    """Compile all units in parallel, then link and install libraries and extension module."""
     compiler = Compiler(workspace)
     (workspace.root / 'units').mkdir()
     units = translation_units(sources)
@@ -429,12 +404,11 @@ def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs:
 
 
 def site_packages() -> Path:
-    """Return where the running interpreter's compiled packages are installed."""
+    """Return the folder of the running interpreter's compiled packages."""
     return Path(sysconfig.get_path('platlib'))
 
 
 def install_python(workspace: Workspace) -> None:
-    """Install the Python classes."""
     target = site_packages() / workspace.package.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(workspace.python, target, ignore=shutil.ignore_patterns('*.c'))
@@ -442,11 +416,7 @@ def install_python(workspace: Workspace) -> None:
 
 
 def install_share(workspace: Workspace) -> None:
-    """
-    Install definitions, type hashes and manifest.
-
-    It registers the package in the ament index.
-    """
+    """Install definitions, type hashes and manifest, and register in the ament index."""
     package = workspace.package
     share = PREFIX / 'share' / package.name
     shutil.rmtree(share, ignore_errors=True)
@@ -466,7 +436,6 @@ def install_share(workspace: Workspace) -> None:
 
 
 def build(source: Path, build_root: Path, jobs: int) -> InterfacePackage:
-    """Build and install the package in the folder ``source``."""
     package = InterfacePackage.read(source)
     workspace = Workspace(package, (build_root / package.name).resolve())
     workspace.renew()
@@ -478,7 +447,6 @@ def build(source: Path, build_root: Path, jobs: int) -> InterfacePackage:
 
 
 def main() -> int:
-    """Build the packages that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -488,7 +456,7 @@ def main() -> int:
     )
     parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    # The generators look up their own templates in the ament index.
+    # The generators find their own templates through the ament index.
     os.environ['AMENT_PREFIX_PATH'] = str(PREFIX)
     try:
         for source in options.packages:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The set-up's own logic: what is stale, what is missing, and how that is said."""
+"""The set-up's logic: stale layers, missing packages, and its messages."""
 
 from __future__ import annotations
 

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the package needs at run time.
-
-Under licences that a vehicle's maker can ship, in pinned versions, in agreement.
-"""
+"""Run-time requirements: licences that a vehicle's maker can ship, and pinned versions."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 LISTS = [HERE / f'requirements{which}.txt' for which in ('', '-jazzy', '-kilted')]
-# Permissive ones, and those that ask for nothing of who links or imports dynamically.
+# Permissive licences, and those without duties for a program that links or imports dynamically.
 ALLOWED = re.compile(
     r'\b(MIT|MIT-CMU|BSD|BSD-[23]-Clause|0BSD|Apache|Apache-2\.0|ISC|PSF|PSF-2\.0|Python '
     r'Software Foundation|Zlib|HPND|CC0-1\.0|any-OSI'
@@ -46,14 +42,14 @@ ALLOWED = re.compile(
 FORBIDDEN = re.compile(
     r'\b(A?GPL|LGPL|GNU|SSPL|BUSL|Commons Clause|CC-BY-NC|Proprietary)', re.IGNORECASE
 )
-# FFmpeg is LGPL-2.1 inside OpenCV's wheel, linked dynamically, which its licence allows; a
-# system's own OpenCV replaces it. PyAV's wheel (extra video) holds x264 and x265, which are GPL:
-# docs/security.md tells who ships.
+# OpenCV's wheel links FFmpeg (LGPL-2.1) dynamically, which that licence allows; a system's own
+# OpenCV replaces it. PyAV's wheel (extra video) holds x264 and x265, which are GPL: see
+# docs/security.md.
 DYNAMICALLY_LINKED = {'opencv-python-headless'}
 
 
 def runtime() -> list[str]:
-    """Return what setup.py asks for, extras included but those of the tests."""
+    """Return the requirements in setup.py, with all extras except the tests'."""
     tree = ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))
     call = next(
         node
@@ -69,7 +65,7 @@ def runtime() -> list[str]:
 
 
 def needed(names: list[str]) -> Iterator[Distribution]:
-    """Those that are installed, and all that they need in turn."""
+    """Yield the installed ones of *names*, and all their dependencies."""
     seen: set[str] = set()
     while names:
         requirement = Requirement(names.pop())
@@ -88,7 +84,7 @@ def needed(names: list[str]) -> Iterator[Distribution]:
 
 
 def licence(of: Distribution) -> str:
-    """Return what its metadata says, in one line."""
+    """Return the licence of a distribution's metadata, in one line."""
     metadata = of.metadata
     classifiers = [
         text for text in metadata.get_all('Classifier') or [] if text.startswith('License ::')
@@ -113,7 +109,7 @@ def licence(of: Distribution) -> str:
 
 
 def refused(text: str) -> str:
-    """Why a licence isn't allowed; empty: it is."""
+    """Return why a licence isn't allowed; empty if it is."""
     if not text:
         return 'no licence is named'
     if FORBIDDEN.search(text):
@@ -157,8 +153,7 @@ def test_what_the_environment_installs_is_pinned_or_bounded(path: Path) -> None:
 def test_what_is_installed_agrees_with_itself() -> None:
     done = ran(sys.executable, '-m', 'pip', 'check', '-q')
     ours = [line for line in done.stdout.splitlines() if 'No broken requirements' not in line]
-    # Other tools of this environment may have their own quarrels; those of what the package needs
-    # are ours.
+    # Ignore conflicts among other tools of this environment.
     known = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS} | {
         'zc-perception'
     }

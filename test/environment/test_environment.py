@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The environment is real ROS 2.
-
-The interface packages built here are upstream's, byte for byte on the wire.
-"""
+"""The environment is real ROS 2, and built interface packages match upstream on the wire."""
 
 from __future__ import annotations
 
@@ -34,8 +30,8 @@ from rclpy.context import Context  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from waiting import until  # noqa: E402
 
-#  RIHS01 hashes of vision_msgs 4.1.1, foxglove_msgs 3.4.3, ffmpeg_image_transport_msgs 1.0.1 and
-#  of Jazzy's composition_interfaces, from the definitions that they release.
+# RIHS01 hashes from the released definitions of vision_msgs 4.1.1, foxglove_msgs 3.4.3,
+# ffmpeg_image_transport_msgs 1.0.1 and Jazzy's composition_interfaces.
 UPSTREAM_HASHES = {
     'vision_msgs/msg/BoundingBox2D': '008eacbb0cf8f26e83795547bed013eec3675485ef386ec056d80eaaf1c1ce2f',  # noqa: E501
     'vision_msgs/msg/BoundingBox2DArray': '2464e82838009386d371b523211c21c91d74d313fcdd6788223c531d621cf691',  # noqa: E501

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What colcon installs: the files that messages name, and programs that run as root.
-
-sudo removes the environment, by which a workspace is found.
-"""
+"""A colcon install: files that messages name, and programs run by sudo, which drops variables."""
 
 from __future__ import annotations
 
@@ -35,10 +31,10 @@ COLCON = Path(sys.prefix, 'bin', 'colcon')
 SOURCES = ('config', 'docs', 'examples', 'launch', 'resource', 'zc_perception')
 FILES = ('setup.py', 'setup.cfg', 'package.xml', 'LICENSE')
 INSTALLED = ('config', 'docs', 'examples', 'launch')
-# Of the shell that runs the tests: another ROS would be found first.
+# Variables of the shell that runs the tests: with them another ROS would be found first.
 _SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_BOOTSTRAP_COMPLETE')
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in _SOURCED}
-# colcon's scripts and those that it installs can't have an interpreter with a space in its path.
+# colcon's scripts fail if the interpreter's path has a space.
 ENVIRONMENT['COLCON_PYTHON_EXECUTABLE'] = os.path.realpath(sys.executable)
 
 pytestmark = pytest.mark.skipif(
@@ -62,7 +58,7 @@ def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def in_shell(workspace: Path, command: str) -> str:
-    """Return what the command says in a shell that has sourced the workspace."""
+    """Return the output of a command in a shell that has sourced the workspace."""
     done = ran(
         'bash',
         '-c',
@@ -112,7 +108,7 @@ def test_the_command_of_zc_verifys_help_finds_its_modules_without_the_environmen
     shown = in_shell(workspace, f'{program} --help')
     command = shown.splitlines()[-1].strip()
     assert command.startswith('sudo env "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" ')
-    # As sudo does, which leaves nothing of the environment and has a PATH of its own.
+    # Like sudo: an empty environment with sudo's own PATH.
     stripped = command.replace('sudo ', 'env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ', 1)
     where = 'import zc_perception; print(zc_perception.__file__)'
     environment, _, path = stripped.rpartition(" '")
@@ -122,7 +118,7 @@ def test_the_command_of_zc_verifys_help_finds_its_modules_without_the_environmen
 
 
 def test_a_wheel_of_the_source_archive_has_programs_that_run(tmp_path: Path) -> None:
-    """What pip makes of the tree, of the archive and of the wheel; without a network."""
+    """Build archive and wheel from the tree, and install the wheel; without a network."""
     source, place = tmp_path / 'a source', tmp_path / 'a place'
     for name in (*SOURCES, 'client'):
         shutil.copytree(

@@ -35,7 +35,7 @@ from environment.debian_packages import AptError, fetch, unpack_member
 from environment.fixtures import kept
 
 LIBRARY = 'libturbojpeg.so.0'
-#: Debian's package, and Ubuntu's.
+#: The names in Debian and Ubuntu.
 PACKAGES = ('libturbojpeg0', 'libturbojpeg')
 
 _loaded: list[ctypes.CDLL] = []
@@ -43,9 +43,9 @@ _loaded: list[ctypes.CDLL] = []
 
 def load() -> None:
     """
-    Have the library in this process.
+    Load the library into this process.
 
-    :raises SetupError: it isn't here and can't be fetched; the message says why.
+    :raises SetupError: it is missing and can't be fetched; the message gives the cause.
     """
     if _loaded:
         return
@@ -56,7 +56,7 @@ def load() -> None:
 
 
 def library() -> Path:
-    """Return the library's file, fetching it when neither this tree nor the cache has it."""
+    """Return the library's file; fetch it if tree and cache lack it."""
     return kept(LIBRARY, _fetch)
 
 
@@ -66,5 +66,5 @@ def _fetch(target: Path) -> None:
             (deb,) = fetch([PACKAGES[0]], target.parent)
         except AptError:
             (deb,) = fetch([PACKAGES[1]], target.parent)
-        # Its name is a link to the file with the full version.
+        # The library's name is a link to the file with the full version.
         unpack_member(deb, '*/libturbojpeg.so.0.*', target)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Faults on purpose, and what the package promises about each.
-
-See :mod:`~faults.run_faults` and the modules, one per kind of fault.
-"""
+"""Deliberate faults, and the package's promise for each; see :mod:`~faults.run_faults`."""
 
 from __future__ import annotations
 
@@ -26,8 +22,8 @@ import sys
 
 TEST = Path(__file__).resolve().parent.parent
 
-# What rung 2's own tests are made of: real producers and consumers, raw sockets that speak
-# docs/wire.md, mutated conversations.
+# The shared-memory link's own tests have helpers for this: real producers and consumers, raw
+# sockets that follow docs/wire.md, mutated conversations.
 for _folder in (TEST.parent, TEST, TEST / 'link' / 'shared_memory'):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Account for the frames of a fault, by the camera's log and the witness.
-
-Also find out whether a bystander noticed anything.
-"""
+"""Account for a fault's frames, by the camera's log and the witness; check the bystanders."""
 
 from __future__ import annotations
 
@@ -41,11 +37,10 @@ class Stretch:
     """
     Frames of one connection and one pool of the camera.
 
-    :ivar connection: how many there have been, but for those to cameras that the graph has
-        forgotten.
+    :ivar connection: number of connections so far, without those to forgotten cameras.
     :ivar pool: the upper half of its frames' ``buffer_uid``, which no other pool has.
-    :ivar captured: when each frame that was received was captured.
-    :ivar dropped: by the link, before the last frame and behind *first_ns*.
+    :ivar captured: capture time of each received frame.
+    :ivar dropped: frames that the link dropped after *first_ns* and before the last frame.
     """
 
     first_ns: int
@@ -58,7 +53,7 @@ class Stretch:
     sequence: int = -1
 
     def continued(self) -> Stretch:
-        """Return what comes after its last frame, with nothing in it yet."""
+        """Return an empty stretch that starts after this one's last frame."""
         before = self.dropped_before + self.dropped
         return Stretch(
             self.last_ns + 1,
@@ -73,14 +68,14 @@ class Stretch:
 @dataclass(frozen=True)
 class Tally:
     """
-    Of one fault.
+    The counted frames of one fault.
 
-    :ivar came: frames that were published.
-    :ivar received: of these, those that the witness had.
-    :ivar newest_wins: those that the link told it it was too slow for.
-    :ivar not_connected: those that came between two connections of the witness: to a camera that
-        was gone, or has other buffers now.
-    :ivar span_s: from the first to the last.
+    :ivar came: published frames.
+    :ivar received: published frames that the witness received.
+    :ivar newest_wins: frames that the link dropped because the witness was too slow.
+    :ivar not_connected: frames between two connections of the witness, when the camera was gone or
+        had new buffers.
+    :ivar span_s: seconds from the first to the last frame.
     """
 
     came: int
@@ -92,14 +87,14 @@ class Tally:
 
 def tally(stretches: Sequence[Stretch], published: Collection[int]) -> Tally:
     """
-    Everything behind the last frame before the fault, up to the last one of all.
+    Count from the last frame before the fault to the last frame of all.
 
-    :param stretches: at least one; the first continues what was before.
-    :param published: when each frame was captured, as the camera's log has it.
+    :param stretches: at least one; the first continues the state before the fault.
+    :param published: capture time of each frame in the camera's log.
     """
     first_ns, last_ns = stretches[0].first_ns, stretches[-1].last_ns
     received = {captured for stretch in stretches for captured in stretch.captured}
-    # Who is killed between publishing a frame and noting it has published it.
+    # A process may be killed after publishing a frame and before logging it.
     came = {captured for captured in received.union(published) if first_ns <= captured <= last_ns}
     seen = sum(
         any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches)
@@ -121,12 +116,12 @@ def noticed(
     stalled_s: float = 0.0,
 ) -> dict[str, int]:
     """
-    Return what must be zero, for a fault of which *bystanders* notice nothing.
+    Return counts that must be zero if *bystanders* are not affected by a fault.
 
-    :param no_slot: frames that the camera dropped since no slot was free.
+    :param no_slot: frames that the camera dropped because no slot was free.
     :param pause_s: the longest pause of the witness's frames.
-    :param detection_pause_s: the longest of the detections.
-    :param stalled_s: of the whole time, in which nothing was published since nothing ran.
+    :param detection_pause_s: the longest pause of the detections.
+    :param stalled_s: time in which no process ran, so none published.
     """
     found = {}
     if WITNESS in bystanders:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Last of all: after all that was done to them, the programs hold what they held at first."""
+"""The last fault: after all others, the programs hold the same resources as at first."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""SIGSTOP: processes that neither go on nor end, and what the others do meanwhile."""
+"""SIGSTOP: one process hangs, and the other processes must go on."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from faults.accounts import WITNESS
 from faults.harness import fault, Trial
 from faults.stage import FRAMERATE
 
-# One in flight and one that waits for it.
+# One job in flight and one frame that waits for it.
 _ITS_SLOTS = 2
-# One was in work, one in its hands and one waited for it; whatever comes behind these is new.
+# Frames of before the stop: one in work, one fetched, one waiting. Later ones are new.
 _MOST_OLD = 3
 
 

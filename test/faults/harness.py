@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-How a fault is written down, run and judged.
+Define, run and judge faults.
 
-A fault is a function that gets a :class:`Trial`: it does the damage, looks at what came of it, and
-says what it saw by the trial's methods. What must be zero and isn't, and what it raises, breaks
-the promise that stands beside it.
+A fault is a function that gets a :class:`Trial`: it causes the damage, watches the effects, and
+reports them by the trial's methods. A non-zero count that must be zero, or an exception, breaks
+the fault's promise.
 """
 
 from __future__ import annotations
@@ -41,23 +41,22 @@ EVERYBODY = (WITNESS, INFERENCE)
 
 
 class Absent(Exception):
-    """This machine can't do this fault; the text says why."""
+    """This machine can't run this fault; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Fault:
     """
-    See the module.
+    A registered fault; see the module.
 
     :ivar name: unique, words.
-    :ivar group: the module that it is in.
+    :ivar group: the module that defines it.
     :ivar promise: one sentence.
-    :ivar staged: it happens to the stage that all faults share, which must be as before
-        afterwards.
-    :ivar long_only: too long for the reduced form; something else there holds the same.
-    :ivar bystanders: of the witness and the inference node, those that must not notice it: no
-        frame is lost, nothing pauses.
-    :ivar needs: the part of the machine without which it may be absent; empty: it must not be.
+    :ivar staged: it runs on the stage that all staged faults share, and must restore it.
+    :ivar long_only: too long for the reduced form, where another fault checks the same.
+    :ivar bystanders: the witness, the inference node, or both: these must lose no frame and see no
+        pause.
+    :ivar needs: the part of the machine without which it may be absent; empty: it must run.
     """
 
     name: str
@@ -82,8 +81,6 @@ def fault(
     bystanders: tuple[str, ...] = (),
     needs: str = '',
 ) -> Callable[[Any], Any]:
-    """Register a fault."""
-
     def register(function: Callable[[Trial], None]) -> Callable[[Trial], None]:
         assert name not in FAULTS, name
         group = function.__module__.rpartition('.')[2]
@@ -97,9 +94,9 @@ class Trial:
     """
     One run of one fault.
 
-    :ivar short: the reduced form.
-    :ivar random: seeded.
-    :ivar folder: of its own, empty.
+    :ivar short: whether this is the reduced form.
+    :ivar random: a seeded generator.
+    :ivar folder: an empty folder for this trial.
     """
 
     def __init__(
@@ -120,41 +117,37 @@ class Trial:
 
     @property
     def stage(self) -> Stage:
-        """The programs to which this happens."""
+        """The shared programs to which the fault happens."""
         assert self._stage is not None, 'the fault is not staged'
         return self._stage
 
     def times(self, short: int, full: int) -> int:
-        """How often, in the reduced form and in full."""
+        """Return how often to repeat, in the reduced form or in full."""
         return short if self.short else full
 
     def must_be_zero(self, what: str, count: int) -> None:
-        """Count something that must not be."""
+        """Count events that the promise forbids."""
         self.outcome.zero[what] += count
 
     def must(self, condition: object, otherwise: str) -> None:
-        """*condition* is part of the promise."""
+        """Count *otherwise* as a broken promise unless *condition* is true."""
         self.outcome.zero[otherwise] += not condition
 
     def leaked(self, excess: Counter[str]) -> None:
-        """Report what is held in addition to before."""
+        """Report resources that a process holds in addition to those before."""
         self.outcome.leaks.update(excess)
 
     def note(self, what: str, value: float | str) -> None:
-        """Note a figure without a limit."""
+        """Report a figure without a limit."""
         self.outcome.figures[what] = round(value, 3) if isinstance(value, float) else value
 
     def worst(self, what: str, value: float) -> None:
-        """As :meth:`note`, of the largest."""
+        """Report the largest value of a figure so far."""
         before = self.outcome.figures.get(what, value)
         self.note(what, max(float(before), value))
 
     def frames(self, frames_in: int, frames_out: int, **drops: int) -> None:
-        """
-        Count frames that came and went.
-
-        A frame that is neither out nor dropped for a reason is unaccounted for, which must not be.
-        """
+        """Count frames; one neither out nor dropped is unaccounted for: a broken promise."""
         self.outcome.frames_in += frames_in
         self.outcome.frames_out += frames_out
         self.outcome.drops.update(
@@ -166,7 +159,7 @@ class Trial:
 
     def absent(self, why: str) -> None:
         """
-        Say that it can't be done here.
+        Report that this machine can't run the fault.
 
         :raises Absent: always.
         """
@@ -201,7 +194,7 @@ def run_fault(
     short: bool = False,
 ) -> Outcome:
     """
-    Do it, and say what came of it. Never raises for what goes wrong in it.
+    Run a fault and return its outcome; errors of the fault are part of the outcome.
 
     :param stage: needed where ``each.staged``.
     """

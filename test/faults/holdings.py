@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What a process holds, read from outside in ``/proc``.
-
-That is: descriptors by kind, threads, mappings of frames, sockets, memory.
-"""
+"""Resources of a process by ``/proc``: descriptors, threads, frame mappings, sockets, memory."""
 
 from __future__ import annotations
 
@@ -31,13 +27,13 @@ import time
 FRAME_KIND = '/memfd:zc_frame'
 FRAME = f'{FRAME_KIND} (deleted)'
 _PAGE = os.sysconf('SC_PAGESIZE')
-# The middleware maps a file for each participant that it sees and keeps those of a killed one for
-# its lease of 20 s; it binds sockets.
+# The middleware maps a file for each participant, keeps a killed one's for 20 s (its lease), and
+# binds sockets.
 _MIDDLEWARE = ('/dev/shm/', 'inet')
 
 
 def _unix_sockets() -> set[str]:
-    """Inodes."""
+    """Return the inodes of all Unix sockets."""
     return {
         line.split()[6]
         for line in Path('/proc/net/unix').read_text(encoding='utf-8').splitlines()[1:]
@@ -55,28 +51,27 @@ def _kind(target: str, unix: Collection[str]) -> str:
 
 
 def descriptors(pid: int) -> Counter[str]:
-    """How many of each kind: a path, ``anon_inode:[eventfd]``, ``unix socket``."""
+    """Count descriptors by kind: a path, ``anon_inode:[eventfd]``, ``unix socket``."""
     found: Counter[str] = Counter()
     folder = Path(f'/proc/{pid}/fd')
     unix = _unix_sockets()
     for entry in os.listdir(folder):
-        with suppress(OSError):  # closed meanwhile; of our own process, the listing's
+        with suppress(OSError):  # closed meanwhile, as the listing's own one is
             found[_kind(os.readlink(folder / entry), unix)] += 1
     return found
 
 
 def threads(pid: int) -> int:
-    """How many."""
     return len(os.listdir(f'/proc/{pid}/task'))
 
 
 def frame_mappings(pid: int) -> int:
-    """Return the mappings of frame buffers."""
+    """Return the number of mapped frame buffers."""
     return Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').count(FRAME)
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that is its own and in use: without what libraries and frames share with others."""
+    """Return resident memory in bytes, without pages shared with other processes."""
     resident, shared = (
         int(number)
         for number in Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[1:3]
@@ -85,11 +80,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def frame_buffers(pids: Collection[int]) -> set[int]:
-    """
-    Return the inodes of the frame buffers that any of these processes keeps alive.
-
-    These are all that there are in the kernel.
-    """
+    """Return inodes of all frame buffers that these processes keep alive, mapped or open."""
     found: set[int] = set()
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -108,15 +99,15 @@ def frame_buffers(pids: Collection[int]) -> set[int]:
 
 
 def is_ours(kind: str) -> bool:
-    """Whether a descriptor is the package's doing, or its user's, not the middleware's."""
+    """Return whether the package or its user opens such a descriptor, not the middleware."""
     return not kind.startswith(_MIDDLEWARE)
 
 
 def holding(pid: int) -> Counter[str]:
     """
-    Return descriptors, threads and mappings by kind: the least of some looks.
+    Return descriptors, threads and mappings by kind: the lowest of several looks.
 
-    A frame on its way has some for a moment.
+    A frame in transit adds some for a moment.
     """
     looks = []
     for _ in range(12):
@@ -134,16 +125,16 @@ def holding(pid: int) -> Counter[str]:
 
 def with_slots(held: Counter[str], slots: int) -> Counter[str]:
     """
-    Return *held* with slots added.
+    Return *held* with the cost of *slots* added.
 
-    A slot costs a descriptor, a mapping and the mapping's descriptor at its first use in a
-    process, whenever that is.
+    A slot costs a descriptor, a mapping and the mapping's descriptor when a process first uses it,
+    which may be late.
     """
     return held | Counter({'frame mappings': slots, 'fd /memfd:zc_frame': 2 * slots})
 
 
 def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
-    """Return what is held in addition to *before*."""
+    """Return resources that are held in addition to *before*."""
     return Counter(now) - Counter(before)
 
 
@@ -151,9 +142,9 @@ def settled_excess(
     before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0
 ) -> Counter[str]:
     """
-    Return what is still held in addition to *before* after some patience.
+    Return the excess over *before* that remains after waiting.
 
-    Threads end, sockets close and memory is unmapped in their own time.
+    Threads end, sockets close and memory is unmapped with some delay.
     """
     deadline = time.monotonic() + patience_s
     while (found := excess(before, look())) and time.monotonic() < deadline:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""SIGKILL at random moments, with leases held in other processes; the others must go on."""
+"""SIGKILL at random moments to processes that hold leases; the other processes must go on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from memory_link import line, start
 
 class Forker:
     """
-    A process that forks consumers on command, each in milliseconds.
+    A process that forks consumers on command, each within milliseconds.
 
     See ``test/link/shared_memory/link_process.py``.
     """
@@ -42,7 +42,6 @@ class Forker:
         )
 
     def fork(self) -> int:
-        """Fork a consumer; return its pid."""
         assert self.process.stdin is not None
         self.process.stdin.write('\n')
         self.process.stdin.flush()
@@ -60,7 +59,7 @@ class Forker:
 
 
 def served(pid: int) -> bool:
-    """Whether that process has mapped a frame."""
+    """Return whether that process has mapped a frame."""
     return frame_mappings(pid) > 0
 
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What came of a fault, as ``build/faults/result.json`` has it."""
+"""The outcome of faults, as ``build/faults/result.json`` holds it."""
 
 from __future__ import annotations
 
@@ -33,18 +33,16 @@ HELD, BROKEN, ABSENT = 'held', 'broken', 'absent'
 @dataclass
 class Outcome:
     """
-    One fault's.
+    The outcome of one fault.
 
-    :ivar promise: what has to hold, in words.
-    :ivar status: ``held``, ``broken``, or ``absent``: it could not be done here, *reason* says
-        why.
-    :ivar frames_in: frames that the camera published while it was looked at; 0 where none were
-        meant to flow.
-    :ivar frames_out: of these, those that the witness received or that were detected on.
-    :ivar drops: the others, by reason.
-    :ivar leaks: what was held more than before, by kind, in all processes that live on.
-    :ivar zero: everything else that must be zero.
-    :ivar figures: what was measured besides; no bar.
+    :ivar promise: the condition that must hold, in words.
+    :ivar status: ``held``, ``broken``, or ``absent``: it can't run here, for *reason*.
+    :ivar frames_in: frames that the camera published during the fault; 0 if none should flow.
+    :ivar frames_out: of these, frames that the witness received or that were detected on.
+    :ivar drops: the remaining frames, by reason.
+    :ivar leaks: resources held in addition to those before, by kind, in all surviving processes.
+    :ivar zero: all other counts that must be zero.
+    :ivar figures: further measurements, without a limit.
     """
 
     name: str
@@ -61,7 +59,7 @@ class Outcome:
     figures: dict[str, float | str] = field(default_factory=dict)
 
     def judge(self) -> None:
-        """Broken, if anything isn't zero that must be."""
+        """Set the status to broken if a count that must be zero isn't."""
         wrong = [
             f'{count} {kind}'
             for counts in (self.leaks, self.zero)
@@ -73,7 +71,6 @@ class Outcome:
             self.reason = '; '.join(filter(None, [self.reason, ', '.join(wrong)]))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             **vars(self),
             **{name: dict(getattr(self, name)) for name in ('drops', 'leaks', 'zero', 'figures')},
@@ -83,9 +80,9 @@ class Outcome:
 @dataclass(frozen=True)
 class Result:
     """
-    All of a run.
+    The outcomes of all faults of a run.
 
-    :ivar short: the reduced form, as in CI.
+    :ivar short: whether this is the reduced form, as in CI.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -95,16 +92,15 @@ class Result:
     @property
     def holds(self) -> bool:
         """
-        Whether something was measured and no promise was broken.
+        Whether at least one fault ran and no promise was broken.
 
-        What is absent because the machine lacks a part is reported, and isn't broken; see
+        A fault that is absent because the machine lacks a part is reported, but not broken; see
         :class:`~faults.harness.Fault`.
         """
         found = {outcome.status for outcome in self.outcomes}
         return HELD in found and BROKEN not in found
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             'version': VERSION,
             'date': datetime.now(timezone.utc).date().isoformat(),
@@ -120,12 +116,11 @@ class Result:
         }
 
     def write(self, path: Path) -> None:
-        """As JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.as_dict(), indent=1) + '\n', encoding='utf-8')
 
     def table(self) -> str:
-        """For people: a line for each fault."""
+        """Return a table for people: a line for each fault."""
         lines = [
             f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict'
         ]

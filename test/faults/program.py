@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The package's console scripts as a user would start them, for faults.
-
-Variables, wrappers and signals can be given.
-"""
+"""Run the package's console scripts as users do, with variables, wrappers and signals."""
 
 from __future__ import annotations
 
@@ -36,10 +32,10 @@ from ros_domains import discovery_range
 
 class Running(Program):
     """
-    A program; its output is collected. Ends with SIGKILL, where nobody has ended it before.
+    A running program, whose output is collected; SIGKILL ends it at the latest.
 
     :param wrapper: command in front, such as ``unshare``.
-    :param variables: of its environment.
+    :param variables: variables of its environment.
     """
 
     def __init__(
@@ -68,33 +64,31 @@ class Running(Program):
 
     @property
     def pid(self) -> int:
-        """Of the program; of its wrapper, where there is one that doesn't exec it."""
+        """The program's process id; the wrapper's if that doesn't exec the program."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or is stopped."""
+        """Whether it runs or is stopped."""
         return self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal."""
         self.process.send_signal(number)
 
     def ended(self) -> bool:
-        """Whether it has ended, and all that it said has been read."""
+        """Whether it has ended, and all its output was read."""
         if self.alive:
             return False
         self._reader.join(60.0)
         return True
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
         self.process.kill()
         self.process.wait(60.0)
         self._reader.join(60.0)
 
     def end(self, timeout_s: float = 60.0) -> int:
-        """SIGINT; the exit code, or that of SIGKILL where it didn't end in time."""
+        """Send SIGINT; return the exit code, or SIGKILL's if it doesn't end in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.interrupt(timeout_s)
         self.kill()
@@ -106,7 +100,7 @@ class Running(Program):
             print(f'{self.process.args}: {alive}; the end of its output:')
             print(self.output[-4000:])
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # a wrapper's child, too
+            os.killpg(self.process.pid, signal.SIGKILL)  # ends a wrapper's child, too
         super().__exit__(*exception)
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):

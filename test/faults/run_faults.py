@@ -48,9 +48,9 @@ MODULES = ('kills', 'hangs', 'scarcity', 'soak', 'books')
 
 def all_faults() -> dict[str, Fault]:
     """
-    Return the faults by name, in the order in which they are done.
+    Return the faults by name, in the order of running.
 
-    Those on the stage come last, since what is left in this process may not be the witness's.
+    Those on the stage come last: the excess in this process might not be the witness's.
     """
     for module in MODULES:
         importlib.import_module(f'faults.{module}')
@@ -59,11 +59,10 @@ def all_faults() -> dict[str, Fault]:
 
 class Theatre:
     """
-    The place where faults are done.
+    Runs faults: one shared stage for staged ones, and a domain for each of the others.
 
-    There is a stage for those that share one, and a domain of its own for each of the others. A
-    stage on which a promise was broken is replaced, so that the next fault does not suffer from
-    it. At the end the process is as it was at the beginning.
+    A stage with a broken promise is replaced, so that it doesn't affect the next fault. At the end
+    the process is as it was at the beginning.
     """
 
     def __init__(self, *, seed: int = 1, short: bool) -> None:
@@ -89,7 +88,6 @@ class Theatre:
             stage.close()
 
     def do(self, each: Fault) -> Outcome:
-        """Do a fault; return what came of it."""
         folder = self._folder / str(self._done)
         self._done += 1
         if each.staged:
@@ -106,7 +104,6 @@ class Theatre:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -152,6 +149,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    # Its children end with it.
+    # Exit by exception, so that its children end with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Nothing left: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (a small tmpfs).
+Exhausted resources: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (tmpfs).
 
-The kernel refuses these to programs that run. Limits are lowered and lifted from outside, by
-prlimit(2); only the soft one, which needs no privilege.
+The running programs get errors from the kernel. prlimit(2) changes only the soft limits, from
+outside, which needs no privilege.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from zc_perception.link.shared_memory.protocol import MessageType
 
 @contextlib.contextmanager
 def limited(pid: int, which: int, soft: int) -> Iterator[None]:
-    """Lower a process's soft limit for a while."""
+    """Lower a process's soft limit inside the block."""
     before = resource.prlimit(pid, which)
     resource.prlimit(pid, which, (soft, before[1]))
     try:
@@ -56,10 +56,10 @@ def limited(pid: int, which: int, soft: int) -> Iterator[None]:
 
 
 def no_descriptor(pid: int) -> contextlib.AbstractContextManager[None]:
-    """Every new descriptor is EMFILE: the lowest free number is beyond the limit."""
+    """Make every new descriptor fail with EMFILE: the lowest free number is beyond the limit."""
     used: set[int] = _descriptors(pid)
     before: set[int] = set()
-    while used != before:  # who has just gone is still being closed
+    while used != before:  # an ended process's descriptors are still being closed
         time.sleep(0.2)
         used, before = _descriptors(pid), used
     return limited(
@@ -74,7 +74,7 @@ def _descriptors(pid: int) -> set[int]:
 
 
 def address_space(pid: int) -> int:
-    """In use, in bytes."""
+    """Return the address space in use, in bytes."""
     return int(Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
         'SC_PAGESIZE'
     )
@@ -119,8 +119,8 @@ def emfile_capture(trial: Trial) -> None:
 def emfile_inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 4)):
-        # New buffers come with descriptors; those of the old ones go first, or there would be
-        # room.
+        # New buffers need descriptors. Release those of the old buffers first, else they would
+        # leave room.
         assert witness.change('deactivate')
         stage.meanwhile(
             lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone'
@@ -130,7 +130,7 @@ def emfile_inference(trial: Trial) -> None:
             before = witness.received
             stage.meanwhile(lambda: witness.received >= before + 30, 'frames')  # noqa: B023
             trial.must(stage.inference.alive, 'consumers that ended')
-            # What was said while the camera was off has another reason.
+            # Diagnostics from the time when the camera was off have another reason.
             witness.forget_diagnostics()
             stage.meanwhile(
                 lambda: (
@@ -167,14 +167,14 @@ def enomem_capture(trial: Trial) -> None:
             Running('capture_node', *parameters(**HUGE, autostart=False), domain=trial.domain)
         )
         capture.start('[capture]: ready')
-        # To find each other takes the middleware's memory, not the camera's.
+        # Discovery would need memory of the middleware, not of the camera.
         witness.know_capture()
         for _ in range(trial.times(1, 4)):
-            # Room for the threads' stacks, without which the C library aborts the process, and for
-            # no picture of 50 MB.
+            # Leave room for the threads' stacks, without which the C library aborts the process,
+            # but not for a picture of 50 MB.
             with limited(capture.pid, resource.RLIMIT_AS, address_space(capture.pid) + 30_000_000):
-                # What fails first depends on what the allocator has left: a transition, then it
-                # says so, or the camera's first frame.
+                # Either a transition or the camera's first frame fails first, depending on the
+                # allocator's free memory; both report the reason.
                 steps = ('configure', 'activate')
                 part = 'camera' if all(witness.change(step) for step in steps) else 'lifecycle'
                 until(
@@ -212,7 +212,7 @@ def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
 
 
 def _can_mount(folder: Path) -> str:
-    """Why no small disk can be made; empty: it can."""
+    """Return why no small disk can be made here; empty if it can."""
     if shutil.which('unshare') is None:
         return 'there is no unshare(1)'
     done = subprocess.run(

@@ -104,17 +104,17 @@ _VALUES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 @dataclass
 class Minute:
     """
-    A line.
+    Measurements of one minute.
 
-    :ivar memory_mb: of the process, without shared pages; the median of a look each second.
-    :ivar descriptors: the least; consumers come and go. Those of the middleware and of frame
-        buffers apart.
-    :ivar frame_mappings: the most, as of *frame_buffers*, inodes, and *frame_descriptors*: what a
-        process may hold has a bound.
-    :ivar pause_s: the longest of any camera's detections.
-    :ivar kills: of a consumer that held frames of every camera.
+    :ivar memory_mb: memory of the process without shared pages; the median of the looks.
+    :ivar descriptors: the minimum, as consumers come and go; without those of the middleware and
+        of frame buffers.
+    :ivar frame_mappings: the maximum; likewise *frame_buffers* (inodes) and *frame_descriptors*. A
+        process's holdings of them have a bound.
+    :ivar pause_s: the longest pause of any camera's detections.
+    :ivar kills: kills of a consumer that held frames of every camera.
     :ivar attempts: all kills.
-    :ivar changes: of parameters, that were taken.
+    :ivar changes: accepted changes of parameters.
     """
 
     minute: float
@@ -136,11 +136,11 @@ class Minute:
 @dataclass
 class Soak:
     """
-    What came of it.
+    The result of a soak.
 
     :ivar minutes: those after the warm-up.
-    :ivar due: changes of parameters that there should have been until the last minute's end.
-    :ivar missed: what the last consumer said that was killed without frames.
+    :ivar due: changes of parameters that were due until the last minute's end.
+    :ivar missed: the output of the last consumer that was killed without frames.
     """
 
     minutes: list[Minute] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Soak:
     missed: str = ''
 
     def judge(self) -> None:
-        """From the minutes."""
+        """Compute the results from the minutes."""
         first, last = self.minutes[0], self.minutes[-1]
         self.growth_mb = last.memory_mb - first.memory_mb
         self.more_descriptors = max(0, last.descriptors - first.descriptors)
@@ -165,7 +165,7 @@ class Soak:
     def broken(
         self, most_growth_mb: float = MOST_GROWTH_MB, most_middleware: int = MOST_MIDDLEWARE
     ) -> list[str]:
-        """Return what does not hold."""
+        """Return the conditions that do not hold."""
         last = self.minutes[-1]
         found = [f'memory grew by {self.growth_mb:.2f} MB, at most {most_growth_mb:g} may be'] * (
             self.growth_mb > most_growth_mb
@@ -224,7 +224,7 @@ class SoakOnlooker(Onlooker):
             self.detections[camera] += 1
 
     def longest_pause_s(self) -> float:
-        """Since it was last asked, those that last included."""
+        """Return the longest pause since the last call, pauses in progress included."""
         now = time.monotonic()
         with self._lock:
             longest = max([self._pause_s, *(now - last for last in self._last_s.values())])
@@ -256,13 +256,12 @@ class SoakOnlooker(Onlooker):
         )
 
     def close(self) -> None:
-        """End."""
         self._spinning.stop()
         super().close()
 
 
 class _Looks:
-    """One look a second at the process."""
+    """Looks at the process once a second."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -279,7 +278,7 @@ class _Looks:
         self.most.append((frame_mappings(self._pid), len(frame_buffers([self._pid])), frames))
 
     def minute(self, minute: float, onlooker: SoakOnlooker, kills: int, attempts: int) -> Minute:
-        """Their sum; begins anew."""
+        """Sum up the looks of a minute, and start anew."""
         least = [min(column) for column in zip(*self.least, strict=True)]
         most = [max(column) for column in zip(*self.most, strict=True)]
         memory = statistics.median(self.memory) / 1e6
@@ -308,11 +307,11 @@ def soak(
     say: Callable[[Minute], object] = lambda minute: None,
 ) -> Soak:
     """
-    Do it.
+    Run the soak.
 
-    :param minutes: that count, after the warm-up.
-    :param minute_s: how long a minute is.
-    :param folder: short; for sockets and logs.
+    :param minutes: number of measured minutes, after the warm-up.
+    :param minute_s: length of a minute.
+    :param folder: folder for sockets and logs; its path must be short.
     """
     with own_sockets(folder):
         return _soak(minutes, warm_up_s, minute_s, domain, say)
@@ -389,8 +388,8 @@ def four_cameras(trial: Trial) -> None:
     found = soak(
         trial.times(2, 4), trial.times(22, 40), trial.times(4, 12), trial.domain, trial.folder
     )
-    # Half an hour is needed to tell growth from what the allocator has not given back yet, or the
-    # middleware: these bars are coarse ones.
+    # These limits are coarse: only half an hour separates growth from memory that the allocator or
+    # the middleware has not returned yet.
     for broken in found.broken(most_growth_mb=4.0, most_middleware=60):
         trial.must_be_zero(broken, 1)
     last = found.minutes[-1]
@@ -409,7 +408,6 @@ def four_cameras(trial: Trial) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -14,12 +14,11 @@
 # limitations under the License.
 
 """
-The programs to which faults happen.
+The programs to which staged faults happen, and the accounts of their frames.
 
-They are ``capture_node`` and ``inference_node`` as programs of their own that share frames by rung
-2, and the witness. Books are kept over each fault. What the camera published stands in its frame
-log, which is read from outside and outlives the process; what the witness received and what the
-link says that it dropped must add up to it.
+They are ``capture_node`` and ``inference_node`` as separate programs that share frames by the
+shared-memory link, and the witness. The camera's frame log, which outlives the process, lists all
+published frames. Received frames and the link's reported drops must add up to them.
 """
 
 from __future__ import annotations
@@ -67,12 +66,11 @@ _KNOWN = {'capture', 'inference', 'overlay', NAME}
 @dataclass(frozen=True)
 class Account:
     """
-    How things stood before.
+    The state before a fault.
 
-    :ivar held: by role, what its process holds.
-    :ivar lines: by role, how much it had said.
-    :ivar no_slot: frames that the camera had dropped for want of a slot, and the process that said
-        so.
+    :ivar held: by role, resources that its process holds.
+    :ivar lines: by role, number of its output lines.
+    :ivar no_slot: the camera's process, and how many frames it had dropped for lack of a slot.
     """
 
     held: dict[str, Counter[str]]
@@ -82,13 +80,13 @@ class Account:
 
 class Stage:
     """
-    See the module.
+    The shared programs; see the module.
 
-    :param folder: for sockets, logs and ROS_HOME; its name must be short.
+    :param folder: folder for sockets, logs and ROS_HOME; its name must be short.
     """
 
     def __init__(self, folder: Path, domain: int) -> None:
-        # The witness shares its process with who does the damage, and must not wait for that.
+        # The witness shares its process with the fault's code, and must not wait long for it.
         self._switches_s = sys.getswitchinterval()
         sys.setswitchinterval(0.0005)
         self.folder = folder
@@ -124,16 +122,14 @@ class Stage:
 
     @property
     def capture(self) -> Running:
-        """The camera's process."""
         return self.programs['capture']
 
     @property
     def inference(self) -> Running:
-        """The consumer's process."""
         return self.programs['inference']
 
     def socket(self) -> Path:
-        """Where the camera's process listens now."""
+        """Return the socket on which the camera's process listens now."""
         from zc_perception.link.shared_memory.unix_socket import is_dead
 
         return until(
@@ -142,18 +138,16 @@ class Stage:
         )  # type: ignore[no-any-return]
 
     def pids(self) -> dict[str, int]:
-        """Of all processes, by role."""
+        """Return all process ids by role."""
         return {'witness': os.getpid()} | {
             role: program.pid for role, program in self.programs.items() if program.alive
         }
 
-    # The books.
-
     def read_logs(self) -> None:
         """
-        Note what the camera's process has published.
+        Read the published frames from the camera's frame log.
 
-        Call it often enough that its log doesn't wrap around meanwhile.
+        Call it often enough that the log doesn't wrap around meanwhile.
         """
         pid = self.capture.pid
         if pid not in self._logs and self.capture.alive:
@@ -171,11 +165,7 @@ class Stage:
                 del self._logs[log_pid]
 
     def holders(self) -> dict[str, int]:
-        """
-        Return the holders of the camera's slots that may not hold any.
-
-        Its diagnostics say it from now on.
-        """
+        """Return holders of the camera's slots that must not hold any, by fresh diagnostics."""
         held = self.held()
         return {
             name: count
@@ -184,16 +174,16 @@ class Stage:
         }
 
     def held(self) -> dict[str, int]:
-        """Who holds how many slots of the camera, as its diagnostics say it from now on."""
+        """Return the slots that each holder has, by fresh diagnostics of the camera."""
         self.witness.forget_diagnostics()
         values = until(lambda: self.witness.values('capture: pool'), 'diagnostics of the pool')
         return {name.strip(): int(count) for name, count in _HOLDER.findall(values['holders'])}
 
     def whole(self) -> None:
         """
-        Until everything flows.
+        Wait until frames and detections flow.
 
-        :raises AssertionError: it doesn't.
+        :raises AssertionError: they don't.
         """
         for role, program in self.programs.items():
             assert program.alive, (
@@ -206,7 +196,7 @@ class Stage:
         return self.capture.pid, int(self.witness.fresh('capture: camera')['dropped_no_free_slot'])
 
     def account(self) -> Account:
-        """Open the books."""
+        """Return the state before a fault."""
         no_slot = self._no_slot()
         self.up_to_date()
         self.witness.begin()
@@ -227,17 +217,15 @@ class Stage:
         bystanders: Collection[str] = (),
     ) -> None:
         """
-        Close the books of a fault.
+        Check after a fault: everything flows, nothing leaks, every frame is accounted for.
 
-        Everything flows again, nothing is held, and every frame is accounted for.
-
-        :param bystanders: nodes that must not have noticed anything.
+        :param bystanders: nodes that the fault must not affect.
         """
         self.whole()
         self.balance(trial, before, bystanders)
         for role, pid in self.pids().items():
-            # Of a killed publisher a connection is kept until the graph forgets it, after 20 s;
-            # the last fault looks at that once for all.
+            # A killed publisher's connection is kept until the graph forgets it, after 20 s. The
+            # last fault checks that once for all.
             found = settled_excess(
                 before.held[role],
                 lambda pid=pid: holding(pid),
@@ -279,14 +267,14 @@ class Stage:
         """
         Wait until the witness has a frame that is captured from now on.
 
-        It then also has all earlier frames that it will ever have.
+        By then it has all earlier frames that will ever arrive.
         """
         now_ns = time.monotonic_ns()
         self.meanwhile(lambda: self.witness.last_captured_ns > now_ns, 'a frame of now')
 
     def balance(self, trial: Trial, before: Account, bystanders: Collection[str] = ()) -> None:
         """
-        Return frames in, frames out, and drops by reason, since :meth:`account`.
+        Report frames in, frames out, and drops by reason, since :meth:`account`.
 
         They count from the last frame before it to one that is captured now.
         """
@@ -318,8 +306,8 @@ class Stage:
         )
         pid, no_slot = self._no_slot()
         no_slot -= before.no_slot[1] if pid == before.no_slot[0] else 0
-        # On a busy machine the witness may fall behind by all that may wait for it, and then loses
-        # frames: nobody else has made it slow.
+        # On a busy machine the witness itself may fall behind by a whole queue and lose frames;
+        # that is not the fault's effect.
         judged = frames if oldest_s < 0.9 * DEPTH / FRAMERATE else replace(frames, newest_wins=0)
         for what, count in noticed(
             bystanders, judged, FRAMERATE, no_slot, *own_pauses, stalled_s
@@ -335,7 +323,7 @@ class Stage:
         trial.worst('longest pause of detections, s', detection_pause_s)
 
     def meanwhile(self, condition: Callable[[], Any], what: str, patience_s: float = 60.0) -> Any:
-        """As :func:`until`, with the books kept."""
+        """Wait like :func:`until`, and keep reading the logs."""
 
         def look() -> Any:
             self.read_logs()
@@ -348,7 +336,6 @@ class Stage:
         return until(look, describe, patience_s)
 
     def close(self) -> None:
-        """End everything."""
         sys.setswitchinterval(self._switches_s)
         self.witness.close()
         for program in self.programs.values():

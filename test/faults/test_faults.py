@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The reduced form of ``make faults``: every fault for a moment, on one stage, by the same code.
-
-The long form is all of it.
-"""
+"""The reduced form of ``make faults``: the same code runs each fault briefly on one stage."""
 
 from __future__ import annotations
 
@@ -37,22 +33,14 @@ FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 
 @pytest.fixture(scope='module', autouse=True)
 def _process_as_it_began() -> Iterator[None]:
-    """
-    Put back after the last fault what a stage sets in this process, such as variables.
-
-    Many faults share the process.
-    """
+    """Undo after the last fault what a stage sets in this process, such as variables."""
     with kept():
         yield
 
 
 @pytest.fixture(scope='module', autouse=True)
 def _no_speed_is_judged() -> Iterator[None]:
-    """
-    Judge no pauses and rates: other tests run beside this one.
-
-    ``make faults`` does, on a machine that does nothing else.
-    """
+    """Check no pauses and rates, as other tests run in parallel; ``make faults`` checks them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accounts, 'MOST_PAUSE_S', 20.0)
         patch.setattr(accounts, 'LEAST_RATE', 0.0)

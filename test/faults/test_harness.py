@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The harness sees what it looks for: leaks of each kind, a missing frame, a fault that raises."""
+"""The harness detects leaks of each kind, a missing frame, and a fault that raises."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_a_leak_of_each_kind_is_seen() -> None:
         )
         assert found['threads'] == 1
         assert frame_mappings(OWN) >= 1 and os.fstat(frame).st_ino in frame_buffers([OWN])
-        # Frames that a test before has left are none of this one's.
+        # Frames left by an earlier test must not count here.
         bounded = excess(with_slots(before, before['frame mappings'] + 1), holding(OWN))
         assert 'frame mappings' not in bounded and bounded['threads'] == 1
-        # Who closes in its own time isn't one who leaks.
+        # A resource that is released late is no leak.
         threading.Timer(0.2, stop.set).start()
         assert 'threads' not in settled_excess(
             Counter(before) + Counter(found) - Counter({'threads': 1}), lambda: holding(OWN), 20.0
@@ -130,8 +130,7 @@ def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     )
     last.dropped = 2
     assert tally([last], times) == Tally(9, 7, 2, 0, pytest.approx(9.0))
-    # A connection that broke, one frame after which nothing came for four, and one without a
-    # record.
+    # A broken connection, one frame followed by none for four frames, and one without a record.
     assert tally(
         [stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]
     ) == Tally(10, 6, 0, 4, 9.0)

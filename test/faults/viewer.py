@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-A consumer for the soak.
+A consumer for the soak: holds frames of several cameras until it is killed.
 
-It takes the frames of several cameras by rung 2 and holds some of each, until it is killed.
-
-``python viewer.py HELD TOPIC …`` prints ``holding`` once it holds a frame of each topic.
+``python viewer.py HELD TOPIC …`` holds HELD frames of each topic by the shared-memory link, and
+prints ``holding`` once it holds a frame of each topic.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
 
 def main() -> None:
-    """Until killed."""
     held, topics = int(sys.argv[1]), sys.argv[2:]
     rclpy.init()
     node = Node('soak_viewer', enable_rosout=False, start_parameter_services=False)

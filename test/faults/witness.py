@@ -14,12 +14,10 @@
 # limitations under the License.
 
 """
-A foreign node that looks on.
+An observer node: takes every frame by the shared-memory link, and counts detections.
 
-It takes every frame by rung 2, reads its number from the pixels, and counts detections.
-
-A buffer that is written while it is held, a frame that comes twice or in the wrong order, a stamp
-that goes back: the witness sees it.
+It reads each frame's number from the pixels. So it detects a buffer that is written while held, a
+frame that comes twice or in the wrong order, and a stamp that goes back.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class Stalls:
     """
     How long threads of this process were kept from running.
 
-    On a machine that is too busy, nothing can be shown in time.
+    On a machine that is too busy, tests of time prove nothing.
     """
 
     def __init__(self) -> None:
@@ -70,7 +68,7 @@ class Stalls:
 
     @property
     def total_s(self) -> float:
-        """Until now: whoever asks may run again before the thread that counts does."""
+        """Return the seconds until now; the calling thread may run before the counting thread."""
         total, before = self._seen
         return total + max(0.0, time.monotonic() - before - 0.03)
 
@@ -85,12 +83,10 @@ class Stalls:
 
 class Pauses:
     """
-    The longest time between two of something, also without that in which nothing ran.
-
-    One thread at a time.
+    The longest time between two events, with and without stalls; for one thread.
 
     :ivar longest_s: by the clock.
-    :ivar longest_own_s: without stalls, each of which may hold up every process that takes part.
+    :ivar longest_own_s: without stalls, each of which may stop every process involved.
     """
 
     def __init__(self, stalled_s: Callable[[], float]) -> None:
@@ -99,12 +95,11 @@ class Pauses:
         self.longest_s = self.longest_own_s = 0.0
 
     def begin(self) -> None:
-        """Anew, from now."""
         self._last = time.monotonic(), self._stalled_s()
         self.longest_s = self.longest_own_s = 0.0
 
     def came(self, now_s: float) -> None:
-        """One more."""
+        """Note one more event."""
         stalled_s = self._stalled_s()
         if self._last is not None:
             pause_s = now_s - self._last[0]
@@ -130,9 +125,9 @@ class Spinning:
 
     def stop(self) -> None:
         """
-        End the thread; the executor may be shut down afterwards.
+        End the thread; only then may the executor be shut down.
 
-        An executor of rclpy that is shut down while it begins to wait may wait for ever.
+        An rclpy executor that is shut down while it begins to wait may wait for ever.
         """
         self._end.set_result(None)
         self._thread.join(60.0)
@@ -140,11 +135,11 @@ class Spinning:
 
 class Witness(Reader):
     """
-    See the module. An executor's thread, and one for frames.
+    The observer; see the module. Uses an executor's thread, and a thread for frames.
 
-    :param oldest_s: how long ago the oldest of its frames had been captured when it came to look
-        at it: what it takes at once is new.
-    :param wrong_pixels: frames whose picture isn't the one that their descriptor says.
+    :param oldest_s: the largest age of a frame when the witness looked at it: a small value shows
+        that it keeps up.
+    :param wrong_pixels: frames whose picture doesn't match their descriptor.
     :param disorder: frames that came twice or too late.
     """
 
@@ -200,8 +195,8 @@ class Witness(Reader):
             or code.counter != data.sequence & 0xFFFFFFFF
             or code.stamp_ns != frame.header.stamp_ns
         )
-        # A camera that was killed and forgotten takes its connections with it: their sum alone may
-        # be what it was before.
+        # A forgotten camera's connections are no longer counted, so the sum alone may seem
+        # unchanged.
         place = connection, data.buffer_uid >> 32
         with self._lock:
             current = self.stretches[-1] if self.stretches else None
@@ -231,24 +226,19 @@ class Witness(Reader):
             self.detection_pauses.came(now)
 
     def stalled_s(self) -> float:
-        """
-        Return how long others may have stood still since it is there, because this process did.
-
-        They share its processors.
-        """
+        """Return how long this process was stalled so far; others may stall with it."""
         return 3 * self._stalls.total_s
 
     def stalled_since_s(self) -> float:
-        """:meth:`stalled_s` since :meth:`begin`."""
         return self.stalled_s() - self._stalled_before_s
 
     def new_life(self) -> None:
-        """Begin anew: the camera's process is another one, and its stamps begin anew."""
+        """Reset the last stamps: the camera's new process starts its stamps anew."""
         with self._lock:
             self.last_stamp_ns = self.last_detection_ns = 0
 
     def begin(self) -> None:
-        """Forget what was counted: what comes from now on belongs to the next fault."""
+        """Forget the counts: frames from now on belong to the next fault."""
         with self._lock:
             self.stretches = [stretch.continued() for stretch in self.stretches[-1:]]
             self.wrong_pixels = self.disorder = self.detection_disorder = 0
@@ -258,7 +248,7 @@ class Witness(Reader):
             self._stalled_before_s = self.stalled_s()
 
     def finish(self) -> list[Stretch]:
-        """Return the stretches since :meth:`begin`; the first continues what was before."""
+        """Return the stretches since :meth:`begin`; the first continues an earlier one."""
         with self._lock:
             found = self.stretches
             self.stretches = [stretch.continued() for stretch in found[-1:]]
@@ -266,12 +256,12 @@ class Witness(Reader):
 
     @property
     def last_captured_ns(self) -> int:
-        """When its last frame was captured, CLOCK_MONOTONIC; 0 without."""
+        """Return the capture time (CLOCK_MONOTONIC) of its last frame; 0 without."""
         with self._lock:
             return self.stretches[-1].last_ns if self.stretches else 0
 
     def expect(self, frames: int = 3, detections: int = 2) -> None:
-        """So many more come."""
+        """Wait until this many more frames and detections have come."""
         wanted = self.received + frames, self.detections + detections
         until(
             lambda: self.received >= wanted[0] and self.detections >= wanted[1],
@@ -279,7 +269,6 @@ class Witness(Reader):
         )
 
     def describe(self) -> str:
-        """For messages."""
         link = (
             ''
             if self.frames is None
@@ -289,18 +278,18 @@ class Witness(Reader):
         return f'{link}{self.received} frames, {self.detections} detections, {bad}'
 
     def fresh(self, name: str) -> dict[str, str]:
-        """:meth:`values` that are said from now on."""
+        """Return the next :meth:`values` that are published from now on."""
         before = self.last.get(name)
         until(lambda: self.last.get(name) is not before, f'news of {name}')
         return self.values(name)
 
     def detections_of(self, first_ns: int, last_ns: int) -> int:
-        """Of the latest 1000 detections, those whose frames were stamped in that time."""
+        """Of the latest 1000 detections, count those with frame stamps in that range."""
         with self._lock:
             return sum(first_ns <= stamp <= last_ns for stamp in self.detection_stamps)
 
     def forget_diagnostics(self) -> None:
-        """Only what is said from now on counts."""
+        """Drop earlier diagnostics, so that only new ones count."""
         self.last = {}
 
     def _client(self, kind: Any, service: str) -> Any:
@@ -312,7 +301,7 @@ class Witness(Reader):
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
         """
-        Return the answer of a service to a request that may come twice.
+        Return a service's answer to a request that may be sent twice.
 
         :raises AssertionError: no answer.
         """
@@ -325,16 +314,16 @@ class Witness(Reader):
 
     def know_capture(self) -> None:
         """
-        Wait until the capture node knows the readers of all of its answers.
+        Wait until the capture node has discovered the readers of all its answers.
 
-        A node that answers the question for its state knows the reader of its answers to
-        transitions as well: that one was made before.
+        A node that answers the state request has also discovered the reader of transition answers:
+        it was made earlier.
         """
         self._client(ChangeState, '/capture/change_state')
         self.call(GetState, '/capture/get_state', GetState.Request())
 
     def change(self, transition: str) -> bool:
-        """``ros2 lifecycle set`` of the capture node; whether it was done."""
+        """Request a transition of the capture node; return whether it succeeded."""
         self.know_capture()  # this request must not come twice
         future = self._client(ChangeState, '/capture/change_state').call_async(
             ChangeState.Request(
@@ -345,7 +334,6 @@ class Witness(Reader):
         return bool(future.result().success)
 
     def close(self) -> None:
-        """Leave the graph."""
         self._stop.set()
         self._stalls.close()
         self._spinning.stop()
@@ -353,5 +341,5 @@ class Witness(Reader):
             self._taking.join(60.0)
             self.frames.destroy()
         super().close()
-        # A queue's descriptors end with its last reference.
+        # A queue's descriptors are closed with its last reference.
         self.frames = self._links = None

@@ -13,8 +13,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What comes from outside, and what reads it.
-
-Mutated from a stored corpus, by :mod:`~fuzz.run_fuzz` and in the tests.
-"""
+"""Fuzzing of all readers of outside data: in the tests, and by :mod:`~fuzz.run_fuzz`."""

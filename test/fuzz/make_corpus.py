@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-Writes ``corpus/``: small true examples of everything that is read.
+Writes ``corpus/``: small valid examples of everything that the package reads.
 
-The code that writes them on a vehicle makes them. Inputs that once caused an error are there, too.
-
-Files named ``found-…`` are not touched: they were found by ``run_fuzz.py``.
+The package's own writers make them. Files named ``found-…`` are inputs that once caused an error,
+found by ``run_fuzz.py``; they stay untouched.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def packets() -> dict[str, bytes]:
-    """Return each message of docs/wire.md."""
     layout = make_layout()
     return {
         'hello': wire.pack_hello(
@@ -90,7 +88,7 @@ def packets() -> dict[str, bytes]:
 
 
 def recording() -> bytes:
-    """Three frames of 16x8, in a file without its end."""
+    """Return a recording of three 16x8 frames, without the file's end."""
     with tempfile.TemporaryDirectory() as folder:
         recorder, pool = (
             Recorder(Path(folder) / 'a', ledger=CopyLedger()),
@@ -106,7 +104,6 @@ def recording() -> bytes:
 
 
 def image() -> bytes:
-    """Return one of 4x2."""
     kinds = STORE.types
     header = kinds['std_msgs/msg/Header'](kinds['builtin_interfaces/msg/Time'](1, 2), 'lens')
     message = kinds[IMAGE](header, 2, 4, 'mono8', 0, 4, np.arange(8, dtype=np.uint8))
@@ -114,7 +111,7 @@ def image() -> bytes:
 
 
 def compressed_image() -> bytes:
-    """Not a picture, but a message of one."""
+    """Return a message whose data are not a picture."""
     kinds = STORE.types
     header = kinds['std_msgs/msg/Header'](kinds['builtin_interfaces/msg/Time'](1, 2), 'lens')
     name = 'sensor_msgs/msg/CompressedImage'
@@ -124,7 +121,7 @@ def compressed_image() -> bytes:
 
 
 def bags() -> tuple[bytes, bytes]:
-    """Return one image each: MCAP without an index, and rosbag2's database."""
+    """Return an MCAP file without an index and a rosbag2 database, with one image each."""
     with tempfile.TemporaryDirectory() as folder:
         mcap = Path(folder) / 'a.mcap'
         with mcap.open('wb') as file:
@@ -143,7 +140,7 @@ def bags() -> tuple[bytes, bytes]:
 
 
 def frame_log() -> bytes:
-    """Its head, some facts and two records."""
+    """Return a frame log: its head, some facts and two records."""
     pool = make_pool(2)
     with FrameLog('capture', '/capture') as log:
         log.describe({'heap': 'memfd', 'published': 2})
@@ -157,14 +154,13 @@ def frame_log() -> bytes:
 
 
 def jpegs() -> dict[str, bytes]:
-    """As webcams send them."""
     colours = picture(*FUZZED_SIZE)
     made = {f's{sampling}': jpeg(colours, sampling) for sampling in SAMPLINGS}
     return {**made, 'grey': jpeg(colours[..., 1]), 'bare': without_tables(made['s422'])}
 
 
 def examples() -> dict[str, dict[str, bytes]]:
-    """By target and name."""
+    """Return the examples by target and name."""
     announcement = (
         Announcement(
             PUBLISHER,
@@ -208,7 +204,6 @@ def examples() -> dict[str, dict[str, bytes]]:
 
 
 def main() -> None:
-    """Write them."""
     from fuzz.targets import TARGETS
 
     for target, files in examples().items():

@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Mutations of bytes.
-
-Bits, numbers, cuts, repetitions, pieces of other files, and words that mean something to what
-reads them.
-"""
+"""Mutations of bytes: bits, numbers, cuts, repetitions, other files' pieces, keywords."""
 
 from __future__ import annotations
 
@@ -50,7 +45,7 @@ _WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'
 
 
 def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
-    """Return *content* with one to six things changed."""
+    """Return *content* with one to six changes."""
     raw = bytearray(content)
     for _ in range(rng.randrange(1, 7)):
         at = rng.randrange(len(raw) + 1)

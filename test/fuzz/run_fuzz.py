@@ -41,12 +41,11 @@ from fuzz.targets import CORPUS, Target, TARGETS
 
 
 def corpus(name: str) -> list[bytes]:
-    """Return a target's stored examples."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
 def defect(target: Target, content: bytes) -> str:
-    """Return the defect that *content* shows in the reader; empty: none."""
+    """Return the defect that *content* reveals in the reader; empty: none."""
     try:
         target.read(content)
     except target.allowed:
@@ -61,7 +60,7 @@ def defect(target: Target, content: bytes) -> str:
 def fuzz(
     name: str, seconds: float, seed: int, most: int = 10**9
 ) -> tuple[int, list[tuple[bytes, str]]]:
-    """Return how many were tried within *seconds*, and those that broke it."""
+    """Return how many inputs were tried within *seconds*, and those that revealed a defect."""
     target, rng, stored = TARGETS[name], random.Random(f'{seed} {name}'), corpus(name)
     found: list[tuple[bytes, str]] = []
     tried, deadline = 0, time.monotonic() + seconds
@@ -74,7 +73,7 @@ def fuzz(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code: 1 if something broke."""
+    """Return the exit code: 1 if a defect was found."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

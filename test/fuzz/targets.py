@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Everything in the package that reads what others wrote.
-
-Bytes in, a value or one of the package's own errors out, never anything else.
-"""
+"""All readers of outside data: bytes in; a value or one of the package's own errors out."""
 
 from __future__ import annotations
 
@@ -60,8 +56,8 @@ class Target:
     """
     One reader.
 
-    :ivar read: raises one of *allowed* for what it refuses; anything else is a defect.
-    :ivar suffix: of files in the corpus.
+    :ivar read: raises one of *allowed* for invalid input; any other error is a defect.
+    :ivar suffix: suffix of files in the corpus.
     """
 
     read: Callable[[bytes], object]
@@ -78,7 +74,7 @@ def _file(content: bytes, suffix: str) -> Iterator[Path]:
 
 
 def _packets(raw: bytes) -> None:
-    """Return a packet as each end takes it; the first byte settles which message it is."""
+    """Parse a packet as both ends do; the first byte gives the message's type."""
     packet = memoryview(bytearray(raw[:MAX_PACKET]))
     kind = wire.message_type(packet)
     name = kind.name.lower().replace('buffer_retired', 'retired')
@@ -153,7 +149,7 @@ def _jpeg(raw: bytes) -> None:
 
 
 def _frame_log(raw: bytes) -> None:
-    """Return a log that begins with these bytes; the rest is zero."""
+    """Read a log that begins with these bytes; the rest is zero."""
     with OwnedFd(os.memfd_create('fuzz', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
         os.ftruncate(fd.fileno(), SIZE)
         os.pwrite(fd.fileno(), raw[:SIZE], 0)

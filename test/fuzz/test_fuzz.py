@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The stored corpus, and a moment of its mutations, against all readers.
-
-The long form takes a minute. The readers are those of what others wrote.
-"""
+"""The stored corpus and some mutations of it, against all readers; a minute in the long form."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 SECONDS = (60.0 if LONG else 3.0) / len(TARGETS)
 FILES = sorted(path for path in CORPUS.rglob('*') if path.is_file())
-# What is refused on purpose; the manifest of a model whose engine isn't beside it.
+# Examples that readers must refuse, and the manifest of a model without its engine.
 REFUSED = ('road', 'alias', 'tag', 'empty', 'deep', 'surrogate', 'opencv')
 
 
@@ -40,7 +36,7 @@ def test_a_stored_file_is_read_or_refused(path: Path) -> None:
     target = TARGETS[path.parent.name]
     assert defect(target, path.read_bytes()) == ''
     if path.stem not in REFUSED and not path.stem.startswith('found-'):
-        target.read(path.read_bytes())  # a true one: nothing is raised
+        target.read(path.read_bytes())  # a valid example: no error
 
 
 @pytest.mark.parametrize('name', TARGETS)

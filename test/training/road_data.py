@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Rendered training frames.
-
-RoadScene's NV12 planes, letterboxed the way the package does it at inference.
-"""
+"""Rendered training frames: NV12 planes of RoadScene, letterboxed as at inference."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ LAST_INDEX = 200_000
 
 
 def apply(box: Letterbox, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """RGB ``(384, 640, 3)``: planes resized first, then converted, then padded."""
+    """Return RGB ``(384, 640, 3)``: planes are resized first, then converted, then padded."""
     if luma.shape != (box.height, box.width):
         luma = cv2.resize(luma, (box.width, box.height), interpolation=cv2.INTER_LINEAR)
         half = box.width // 2, box.height // 2
@@ -56,7 +52,7 @@ def apply(box: Letterbox, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) ->
 
 
 def boxes_of(box: Letterbox, objects: tuple[SceneObject, ...]) -> NDArray[np.float32]:
-    """Truth ``(n, 4)`` as x0, y0, x1, y1 in input pixels."""
+    """Return true boxes ``(n, 4)`` as x0, y0, x1, y1 in input pixels."""
     corners = np.array([(o.x, o.y, o.x + o.width, o.y + o.height) for o in objects], np.float32)
     scale = np.array([box.width / box.source_width, box.height / box.source_height] * 2)
     return (corners * scale + [box.left, box.top] * 2).astype(np.float32)
@@ -75,7 +71,7 @@ class LiveScene:
     def sample(
         self, index: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int64]]:
-        """Picture, boxes (input pixels) and class indices of a frame."""
+        """Return picture, boxes (input pixels) and class indices of a frame."""
         objects = self._scene.draw(index, self._luma, self._chroma)
         self.drawn += 1
         labels = np.array([o.class_index for o in objects], np.int64)
@@ -127,7 +123,7 @@ def _padded(
 
 def jittered(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """
-    Return ``picture`` with other saturation, order of hues and gain.
+    Return ``picture`` with random saturation, channel order and gain.
 
     The network must not rely on the palette's hues.
     """
@@ -138,5 +134,5 @@ def jittered(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np
 
 
 def to_input(pictures: torch.Tensor) -> torch.Tensor:
-    """Turn ``(b, h, w, 3)`` uint8 into the network's ``(b, 3, h, w)`` 0..1, channels last."""
+    """Convert ``(b, h, w, 3)`` uint8 to the network's ``(b, 3, h, w)``, 0..1, channels last."""
     return pictures.permute(0, 3, 1, 2).float().div_(255.0)

@@ -34,15 +34,11 @@ SMALLEST_HALVED = 32
 
 
 def export(network: RoadNetwork, path: Path) -> None:
-    """
-    Write ``network`` (evaluation mode, on the CPU) with its decoding to ``path``.
-
-    Batch norms are folded.
-    """
+    """Write ``network`` (evaluation mode, CPU) with its decoding to ``path``; fold batch norms."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # The legacy exporter warns that it is legacy; the new one needs a further package and
-        # names every node.
+        # The legacy exporter warns that it is legacy. The new one needs another package and names
+        # every node.
         warnings.simplefilter('ignore')
         torch.onnx.export(
             Decoded(network).eval(),
@@ -61,11 +57,7 @@ def export(network: RoadNetwork, path: Path) -> None:
 
 
 def _store_as_float16(graph: onnx.GraphProto) -> None:
-    """
-    Halve every large float32 initializer or constant.
-
-    A Cast, folded when the model is loaded, restores it.
-    """
+    """Store every large float32 constant as float16; a Cast restores it, folded at loading."""
     _constants_to_initializers(graph)
     casts = []
     for tensor in graph.initializer:

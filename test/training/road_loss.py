@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Task-aligned assignment (TOOD, Feng et al.
-
-2021) and the losses on it: soft-label BCE for classes, CIoU for boxes.
-"""
+"""Task-aligned assignment (TOOD, Feng et al. 2021), BCE for classes, CIoU for boxes."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ def detection_loss(
     boxes: Tensor, logits: Tensor, centres: Tensor, real: Tensor, labels: Tensor
 ) -> Tensor:
     """
-    Loss of a batch.
+    Return the loss of a batch.
 
     ``boxes`` ``(b, n, 4)``, ``logits`` ``(b, n, c)``, ``centres`` ``(n, 2)``; ``real`` ``(b, m,
     4)`` and ``labels`` ``(b, m)`` are padded with label -1.
@@ -59,7 +55,7 @@ def detection_loss(
 def assign(
     boxes: Tensor, scores: Tensor, centres: Tensor, real: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Soft class targets ``(b, n, c)`` and the index of each cell's truth box ``(b, n)``."""
+    """Return soft class targets ``(b, n, c)`` and each cell's truth box index ``(b, n)``."""
     valid = labels >= 0
     inside = contains(real, centres) & valid[..., None]
     overlap = pairwise_iou(real, boxes) * inside
@@ -100,7 +96,7 @@ def contains(boxes: Tensor, points: Tensor) -> Tensor:
 
 
 def ciou(a: Tensor, b: Tensor) -> Tensor:
-    """Complete IoU ``(k,)`` of matched boxes ``(k, 4)``."""
+    """Return the complete IoU ``(k,)`` of matched boxes ``(k, 4)``."""
     low, high = torch.maximum(a[:, :2], b[:, :2]), torch.minimum(a[:, 2:], b[:, 2:])
     overlap = (high - low).clamp(min=0).prod(1)
     iou = overlap / (_area(a) + _area(b) - overlap).clamp(min=1e-6)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The road detector's network.
-
-A small anchor-free pyramid, decoded to YOLOv8's layout inside the graph.
-"""
+"""The road detector's network: a small anchor-free pyramid, decoded to YOLOv8's layout."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ MAX_LOG_REACH = 4.0
 
 
 class Conv(nn.Sequential):
-    """Convolution, batch norm, ReLU."""
-
     def __init__(self, inputs: int, outputs: int, size: int = 3, stride: int = 1) -> None:
         super().__init__(
             nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False),
@@ -55,10 +49,9 @@ class Residual(nn.Module):
 
 class LevelConv(nn.Module):
     """
-    3x3 convolution, batch norm, ReLU; the levels share the weights but not the norm.
+    3x3 convolution, batch norm, ReLU; the levels share weights but not norms.
 
-    Levels differ in their statistics, so running averages over all of them would fit none when it
-    comes to inference.
+    Levels differ in their statistics: running averages over all would fit none at inference.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -72,8 +65,7 @@ class LevelConv(nn.Module):
         norm = self.norms[level]
         if self.training:
             return functional.relu(norm(self.conv(x)))
-        # Written out, or the exporter would fold each norm into a copy of its own of the shared
-        # weights.
+        # Fold the norm here: the exporter would give each norm its own copy of the shared weights.
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
         shift = norm.bias - norm.running_mean * scale
         return functional.relu(self.conv(x) * scale[:, None, None] + shift[:, None, None])
@@ -106,7 +98,7 @@ class RoadNetwork(nn.Module):
 
     def levels(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """
-        Return for each stride the reach to each side, and class logits.
+        Yield the reach to each side and the class logits of each stride.
 
         The reach is to the left, top, right and bottom in pixels ``(b, 4, h, w)``; class logits
         have the same grid.
@@ -134,7 +126,7 @@ class RoadNetwork(nn.Module):
             )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Boxes ``(b, n, 4)`` as x0, y0, x1, y1 in pixels and class logits ``(b, n, classes)``."""
+        """Return boxes ``(b, n, 4)``, x0, y0, x1, y1 in pixels, and class logits."""
         boxes, logits = [], []
         for (reach, scores), stride in zip(self.levels(x), STRIDES, strict=True):
             centres = cell_centres(reach.shape[2], reach.shape[3], stride, x.device)
@@ -145,11 +137,7 @@ class RoadNetwork(nn.Module):
 
 
 class Decoded(nn.Module):
-    """
-    The exported form.
-
-    One ``(1, 4 + classes, n)`` tensor of cx, cy, w, h in pixels and class scores.
-    """
+    """The exported form: ``(1, 4 + classes, n)`` of cx, cy, w, h in pixels and class scores."""
 
     def __init__(self, network: RoadNetwork) -> None:
         super().__init__()
@@ -159,8 +147,8 @@ class Decoded(nn.Module):
         decoded = []
         for (reach, scores), stride in zip(self.network.levels(x), STRIDES, strict=True):
             low, high = reach[:, :2], reach[:, 2:]
-            # One row and one column instead of a centre per cell keep 20 kB of constants out of
-            # the file.
+            # One row and one column, instead of a centre per cell, save 20 kB of constants in the
+            # file.
             row = (torch.arange(int(reach.shape[3])) + 0.5) * stride
             column = ((torch.arange(int(reach.shape[2])) + 0.5) * stride)[:, None]
             middle = (high - low) * 0.5
@@ -172,7 +160,7 @@ class Decoded(nn.Module):
 
 
 def cell_centres(rows: int, columns: int, stride: int, device: torch.device) -> Tensor:
-    """Pixel centres ``(rows * columns, 2)`` of a level's cells, row by row."""
+    """Return pixel centres ``(rows * columns, 2)`` of a level's cells, row by row."""
     y, x = torch.meshgrid(
         torch.arange(rows, device=device, dtype=torch.float32),
         torch.arange(columns, device=device, dtype=torch.float32),

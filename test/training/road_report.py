@@ -45,11 +45,7 @@ SCORE_THRESHOLD = 0.5
 
 
 def write_report(model_path: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """
-    Measure ``model_path``, and write and return the report.
-
-    It adds ``facts`` about its training.
-    """
+    """Measure ``model_path``; write and return the report with the training's ``facts``."""
     model = RoadModel(model_path)
     report: dict[str, Any] = {
         'date': date.today().isoformat(),
@@ -92,11 +88,7 @@ def _quality(model: RoadModel, frames: list[RoadFrame]) -> dict[str, Any]:
 def _baseline_figures(
     width: int, height: int, palette: str, frames: list[RoadFrame]
 ) -> dict[str, Any]:
-    """
-    Return the baseline's figures.
-
-    It learns the very palette that it is tested on, which is more than the model gets.
-    """
+    """Return figures of the baseline, which learns the test's own palette: an advantage."""
     baseline = ColourBaseline(list(road_frames(width, height, palette, BASELINE_SEED, 12, 5)))
     detections: list[ImageBoxes] = [baseline.detect(frame) for frame in frames]
     measured = average_precision(detections, [frame.truth for frame in frames], len(CLASS_NAMES))
@@ -111,11 +103,7 @@ def _figures(measured: AveragePrecision) -> dict[str, Any]:
 
 
 def _inference_ms(model: RoadModel) -> float:
-    """
-    Return the processor time of one inference.
-
-    Other programs on the machine do not lengthen it as they do the clock's.
-    """
+    """Return the CPU time of one inference: other programs hardly change it."""
     tensor = np.full((1, 3, INPUT_HEIGHT, INPUT_WIDTH), 0.5, np.float32)
     times = []
     for _ in range(60):

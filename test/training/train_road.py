@@ -68,7 +68,6 @@ CHECKPOINT_SECONDS = 120
 
 
 def main() -> None:
-    """Entry point."""
     options = _options()
     torch.manual_seed(SEED)
     torch.set_num_threads(options.threads)
@@ -82,11 +81,7 @@ def main() -> None:
 
 
 class Trainer:
-    """
-    Network, its running average, optimiser, and their checkpoint file.
-
-    The running average is what ships.
-    """
+    """Network, its running average (which ships), optimiser, and their checkpoint file."""
 
     def __init__(self, checkpoint: Path, device: torch.device, peak_rate: float) -> None:
         self._checkpoint = checkpoint
@@ -107,9 +102,9 @@ class Trainer:
 
     def run(self, seconds: float, steps: int | None) -> None:
         """
-        Train for ``steps``, or for ``seconds`` where that is None.
+        Train for ``steps``, or for ``seconds`` if that is None.
 
-        The cosine covers exactly that span.
+        The cosine schedule covers exactly that span.
         """
         if not seconds and not steps:
             return
@@ -136,7 +131,6 @@ class Trainer:
         self._save()
 
     def facts(self) -> dict[str, Any]:
-        """Return what the report says about the training."""
         return {
             'command': 'python test/training/train_road.py',
             'seed': SEED,
