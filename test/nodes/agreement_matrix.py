@@ -14,15 +14,15 @@
 # limitations under the License.
 
 """
-One agreement on buffers, case by case: what a consumer needs, and which process is first.
+Cases of the agreement on buffers: what a consumer needs, and which process starts first.
 
-``agreement_matrix.py VALUES [CASE ...]``: VALUES are the capture node's parameters
-as JSON, a case is ``ROW/COLUMN``; by default all. It writes a line of JSON for each case. In the
-column ``one process`` camera and consumer are in one: where frames flow there, they must flow in
-all others.
+``agreement_matrix.py VALUES [CASE ...]`` runs all cases, or those named ``ROW/COLUMN``, and writes
+a line of JSON for each. VALUES are the capture node's parameters as JSON. In the column ``one
+process``, camera and consumer share a process; if frames flow there, they must flow in every
+column.
 
-Camera and consumers are processes of their own, forked from this one. It has all modules and has
-not begun ROS, so that they need not import anything.
+Camera and consumers are forked from this process, so they need not import anything. It must not
+use ROS itself before that.
 """
 
 from __future__ import annotations
@@ -70,18 +70,14 @@ COLUMNS = (
     'a third joins',
     'one dies in the middle',
 )
-#  Of a consumer that doesn't fit: whether it is refused, and says so, comes out within this time,
-#  on a slow machine too.
+# Time for a case to come to a result, also on a slow machine: frames, or a refusal that is
+# reported.
 PATIENCE_S = 120.0
 _NAME = 'needy'
 
 
 class Consumers:
-    """
-    Consumers in one process.
-
-    :param context: the camera's, if they are in its process; by default one of their own.
-    """
+    """Consumers in one process; *context* is the camera's if it runs in the same process."""
 
     def __init__(self, context: rclpy.Context | None = None) -> None:
         self._owned = context is None
@@ -95,7 +91,7 @@ class Consumers:
         self._seen: list[tuple[float, str]] = []
 
     def join(self, name: str, needs: str) -> float:
-        """Subscribe; when that was."""
+        """Subscribe; return the time."""
         node = rclpy.create_node(name, context=self._context)
         self._nodes.append(node)
         self._subscription = create_frame_subscription(
@@ -116,7 +112,7 @@ class Consumers:
         )
 
     def seen(self) -> dict[str, Any]:
-        """Return what has come so far."""
+        """Return counts and times of the frames so far, and any refusal."""
         statistics = self._subscription.statistics()
         return {
             'frames': len(self._seen),
@@ -136,7 +132,7 @@ class Consumers:
 
 
 class Camera:
-    """``capture_node``, and in the column ``one process`` a consumer beside it."""
+    """A ``capture_node``, and in the column ``one process`` a consumer beside it."""
 
     def __init__(self) -> None:
         self._ends = ExitStack()
@@ -145,9 +141,9 @@ class Camera:
 
     def start(self, values: dict[str, Any], needs: str = '') -> float:
         """
-        Start in the same way as the program does; return when it was ready.
+        Start as the program does; return the time when it was ready.
 
-        :param needs: of a consumer that is there first, in this process; by default there is none.
+        :param needs: of a consumer that starts before the camera, in this process; empty for none.
         """
         context = rclpy.Context()
         rclpy.init(context=context)
@@ -166,12 +162,12 @@ class Camera:
         return self._beside.seen()
 
     def knows(self, name: str) -> bool:
-        """Whether that consumer has said what it needs, here or in another process."""
+        """Return whether the camera has received that consumer's needs."""
         offer = self._node._offer
         return any(name in one.participant for one in offer.consumers())
 
     def told(self) -> dict[str, Any]:
-        """Return what the camera says about everything."""
+        """Return the camera's statistics, and its refusals of consumers."""
         server = self._node._server.server.statistics()
         outcomes = self._node.session.outcomes() if self._node.session is not None else {}
         refused = [str(one) for one in outcomes.values() if not one.has_buffers]
@@ -186,7 +182,7 @@ class Camera:
 
 
 class Process:
-    """An object in a forked process. It may be killed."""
+    """An object in a forked process, which a test may kill."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         fork = multiprocessing.get_context('fork')
@@ -235,7 +231,7 @@ def _serve(make: Callable[[], Any], theirs: Connection, ours: Connection) -> Non
 
 
 class Case:
-    """One cell, and what became of it."""
+    """One cell of the matrix, and its result."""
 
     def __init__(self, values: dict[str, Any], needs: str, column: str) -> None:
         self._values = values
@@ -255,7 +251,7 @@ class Case:
             return {**found, 'camera': camera.call('told')}
 
     def _begun(self, camera: Process) -> tuple[float, Process]:
-        """When the last of them was ready, and the consumer that counts."""
+        """Start both; return when the last one was ready, and the consumer under test."""
         if self._column == ALONE:
             return camera.call('start', self._values, self._needs), camera
         if self._column == 'both at once':
@@ -293,9 +289,9 @@ class Case:
 
 def _served(consumer: Process, camera: Process) -> dict[str, Any]:
     """
-    Return what the consumer says as soon as it has a frame, or is refused.
+    Wait until the consumer has a frame or is refused; return its state.
 
-    A refusal by the camera counts, too, not only while it connects slowly.
+    A refusal counts only if the camera reports it, too: the consumer may just connect slowly.
     """
 
     def look() -> Any:
@@ -314,7 +310,6 @@ def _served(consumer: Process, camera: Process) -> dict[str, Any]:
 
 
 def cases(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Rows and columns of these cases."""
     for row in ROWS:
         for column in COLUMNS:
             if not names or f'{row}/{column}' in names:
@@ -323,9 +318,9 @@ def cases(names: list[str]) -> Iterator[tuple[str, str]]:
 
 def complaint(found: dict[str, Any], alone: dict[str, Any], within_s: float) -> str:
     """
-    Say what is wrong with a case; empty: nothing.
+    Return what is wrong with a case, empty if nothing.
 
-    :param alone: the same row in the column ``one process``.
+    :param alone: the result of the same row in the column ``one process``.
     """
     if 'error' in found or 'error' in alone:
         return f'{found.get("error", "")} {alone.get("error", "")}'

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Components for the container's tests.
+Components for the container's tests: well-behaved ones, and every kind of bad one.
 
-There are well-behaved ones as in rclpy's pull request 599, and every kind of bad one.
+The well-behaved ones are like those in rclpy's pull request 599.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEPT: list[Node] = []
 
 
 class Quiet(Node):
-    """Does nothing but say what it was made with."""
+    """Store its constructor's arguments, and do nothing else."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('quiet', **kwargs)
@@ -53,7 +53,7 @@ class Quiet(Node):
 
 
 class Ticking(Node):
-    """Publishes the number of its ticks: it is alive, and is spun."""
+    """Publish the number of its ticks, which shows that it is spun."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('ticking', **kwargs)
@@ -68,17 +68,15 @@ class Ticking(Node):
 
 
 class RaisesAfterNode(Node):
-    """Raises once there is a node."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('half_made', **kwargs)
-        KEPT.append(self)  # only who destroys it gets it out of the graph
+        KEPT.append(self)  # the node stays in the graph until it is destroyed
         self.create_timer(TICK_S, lambda: None)
         raise ValueError('first line\n  second line')
 
 
 class _Odd(Exception):
-    """Says something that is no text."""
+    """An exception whose text isn't a string."""
 
     def __str__(self) -> str:
         return 7  # type: ignore[return-value]
@@ -92,7 +90,7 @@ class RaisesBeforeNode(Node):
 
 
 class RaisesBytes(RaisesBeforeNode):
-    """With the name of a file that is no UTF-8, and a zero byte, in its words."""
+    """The message contains bytes that aren't UTF-8, and a zero byte."""
 
     error = OSError('bad \udcff\ud800 end\0 of it')
 
@@ -106,8 +104,6 @@ class Exits(RaisesBeforeNode):
 
 
 class SpinsOnce(Ticking):
-    """Waits for something in its constructor, which is allowed."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         while not self.ticks:
@@ -115,8 +111,6 @@ class SpinsOnce(Ticking):
 
 
 class Slow(Node):
-    """Its constructor waits until a file is there."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('slow', **kwargs)
         folder = Path(self.declare_parameter('folder', '').value)
@@ -126,30 +120,22 @@ class Slow(Node):
 
 
 class Fragile(Ticking):
-    """Its callback raises, always."""
-
     def tick(self) -> None:
         raise RuntimeError('a tick has failed')
 
 
 class ExitsInCallback(Ticking):
-    """Calls exit in a callback."""
-
     def tick(self) -> None:
         sys.exit('that is all')
 
 
 class HangsInCallback(Ticking):
-    """Hangs in a callback."""
-
     def tick(self) -> None:
         print('a callback hangs')
         FOREVER.wait()
 
 
 class Managed(LifecycleNode):
-    """Writes its transitions into a file."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('managed', **kwargs)
         self.file = Path(self.declare_parameter('file', '').value)
@@ -175,8 +161,6 @@ class Managed(LifecycleNode):
 
 
 class Stubborn(Ticking):
-    """Nothing of its end goes well."""
-
     def stop(self) -> None:
         raise RuntimeError('it will not stop')
 
@@ -185,29 +169,25 @@ class Stubborn(Ticking):
 
 
 class NeverStops(Ticking):
-    """Never comes back from stop()."""
-
     def stop(self) -> None:
         FOREVER.wait()
 
 
 class HalfNode(Node):
-    """Forgets to call the constructor of the node."""
+    """The constructor doesn't call that of Node."""
 
     def __init__(self, **kwargs: Any) -> None:
         self.arguments = kwargs
 
 
 class GoneNode(Node):
-    """Destroys itself in its constructor."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('gone_node', **kwargs)
         self.destroy_node()
 
 
 class NoNode:
-    """No component at all."""
+    """A class that isn't a node."""
 
 
 def no_class(**kwargs: Any) -> Node:

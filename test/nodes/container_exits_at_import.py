@@ -13,6 +13,6 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A module that was written as a program."""
+"""A module that exits when it is imported, as a script without a main guard may."""
 
 raise SystemExit('no display')

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A component container in a process of its own, and a client of its services."""
+"""A component container in its own process, and a client of its services."""
 
 from __future__ import annotations
 
@@ -57,11 +57,7 @@ OWN = ('CaptureNode', 'InferenceNode')
 
 
 def install(folder: Path) -> Path:
-    """
-    Write metadata of packages with the tests' components, as an installer would.
-
-    Return a folder for the path.
-    """
+    """Write the metadata of packages with the tests' components; return a folder for the path."""
     groups = {
         ZOO: _ENTRY_POINTS,
         'ours': {f'ours::{name}': f'zc_perception.nodes.components:{name}' for name in OWN},
@@ -81,9 +77,8 @@ class Container(Program):
     """
     A running ``component_container``.
 
-    :param folder: where :func:`install` has put the components' metadata.
-    :param cold: start the console script, as a user does, instead of forking an interpreter that
-        has its modules.
+    :param folder: the folder that :func:`install` returned.
+    :param cold: start a new interpreter, as a user does, instead of forking a prepared one.
     """
 
     def __init__(
@@ -115,7 +110,7 @@ class Container(Program):
             self.wait_for(']: ready')
 
     def wait_for(self, text: str, count: int = 1) -> None:
-        """Until *text* was printed *count* times."""
+        """Wait until *text* was printed *count* times."""
         until(
             lambda: self.output.count(text) >= count or not self._reader.is_alive(),
             lambda: f'{text!r} was not printed:\n{self.output}',
@@ -123,30 +118,28 @@ class Container(Program):
         assert self.output.count(text) >= count, f'{text!r} was not printed:\n{self.output}'
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """Send a signal; the exit code."""
+        """Send a signal, and return the exit code."""
         return self.interrupt(number=number)
 
     def descriptors(self) -> int:
-        """How many it has open."""
         return len(os.listdir(f'/proc/{self.pid}/fd'))
 
     def threads(self) -> list[str]:
-        """Their names, as the kernel has them."""
+        """Return the names that the kernel has for its threads."""
         names = []
         for task in Path(f'/proc/{self.pid}/task').iterdir():
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # the thread has ended meanwhile
                 names.append((task / 'comm').read_text().strip())
         return sorted(names)
 
     def resident_bytes(self) -> int:
-        """Its memory."""
         return int(Path(f'/proc/{self.pid}/statm').read_text().split()[1]) * os.sysconf(
             'SC_PAGESIZE'
         )
 
 
 class Call:
-    """A request that is under way."""
+    """A request without an answer yet."""
 
     def __init__(self, future: Any) -> None:
         self._future = future
@@ -155,15 +148,12 @@ class Call:
 
     @property
     def answered(self) -> bool:
-        """Whether the answer is there."""
         return self._done.is_set()
 
     def answered_within(self, seconds: float) -> bool:
-        """Wait for it that long."""
         return self._done.wait(seconds)
 
     def answer(self) -> Any:
-        """Wait for it."""
         assert self.answered_within(TIMEOUT_S), 'the container has not answered'
         return self._future.result()
 
@@ -173,19 +163,19 @@ def _done_within(future: Any, seconds: float) -> bool:
 
 
 class Client:
-    """A node with clients of a container's services, in a context of its own."""
+    """A node with clients of a container's services, in its own context."""
 
     def __init__(self, domain: int, container: str = '/ComponentManager') -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node('container_client', context=self.context)
-        # rclpy's own executor ends when this thread destroys a subscription at the wrong moment;
-        # this one goes on.
+        # rclpy's executor ends if this thread destroys a subscription at the wrong moment; this
+        # one doesn't.
         self._spinner = ExecutorThread(self.context, lambda: None)
         self._spinner.executor.add_node(self.node)
         self._services = {
-            # As many answers as the container takes requests: of more than fit, the oldest would
-            # be lost while this process stands still.
+            # Room for as many answers as the container takes requests: otherwise the oldest
+            # answers could be lost while this process is paused.
             kind: self.node.create_client(
                 kind, f'{container}/_container/{name}', qos_profile=QoSProfile(depth=200)
             )
@@ -196,12 +186,11 @@ class Client:
             )
         }
         self._spinner.start()
-        # An answer is lost whose reader the container doesn't know yet; this question is asked
-        # again, and its reader is the last one.
+        # The container loses an answer whose reader it hasn't discovered. list() repeats its
+        # request, and its client was created last, so all are known then.
         self.list()
 
     def send(self, kind: Any, request: Any) -> Call:
-        """Call one of the container's services."""
         client = self._services[kind]
         assert client.wait_for_service(TIMEOUT_S), f'no service {client.srv_name}'
         return Call(client.call_async(request))
@@ -215,7 +204,7 @@ class Client:
         extra: dict[str, Any] | None = None,
         **fields: Any,
     ) -> Call:
-        """Ask for a component. *fields* are the request's others."""
+        """Request a component; *fields* are other fields of the request."""
         name = plugin if '::' in plugin else f'{package}::{plugin}'
         request = LoadNode.Request(package_name=package, plugin_name=name, **fields)
         request.parameters = [
@@ -229,32 +218,29 @@ class Client:
         return self.send(LoadNode, request)
 
     def load(self, plugin: str, package: str = ZOO, **options: Any) -> Any:
-        """Return the answer to :meth:`begin_load`."""
         return self.begin_load(plugin, package, **options).answer()
 
     def loaded(self, plugin: str, package: str = ZOO, **options: Any) -> int:
-        """Return the id of a component, which must be had."""
+        """Load a component, which must succeed; return its id."""
         answer = self.load(plugin, package, **options)
         assert answer.success, answer.error_message
         return int(answer.unique_id)
 
     def begin_unload(self, unique_id: int) -> Call:
-        """Ask for the end of a component."""
         return self.send(UnloadNode, UnloadNode.Request(unique_id=unique_id))
 
     def unload(self, unique_id: int) -> Any:
-        """Return the answer to an unload request."""
         return self.begin_unload(unique_id).answer()
 
     def list(self) -> dict[int, str]:  # noqa: A003
-        """Names by id, in the order of the answer."""
+        """Return names by id, in the order of the answer."""
         client = self._services[ListNodes]
         assert client.wait_for_service(TIMEOUT_S), f'no service {client.srv_name}'
         answer = answer_of(client, ListNodes.Request(), _done_within, TIMEOUT_S)
         return dict(zip(answer.unique_ids, answer.full_node_names, strict=True))
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
-        """Any other service's answer, to a request that may come twice."""
+        """Call another service; the request may be sent twice."""
         client = self.node.create_client(kind, service)
         try:
             assert client.wait_for_service(TIMEOUT_S), f'no service {service}'
@@ -263,14 +249,13 @@ class Client:
             self.node.destroy_client(client)
 
     def hears(self, topic: str = '/ticking/ticks') -> None:
-        """Somebody publishes there, hence is spun."""
+        """Wait for a message on *topic*, which shows that its publisher is spun."""
         heard = threading.Event()
         subscription = self.node.create_subscription(String, topic, lambda message: heard.set(), 1)
         assert heard.wait(TIMEOUT_S), f'nothing on {topic}'
         self.node.destroy_subscription(subscription)
 
     def close(self) -> None:
-        """Leave the graph."""
         self._spinner.stop()
         self.node.destroy_node()
         self.context.try_shutdown()
@@ -279,7 +264,6 @@ class Client:
 
 @contextmanager
 def client(domain: int, container: str = '/ComponentManager') -> Iterator[Client]:
-    """Yield a client, and close it."""
     made = Client(domain, container)
     try:
         yield made

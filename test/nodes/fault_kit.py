@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-A camera and an accelerator that can be told to fail, with real nodes around them.
+Real nodes with a camera and an accelerator that fail on command.
 
 Another program reads ``/diagnostics``.
 """
@@ -52,7 +52,7 @@ FRAMERATE = 30.0
 
 
 class CameraFaults:
-    """What is wrong with the camera, and a factory of cameras that suffer from it."""
+    """The camera's present faults, and a factory of cameras with them."""
 
     def __init__(self) -> None:
         self.mode = ''
@@ -99,7 +99,7 @@ class FaultyCamera(SyntheticCamera):
 
 
 class _Blank(Engine):
-    """An engine that finds nothing, as slowly as it is told."""
+    """An engine that finds nothing and takes ``job_s``."""
 
     def __init__(self, real: Any, faults: AcceleratorFaults) -> None:
         self._real, self._faults = real, faults
@@ -118,7 +118,7 @@ class _Blank(Engine):
 
 
 class AcceleratorFaults:
-    """What is wrong with the accelerator, and a factory of those that suffer from it."""
+    """The accelerator's present faults, and a factory of accelerators with them."""
 
     def __init__(self) -> None:
         self.present = True
@@ -167,7 +167,7 @@ class FaultyAccelerator(OnnxAccelerator):
 
 
 class Reader(Onlooker):
-    """Another program: the last status of each name."""
+    """Another program, which stores the last status of each name."""
 
     def __init__(self, domain: int, name: str = 'diagnostics_reader') -> None:
         super().__init__(domain, name)
@@ -190,11 +190,10 @@ class Reader(Onlooker):
         return {value.key: value.value for value in values}
 
     def messages(self) -> dict[str, str]:
-        """All that it knows."""
         return {name: status.message for name, status in list(self.last.items())}
 
     def comes_to(self, name: str, level: int, *words: str) -> None:
-        """Until that part has the level, with all the words."""
+        """Wait until *name* has this level, and a text with all *words*."""
         self.until(
             lambda: self.level(name) == level and all(word in self.text(name) for word in words),
             lambda: f'{name} at {level} with {words}: {self.messages()}',
@@ -202,7 +201,7 @@ class Reader(Onlooker):
 
 
 class Fleet:
-    """Capture and inference, running and well, and what is wrong with them."""
+    """Running capture and inference nodes, and the faults of their devices."""
 
     def __init__(
         self,
@@ -228,7 +227,7 @@ class Fleet:
         self.reader.until(condition, lambda: f'{what}: {self.reader.messages()}')
 
     def well(self, name: str) -> None:
-        """Until that part is OK."""
+        """Wait until the part *name* is OK."""
         self.until(lambda: self.reader.level(name) == 0, f'{name} is well')
 
 
@@ -236,7 +235,7 @@ class Fleet:
 def fleet(
     domain: int, *, capture: dict[str, Any] | None = None, inference: dict[str, Any] | None = None
 ) -> Iterator[Fleet]:
-    """Yield running nodes whose diagnostics are all well."""
+    """Yield running nodes whose diagnostics are all OK."""
     with ros(domain) as context, Reader(domain) as reader:
         made = Fleet(context, reader, capture or {}, inference or {})
         try:

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The node in this process, its camera in another context or process.
+The GStreamer node in this process, its camera in another context or process.
 
-``test_gstreamer_processes.py`` runs it in a process that has GStreamer.
+``test_gstreamer_processes.py`` runs these cases in a process that has GStreamer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STEP_NS = 1_000_000_007
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For sockets one of a short name: that of *tmp_path* may leave them no room."""
+    """Use a short folder for sockets: *tmp_path* may be too long for their addresses."""
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setenv('ZC_RUNTIME_DIR', f'{short}/run')
@@ -57,21 +57,21 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def luma(number: int) -> Any:
-    """Return a picture with slopes and an edge, which moves."""
+    """Return a picture with slopes, and an edge that moves with *number*."""
     across, down = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))
     wave = 100 + 60 * np.sin((across + 2 * number) / 25) * np.cos(down / 30)
     return np.where(across < (3 * number) % WIDTH, wave, wave + 30).astype(np.uint8)
 
 
 def number_of(stamp: Any) -> int:
-    """Of the picture with that stamp; no stamp is nearly right."""
+    """Return the picture's number; fail unless the stamp is exact."""
     number, rest = divmod(stamp.sec * 1_000_000_000 + stamp.nanosec, STEP_NS)
     assert not rest, stamp
     return int(number)
 
 
 def decoded(units: list[Any]) -> list[Any]:
-    """Return the luma of each picture, as FFmpeg has it."""
+    """Return the luma of each picture, decoded by FFmpeg."""
     context = av.CodecContext.create('h264', 'r')
     frames = [frame for unit in units for frame in context.decode(av.Packet(bytes(unit.data)))]
     return [
@@ -86,14 +86,13 @@ def psnr(shown: Any, number: int) -> float:
 
 
 class Source:
-    """Publishes numbered pictures, whose stamps say the numbers, in a context of its own."""
+    """Publish numbered pictures, whose stamps encode the numbers."""
 
     def __init__(self, run: Managed) -> None:
         self.frames = FramePublisher(run.manager, 'image_raw', width=WIDTH, height=HEIGHT)
         self.number = 0
 
     def put(self) -> int:
-        """Put the next frame; return its number."""
         self.number += 1
         with self.frames.loan(wait_s=60.0) as out:
             out.planes[0][:], out.planes[1][:] = luma(self.number), 128
@@ -104,7 +103,7 @@ class Source:
 @pytest.mark.parametrize('encoder', ['x264enc', 'openh264enc'])
 def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain: int) -> None:
     with managed(free_domain) as run:
-        # With so long a GOP nobody who comes late would see anything by itself.
+        # With such a long GOP, a late viewer sees nothing unless the node sends a key frame.
         node = run.make(GStreamerNode, {'encoder': encoder, 'gop_size': 1000})
         node.start()
         source = Source(run)
@@ -112,7 +111,7 @@ def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain
         for _ in range(3):
             source.put()
             run.eventually(lambda: status(node, 'link').values['received'] == source.number)
-        assert node.feed.statistics().frames == 0  # nobody listens
+        assert node.feed.statistics().frames == 0
         assert status(node, 'gstreamer').message.startswith('idle')
         videos, packets = list[CompressedVideo](), list[FFMPEGPacket]()
         read = run.manager.create_subscription
@@ -143,7 +142,7 @@ def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain
 
         run.eventually(see)
         assert psnr(shown[-1], number_of(late[-1].timestamp)) >= 35
-        # A picture may be seen before its frame is counted.
+        # A picture may arrive before its frame is counted.
         run.eventually(
             lambda: node.ledger.count('gstreamer') == node.feed.statistics().frames == len(videos)
         )

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A few nodes in a ROS domain of their own, spun, and a manager.
-
-The manager asks them for transitions as ``ros2 lifecycle`` does.
-"""
+"""A few spun nodes in their own ROS domain, and a manager of their lifecycles."""
 
 from __future__ import annotations
 
@@ -48,11 +44,7 @@ CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP = (
 
 
 class Managed:
-    """
-    Nodes, and a manager that asks them things.
-
-    The manager has an executor of its own, like another program.
-    """
+    """Nodes, and a manager with its own executor, like another program."""
 
     def __init__(self, domain: int) -> None:
         self.context = rclpy.Context()
@@ -69,27 +61,26 @@ class Managed:
         self._spinner.start()
 
     def make(self, kind: Any, values: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """Make a node, not started."""
         node = kind(context=self.context, parameter_overrides=overrides(values or {}), **options)
         self.nodes.append(node)
         self._spinner.executor.add_node(node)
         return node
 
     def drop(self, node: PerceptionNode) -> None:
-        """As a container unloads it."""
+        """Remove and destroy a node, as a container unloads it."""
         self.nodes.remove(node)
         self._spinner.executor.remove_node(node)
         node.destroy_node()
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
-        """Ask a service, as another program."""
+        """Call a service, as another program would."""
         client = self._clients.get((service, kind.__name__))
         if client is None:
             client = self._clients[service, kind.__name__] = self.manager.create_client(
                 kind, service
             )
             assert client.wait_for_service(WAIT_S), service
-            if self.nodes:  # else it is another process's
+            if self.nodes:  # else the service is another process's
                 wait_until_known(client, self.manager, self.nodes[-1], WAIT_S)
         future = client.call_async(request)
         assert self._onlooker.done_within(future, WAIT_S), (
@@ -98,7 +89,7 @@ class Managed:
         return future.result()
 
     def change(self, node: PerceptionNode, transition: int, label: str = '') -> bool:
-        """``ros2 lifecycle set``."""
+        """Request a transition, as ``ros2 lifecycle set`` does."""
         request = ChangeState.Request(transition=Transition(id=transition, label=label))
         return bool(
             self.call(
@@ -107,7 +98,6 @@ class Managed:
         )
 
     def state(self, node: PerceptionNode) -> str:
-        """``ros2 lifecycle get``."""
         return str(
             self.call(
                 GetState, f'{node.get_fully_qualified_name()}/get_state', GetState.Request()
@@ -115,13 +105,11 @@ class Managed:
         )
 
     def transitions(self, node: PerceptionNode) -> set[str]:
-        """``ros2 lifecycle list``."""
         name = f'{node.get_fully_qualified_name()}/get_available_transitions'
         found = self.call(GetAvailableTransitions, name, GetAvailableTransitions.Request())
         return {each.transition.label for each in found.available_transitions}
 
     def states(self, node: PerceptionNode) -> set[str]:
-        """All that there are."""
         name = f'{node.get_fully_qualified_name()}/get_available_states'
         return {
             each.label
@@ -131,7 +119,7 @@ class Managed:
         }
 
     def eventually(self, condition: Callable[[], Any], what: str = '') -> None:
-        """Spin the manager until it is so."""
+        """Spin the manager until *condition* is true; fail if the nodes' executor failed."""
 
         def spin() -> None:
             assert not self.failures, self.failure
@@ -146,11 +134,10 @@ class Managed:
 
     @property
     def failure(self) -> str | None:
-        """Return the traceback that ended the nodes' executor, if one did."""
+        """Return the traceback that ended the nodes' executor, if any."""
         return self._spinner.failure
 
     def close(self) -> None:
-        """Everything ends."""
         self._onlooker.close()
         self._spinner.stop()
         for node in self.nodes:
@@ -162,7 +149,7 @@ class Managed:
 
 @contextmanager
 def managed(domain: int) -> Iterator[Managed]:
-    """Yield nodes, and close them at the end; the executor must not have failed."""
+    """Yield nodes, and close them at the end; fail if the executor failed."""
     run = Managed(domain)
     try:
         yield run
@@ -172,17 +159,15 @@ def managed(domain: int) -> Iterator[Managed]:
 
 
 def status(node: Any, part: str) -> Any:
-    """One part of the diagnostics."""
     return next(each for each in node.collect_diagnostics() if each.part == part)
 
 
 def threads_named(*names: str) -> Sequence[str]:
-    """Those of our hot path that run."""
+    """Return which of these threads of the package run."""
     return [thread.name for thread in threading.enumerate() if thread.name in names]
 
 
 def buffers_mapped() -> int:
-    """Return mappings of frame memory in this process."""
     return Path('/proc/self/maps').read_text(encoding='utf-8').count('memfd:zc')
 
 
@@ -192,9 +177,9 @@ def descriptors() -> int:
 
 def held() -> tuple[int, int, int]:
     """
-    Return the number of descriptors, threads and mappings: the least of some looks.
+    Return descriptors, threads and mappings: the least of several looks.
 
-    A job in flight has a fence of its own for a moment.
+    A running job has a fence for a moment.
     """
     gc.collect()
     looks = []
@@ -209,7 +194,7 @@ def given_back(before: tuple[int, int, int]) -> bool:
 
 
 def settle(run: Managed, nodes: list[Any]) -> None:
-    """Everybody to unconfigured."""
+    """Bring all nodes to unconfigured."""
     for node in nodes:
         if run.state(node) == 'active':
             assert run.change(node, DEACTIVATE)

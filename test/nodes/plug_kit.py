@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A camera with controls that can be unplugged, changed and plugged in; a capture node on it."""
+"""A camera with controls that can be unplugged, changed and plugged in, and a capture node."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONTROLS = {
 
 
 class Plug:
-    """A camera's socket: what is plugged in, and what the driver says next."""
+    """A camera's connector: the plugged camera, and the driver's next events."""
 
     def __init__(self, *sizes: tuple[int, int]) -> None:
         self.sizes = list(sizes) or [(128, 96)]
@@ -77,7 +77,7 @@ class Plug:
 
 
 class PluggedCamera(SyntheticCamera):
-    """As uvcvideo since Linux 5.15: a control that is inactive answers EACCES."""
+    """Controls as in uvcvideo since Linux 5.15: setting an inactive one fails with EACCES."""
 
     def __init__(self, plug: Plug, width: int, height: int) -> None:
         super().__init__(
@@ -131,7 +131,7 @@ class PluggedCamera(SyntheticCamera):
 
 class Bench:
     """
-    A capture node on a plug, spun, and another program that asks it.
+    A spun capture node on a plug, and another program that reads it.
 
     :param more: other nodes, as kinds and their parameters.
     """
@@ -154,7 +154,7 @@ class Bench:
 
     @contextmanager
     def unplugged(self) -> Iterator[None]:
-        """In the block the camera is gone; afterwards it is back."""
+        """Unplug the camera for this block, and plug it in again."""
         self.eventually(lambda: self.status('camera').level is Level.OK)
         self._plug.pull()
         self.eventually(lambda: self.status('camera').level is Level.ERROR)

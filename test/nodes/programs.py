@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Starts the package's programs as a user would, in a ROS domain of the test's own."""
+"""Start the package's programs as a user would, in a ROS domain of the test's own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUT_S = 60.0
 
 
 def environment(domain: int) -> dict[str, str]:
-    """Ours, in *domain*, on this host only."""
+    """Return this environment, with *domain*, limited to this host."""
     return {
         **os.environ,
         'ROS_DOMAIN_ID': str(domain),
@@ -45,14 +45,12 @@ def environment(domain: int) -> dict[str, str]:
 
 class Program:
     """
-    A running console script.
+    A running console script, whose output a thread collects, so that no pipe fills up.
 
-    A thread collects its output, so that it never blocks on a full pipe.
-
-    :param name: of the script, or a whole command.
-    :param cold: start an interpreter, as a user does, instead of forking one that has its modules;
-        see ``warm_start.py``.
-    :param variables: of its environment, besides ours.
+    :param name: the script, or a whole command.
+    :param cold: start a new interpreter, as a user does, instead of forking a prepared one; see
+        ``warm_start.py``.
+    :param variables: additional environment variables.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class Program:
         self._reader = threading.Thread(target=self._read, daemon=True)
 
     def start(self, *ready_marks: str) -> Program:
-        """Begin reading and wait until every mark was printed."""
+        """Begin reading, and wait until every mark was printed."""
         self._ready_marks = ready_marks
         self._reader.start()
         if ready_marks and not self._ready.wait(TIMEOUT_S):
@@ -97,14 +95,13 @@ class Program:
 
     @property
     def output(self) -> str:
-        """Everything printed so far."""
         return ''.join(self.lines)
 
     def interrupt(self, timeout_s: float = TIMEOUT_S, number: int = signal.SIGINT) -> int:
         """
-        Send a signal; the exit code.
+        Send a signal; return the exit code.
 
-        :raises subprocess.TimeoutExpired: it is still there after *timeout_s*.
+        :raises subprocess.TimeoutExpired: it still runs after *timeout_s*.
         """
         self.process.send_signal(number)
         code = self.process.wait(timeout_s)
@@ -127,7 +124,7 @@ PERCEPTION_READY = ('[capture]: ready', '[inference]: ready', '[overlay]: ready'
 
 
 def parameters(**values: Any) -> list[str]:
-    """``--ros-args -p …`` for values named ``node__parameter``."""
+    """Return ``--ros-args -p …`` for values named ``node__parameter``."""
     args = ['--ros-args']
     for key, value in values.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What rcl itself makes of a parameter file.
-
-It is the judge of everything here that reads such files.
-"""
+"""How rcl itself reads a parameter file: the reference for this package's reader."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ def rcl_reads(
     path: Path, domain: int, nodes: Sequence[str] = ('/capture',)
 ) -> dict[str, dict[str, Any]] | None:
     """
-    Return what nodes of these full names get; ``None``: rcl refuses the file.
+    Return the parameters of these nodes, or ``None`` if rcl rejects the file.
 
     A parameter without a value is ``None``.
     """
@@ -45,7 +41,7 @@ def rcl_reads(
         context.init(
             ['--ros-args', '--params-file', str(path)], initialize_logging=False, domain_id=domain
         )
-    except Exception as error:  # rclpy has several classes of its own for this
+    except Exception as error:  # rclpy raises several private classes here
         assert "Couldn't parse params file" in str(error), error
         return None
     found = {}
@@ -70,9 +66,9 @@ def rcl_reads(
 
 def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return values with their types.
+    Return values with their types, so that a NaN equals itself, and -0.0 differs from 0.0.
 
-    rcl has none for an empty list; a NaN equals itself, and -0.0 isn't 0.0.
+    rcl has no type for an empty list.
     """
     return {name: _typed(value) for name, value in values.items()}
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""ROS for tests: a context, nodes in it, another program that looks at them, and service calls."""
+"""ROS for tests: a context, nodes, another program that observes them, and service calls."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ WAIT_S = 60.0
 
 
 def overrides(values: Mapping[str, Any]) -> list[Parameter]:
-    """Start-up parameters of a node."""
     return [Parameter(name, value=value) for name, value in values.items()]
 
 
 def set_or_why_not(node: Node, name: str, value: Any) -> str:
-    """Set a parameter as the node's owner; return why not, empty if it is set."""
+    """Set a parameter as the node's owner; return the reason if that fails, else an empty text."""
     done = node.set_parameters([Parameter(name, value=value)])[0]
     assert done.successful == (not done.reason)
     return str(done.reason)
@@ -48,11 +47,7 @@ def set_or_why_not(node: Node, name: str, value: Any) -> str:
 
 @contextmanager
 def ros(domain: int, *arguments: str) -> Iterator[rclpy.Context]:
-    """
-    Yield a context of its own, and shut it down at the end.
-
-    :param arguments: behind ``--ros-args``.
-    """
+    """Yield a context, and shut it down; *arguments* follow ``--ros-args``."""
     context = rclpy.Context()
     rclpy.init(args=['--ros-args', *arguments], context=context, domain_id=domain)
     try:
@@ -65,7 +60,7 @@ def ros(domain: int, *arguments: str) -> Iterator[rclpy.Context]:
 def alone(
     domain: int, kind: Any, values: Mapping[str, Any] | None = None, **options: Any
 ) -> Iterator[Any]:
-    """Yield a node of ours that no executor spins, and destroy it at the end."""
+    """Yield a node of this package that no executor spins, and destroy it."""
     with ros(domain) as context:
         node = kind(context=context, parameter_overrides=overrides(values or {}), **options)
         try:
@@ -77,9 +72,9 @@ def alone(
 @contextmanager
 def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
     """
-    Yield nodes of ours, producers first, on one executor, which must not have failed.
+    Start nodes, producers first, and spin them together; destroy them at the end.
 
-    They are started, and destroyed at the end.
+    The executor must not have failed.
     """
     with NodeGroup(context, nodes, lambda: None) as group:
         group.start()
@@ -88,7 +83,7 @@ def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
 
 
 class Onlooker:
-    """Another program: a node in a context of its own, which is spun while it waits."""
+    """Another program: a node in its own context, which is spun only while it waits."""
 
     def __init__(self, domain: int, name: str = 'onlooker', *arguments: str) -> None:
         self.context = rclpy.Context()
@@ -98,7 +93,7 @@ class Onlooker:
         self.executor.add_node(self.node)
 
     def hear(self, kind: Any, topic: str, depth: int = 10, *, latched: bool = False) -> list[Any]:
-        """Return a list that grows by each message on *topic*."""
+        """Return a list that collects the messages on *topic*."""
         heard: list[Any] = []
         durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
         qos = QoSProfile(depth=depth, durability=durability)
@@ -108,16 +103,15 @@ class Onlooker:
     def until(
         self, condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S
     ) -> None:
-        """Spin until it is so; see :func:`until`."""
+        """Spin until *condition* is true; see :func:`until`."""
         until(condition, what, timeout_s, lambda: self.executor.spin_once(timeout_sec=0.02))
 
     def done_within(self, future: Any, seconds: float) -> bool:
-        """Spin until *future* is done, or for so long."""
+        """Spin until *future* is done, or *seconds* have passed."""
         self.executor.spin_until_future_complete(future, timeout_sec=seconds)
         return bool(future.done())
 
     def close(self) -> None:
-        """Leave the graph."""
         self.executor.shutdown()
         self.node.destroy_node()
         self.context.try_shutdown()
@@ -129,13 +123,13 @@ class Onlooker:
         self.close()
 
 
-# ``wait_for_service`` tells that the client knows the server. The middleware gives an answer up
-# whose reader the server doesn't know within 100 ms ("failed to send response"), which a machine
-# that is busy elsewhere may take.
+# After ``wait_for_service`` the client knows the server. If the server doesn't discover the
+# client's reader within 100 ms, the middleware drops the answer ("failed to send response"). On a
+# busy machine that happens.
 
 
 def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float = 60.0) -> None:
-    """Until each knows the other; the server is in this process."""
+    """Wait until client and server know each other; the server must be in this process."""
     assert client.wait_for_service(timeout_s), client.srv_name
     name = client.srv_name
     known = lambda: server.count_clients(name) >= caller.count_clients(name)  # noqa: E731
@@ -146,9 +140,9 @@ def answer_of(
     client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0
 ) -> Any:
     """
-    Return the answer of a server in another process; the call may be made twice.
+    Return the answer of a server in another process; the request may be sent twice.
 
-    :param wait: says whether a future is done within this many seconds.
+    :param wait: returns whether a future is done within a number of seconds.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What a consumer of another process needs, and which process comes first.
+A consumer in another process: its needs, and which process starts first.
 
-Frames flow wherever they do in one process, or the reason is given.
+Frames flow wherever they do in one process, or the reason is reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nodes.agreement_matrix import ALONE, COLUMNS, complaint, ROWS
 from nodes.programs import environment
 import pytest
 
-#: Behind the last process that says it is ready; beside other tests that means little.
+#: After the last process is ready; beside other tests, no short time can be required.
 WITHIN_S = 2.0 if LONG else 60.0
 SIZE = {'width': 1366, 'height': 768}
 CAMERAS: dict[str, dict[str, Any]] = {
@@ -50,11 +50,11 @@ Cases = dict[tuple[str, str], dict[str, Any]]
 
 
 def _variables(camera: str) -> dict[str, str]:
-    """Return the environment of a program with that camera."""
+    """Return the environment variables that this camera needs."""
     if camera != 'gstreamer':
         return {}
     found = gstreamer().environment()
-    # The middleware's libraries are found by it as well.
+    # The middleware's libraries are in LD_LIBRARY_PATH, too.
     libraries = filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
     return {**found, 'LD_LIBRARY_PATH': ':'.join(libraries)}
 
@@ -63,7 +63,7 @@ def _variables(camera: str) -> dict[str, str]:
 def matrix(
     module_domain: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, str], Cases]:
-    """By camera and row, what became of its cases."""
+    """Return the results of a camera's row of cases."""
     done: dict[tuple[str, str], Cases] = {}
 
     def of(camera: str, row: str) -> Cases:

@@ -16,7 +16,7 @@
 """
 A camera's controls as parameters.
 
-They are set in any order that the driver takes, all or none, and again when the camera is back.
+They are set in an order that the driver accepts, all or none, and again after the camera returns.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_no_camera_is_closed_while_a_control_is_set(free_domain: int) -> None:
 
         def pull() -> None:
             plug.pull()
-            # Wait until the camera's thread is past capturing: the camera can't be closed, but
+            # Wait until the camera's thread has left capturing: its camera isn't closed yet, but
             # isn't the current one any more.
             bench.eventually(lambda: bench.node.supervisor.camera is None)
             was_closed.append(closed.is_set())

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The capture node when its camera goes, changes and comes back; its service, its clock."""
+"""The capture node when its camera disappears, changes and returns; its service, its clock."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(
 def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
     free_domain: int, ros_home: Path
 ) -> None:
-    """The calibrator has the topic ``image`` and the service ``camera/set_camera_info``."""
+    """The calibrator subscribes to ``image`` and calls ``camera/set_camera_info``."""
     page = (Path(__file__).parents[2] / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     command = page.split('```sh\n')[1].split('```')[0].replace('\\\n', ' ')
     arguments = command[slice(command.index('--ros-args'), None)].split()
@@ -228,14 +228,14 @@ def test_a_node_that_cannot_be_made_leaves_no_participant(
     def attempt() -> None:
         with pytest.raises(ConfigError) as refused, alone(free_domain, kind, values):
             pass
-        # What a test keeps of the error must not be what ends the node.
+        # Keep the error, so that the node can't be ended by the deletion of its traceback.
         kept.append(refused)
 
     attempt()
     before = _threads()
     for _ in range(3):
         attempt()
-    # A thread that was joined is listed until the kernel is through with it.
+    # The kernel may list a thread for a moment after it was joined.
     until(lambda: _threads() <= before, lambda: f'{_threads()} threads, before: {before}')
 
 
@@ -266,7 +266,7 @@ def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(node: Captur
     )
     assert 'ros2 bag play --clock' in found.advice
     tell(node, 5)
-    for _ in range(2):  # it may pause
+    for _ in range(2):  # a second look must not warn either
         assert (stamped().level, stamped().message) == (Level.OK, 'simulated')
     simulate(node, False)
     assert 'use_sim_time' not in stamped().message
@@ -304,7 +304,7 @@ def factory(
 
 
 def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Replace a class's constructor by one that only checks and notes its arguments."""
+    """Replace a class's constructor by one that checks and records its arguments."""
     double = create_autospec(kind.__init__, return_value=None)
     monkeypatch.setattr(kind, '__init__', double)
     return double  # type: ignore[no-any-return]

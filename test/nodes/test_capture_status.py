@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What diagnostics make of a camera's counters, from look to look."""
+"""The diagnostics derived from a camera's counters, from one report to the next."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TARGET = 20.0
 
 
 class CountingCamera:
-    """Nothing but what diagnostics read."""
+    """A camera with only the attributes that diagnostics read."""
 
     device = identity = 'double'
     width, height, framerate = 64, 48, TARGET
@@ -80,7 +80,7 @@ class CountingCamera:
 
 
 class Desk:
-    """A camera, and who looks at it every now and then."""
+    """A camera, a clock, and the counters that diagnostics keep of it."""
 
     def __init__(self, **facts: object) -> None:
         self.now = 100.0
@@ -195,7 +195,7 @@ def test_a_slow_pipeline_is_not_silent() -> None:
 
 
 class PooledCamera(CountingCamera):
-    """A camera with a pool whose statistics a test sets."""
+    """A camera whose pool's statistics a test sets."""
 
     heap_name = 'dma_heap/system'
 
@@ -313,7 +313,7 @@ def test_a_silent_camera_is_an_error_a_second_later_however_often_one_looks() ->
     assert [desk.look(0.2, captured=4).level for _ in range(6)][-1] is Level.OK
 
 
-# Two cameras that publish on one topic: each says so, for as long as the other one lives.
+# Two cameras on one topic: each warns until the other one has ended.
 
 
 # Fast DDS keeps a killed publisher in the graph for 20 s.
@@ -346,14 +346,14 @@ def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
     assert capture.get_publishers_info_by_topic('/image_raw/_zc'), 'the graph was asked'
 
 
-# A camera that has to be opened anew for other buffers, and can't be, or only once more.
+# The camera must be reopened for other buffers, which fails, or works only once.
 
 
 YUYV = fourcc_code('YUYV'), 0
 
 
 class Sensor(SyntheticCamera):
-    """It says that another format is possible once it is opened anew."""
+    """A camera that offers another format once it is reopened."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -374,7 +374,7 @@ class Sensor(SyntheticCamera):
 
 
 class Node(CaptureNode):
-    """Its camera can't be opened while somebody wants YUYV."""
+    """A node whose camera can't be opened while a consumer wants YUYV."""
 
     def __init__(self, **options: Any) -> None:
         self.busy: list[bool] = []

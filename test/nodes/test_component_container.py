@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The container's answers, which are those of rclcpp's, to a real client."""
+"""The container's answers to a real client are those of rclcpp's container."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from zc_perception.nodes.container import ContainerExecutor
 
 THREW = 'Component constructor threw an exception: '
 NO_PLUGIN = 'Failed to find class with the requested plugin name.'
-#: What clients may compare word for word: plugin, package, the request's other parts, the answer.
+#: Answers that clients may compare literally: plugin, package, other fields, answer.
 EXACT: list[tuple[str, str, dict[str, Any], str]] = [
     ('Quiet', 'zoos', {}, 'Could not find requested resource in ament index'),
     ('zoo::Quite', 'zoo', {}, NO_PLUGIN),
@@ -49,7 +49,7 @@ EXACT: list[tuple[str, str, dict[str, Any], str]] = [
         "Extra component argument 'enable_rosout' must be a boolean",
     ),
 ]
-#: What names the reason and the next step in our own words: plugin, the request, a part of it.
+#: Answers in our own words, with reason and next step: plugin, request, part of the answer.
 CLEAR: list[tuple[str, dict[str, Any], str]] = [
     (
         'NoModule',
@@ -96,7 +96,7 @@ def zoo_client(container: Container, module_domain: int) -> Iterator[Client]:
 
 @pytest.fixture
 def zoo(zoo_client: Client) -> Iterator[Client]:
-    """With nothing loaded, before and after."""
+    """Yield a container with nothing loaded; unload everything at the end."""
     assert zoo_client.list() == {}
     yield zoo_client
     for unique_id in zoo_client.list():
@@ -129,7 +129,7 @@ def test_what_a_failed_constructor_has_made_leaves_the_graph_and_its_traceback_i
 ) -> None:
     assert not zoo.load('RaisesAfterNode').success
     container.wait_for("raise ValueError('first line")
-    unique_id = zoo.loaded('Ticking')  # the graph has been told of this one later
+    unique_id = zoo.loaded('Ticking')  # the graph shows this node later
     until(lambda: 'ticking' in zoo.node.get_node_names(), 'the later one in the graph')
     until(
         lambda: 'half_made' not in zoo.node.get_node_names(), 'the half made one out of the graph'
@@ -166,7 +166,7 @@ def test_ids_rise_are_never_used_again_and_are_unloaded_once(zoo: Client) -> Non
 
 
 def test_a_second_one_of_the_same_name_is_loaded_and_each_ends_by_its_id(zoo: Client) -> None:
-    """As rclcpp's container does. A constructor may spin for a while."""
+    """As in rclcpp's container. A constructor may spin."""
     first, second = zoo.loaded('Ticking'), zoo.loaded('SpinsOnce')
     assert zoo.list() == {first: '/ticking', second: '/ticking'}
     assert zoo.unload(first).success
@@ -177,7 +177,7 @@ def test_a_second_one_of_the_same_name_is_loaded_and_each_ends_by_its_id(zoo: Cl
 def test_an_unknown_extra_argument_is_passed_over_with_a_warning(
     zoo: Client, container: Container
 ) -> None:
-    """As rclcpp's container does."""
+    """As in rclcpp's container."""
     zoo.loaded('Quiet', extra={'use_intraprocess_comms': True})
     container.wait_for(
         "extra argument 'use_intraprocess_comms' is unknown and has no effect; did you mean "
@@ -200,7 +200,7 @@ def test_an_unknown_extra_argument_is_passed_over_with_a_warning(
             {'remap_rules': ['__node:=ruled'], 'node_name': 'mine'},
             '/ruled',
             '/words',
-        ),  # the first rule wins, and the request's come first
+        ),  # the first rule wins, and the request's rules come first
     ],
 )
 def test_names_and_remaps_are_the_request_s(
@@ -209,7 +209,7 @@ def test_names_and_remaps_are_the_request_s(
     answer = zoo.load('Quiet', **fields)
     assert answer.full_node_name == full_name, answer.error_message
     name = full_name.rpartition('/')[2]
-    # A node's name comes a little later than its endpoints, and goes a little later.
+    # A node's name appears and disappears a little later than its endpoints.
     until(
         lambda: (
             [info.node_name for info in zoo.node.get_publishers_info_by_topic(topic)] == [name]

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What components do to the container over their lives: it stays, answers, and ends in order."""
+"""Components that misbehave: the container stays, answers, and ends in order."""
 
 from __future__ import annotations
 
@@ -53,11 +53,7 @@ def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
-    """
-    Wait for the end by a signal: exit code 0, and no wait for what never ends.
-
-    The interpreter's own end is included.
-    """
+    """End the container, interpreter included, and check exit code and time."""
     begun = time.monotonic()
     assert container.end(number) == 0, container.output
     assert time.monotonic() - begun < ENDS_S
@@ -188,7 +184,7 @@ def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> Non
     )
     assert (
         container.resident_bytes() - resident < 4 << 20
-    )  # rclpy's service for types, which it doesn't finalise, alone is 5 MiB
+    )  # rclpy's type description service alone leaks 5 MiB
     until(
         lambda: (
             not [n for n, _ in zoo.node.get_service_names_and_types() if n.startswith('/ticking')]
@@ -213,8 +209,8 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(
     assert "could not be unloaded in time: '/stuck'" in container.output
     names = [f"'/n{count}'" for count in range(4)]
     unloaded = [name for name in names if f'unloaded {name}' in container.output]
-    # Behind the one that hangs each has little time, and on a busy machine one may need more: then
-    # that is said.
+    # After the one that hangs, little time is left; on a busy machine another one may be late,
+    # too, and is reported.
     (late,) = (
         line for line in container.output.splitlines() if 'could not be unloaded in time' in line
     )

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Components meet in their process in any order, and start by themselves.
+Components find each other in one process in any order, and start by themselves.
 
-They leave the others running when they are unloaded.
+Unloading one leaves the others running.
 """
 
 from __future__ import annotations
@@ -133,8 +133,7 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
     before = held()
     for _ in range(6):
         cycle()
-    # What some cycle makes for the first time, and keeps, is no leak. What each leaves behind is
-    # more than this.
+    # The first cycle may allocate objects that stay. A leak in each cycle would exceed this limit.
     most = before[0] + 4, before[1] + 4, before[2]
     run.eventually(lambda: given_back(most), f'{held()}, before: {before}')
 

@@ -76,7 +76,7 @@ def test_layouts_of_viewers_show_topics_that_there_are_with_their_types() -> Non
     assert len(shown) == 11 and all(found in KINDS[kind] for found, kind in types), types
 
 
-# The file diagnostics_aggregator.yaml has exactly one place for each part of our nodes.
+# diagnostics_aggregator.yaml must match each part of our nodes exactly once.
 
 
 PACKAGE = Path(zc_perception.__file__).parent
@@ -91,7 +91,7 @@ ANALYZERS = {
 
 
 def places(name: str) -> list[str]:
-    """As GenericAnalyzer does it: ``std::regex_match``, the whole name."""
+    """Return matching analyzers; like ``std::regex_match``, the whole name must match."""
     return [
         path
         for path, analyzer in ANALYZERS.items()
@@ -100,7 +100,7 @@ def places(name: str) -> list[str]:
 
 
 def parts_in_the_source() -> set[str]:
-    """First arguments of all ``Part(...)`` and ``Status(...)``."""
+    """Return the first arguments of all ``Part(...)`` and ``Status(...)``."""
     found = set()
     for path in PACKAGE.glob('**/*.py'):
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):

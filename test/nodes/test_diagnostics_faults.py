@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Each fault is named in ``/diagnostics`` within two seconds, with what to do.
+Each fault is reported in ``/diagnostics`` within two seconds, with advice.
 
-It is forgotten when it is gone.
+The report ends soon after the fault.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OK, WARN, ERROR = 0, 1, 2
 
 @pytest.fixture(autouse=True)
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let things be said and forgotten, and the lost come back, sooner than on a vehicle."""
+    """Shorten the times of reports and retries."""
     monkeypatch.setattr(diagnostics, 'PERIOD_S', 0.2)
     monkeypatch.setattr(metrics, 'RECENT_S', 0.5)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.2)
@@ -133,7 +133,7 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
         run.reader.comes_to(
             'inference: detections', WARN, 'the model is too slow: only', 'take a smaller model'
         )
-        # Who asks for no more gets what was asked for, which is judged anew and soon.
+        # At a lower wanted rate the check begins anew, and soon passes.
         assert not set_or_why_not(run.inference, 'max_rate', 8.0)
         run.reader.comes_to('inference: detections', OK, 'frames per second')
 
@@ -200,7 +200,7 @@ WIDTH, HEIGHT = 64, 128
 
 
 class Foreigner(Reader):
-    """Another program: publishes pictures of an encoding that may change; reads diagnostics."""
+    """Another program: it publishes pictures in changing encodings, and reads diagnostics."""
 
     def __init__(self, domain: int) -> None:
         super().__init__(domain)

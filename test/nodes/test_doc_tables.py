@@ -14,13 +14,11 @@
 # limitations under the License.
 
 """
-The tables of the pages are those that the code gives.
+The tables of the pages equal those generated from the code.
 
-The tables of docs/parameters.md come from the nodes' declarations, and those of
-docs/diagnostics.md from the rows of their parts. Those of docs/launch_and_lifecycle.md name the
-launch files and arguments that there are, and no others.
-
-What a launch file declares is read from its source: not every environment of the tests has launch.
+docs/parameters.md lists the nodes' declarations, docs/diagnostics.md the rows of their parts, and
+docs/launch_and_lifecycle.md all launch files and arguments. Launch files are parsed as source,
+because not every environment of the tests has launch.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ SHARED = REPOSITORY / 'zc_perception/nodes/launching.py'
 
 
 def rows(head: str) -> list[list[str]]:
-    """Cells of the table that begins with *head*."""
+    """Return the cells of the table that begins with *head*."""
     table = LAUNCH_PAGE.partition(f'\n{head}\n')[2].partition('\n\n')[0]
     return [[cell.strip() for cell in line.split('|')[1:-1]] for line in table.splitlines()[1:]]
 

@@ -14,12 +14,10 @@
 # limitations under the License.
 
 """
-Every parameter that may change while frames flow, each changed on a running graph.
+Every dynamic parameter, each changed on a running graph.
 
-The change is in force within two frames, and no lease is lost.
-
-The table of the others is in ``test_every_parameter.py``, which also checks that none is missing
-here.
+The change has its effect within two frames, and no lease is lost. ``test_every_parameter.py``
+tests the other parameters, and checks that none is missing here.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ SIGN = 2
 
 @dataclass
 class Result:
-    """What inference made of one frame."""
+    """Inference's result for one frame."""
 
     stamp_ns: int
     found: Any
@@ -65,7 +63,7 @@ class Result:
 
 
 class Bench:
-    """A running graph, everything that comes out of it, and readers of another program."""
+    """A running graph, all its output, and another program's subscriptions."""
 
     def __init__(self, run: Managed) -> None:
         self.run = run
@@ -104,7 +102,7 @@ class Bench:
             return decode(outputs, letterbox, given)
 
         self.inference._stream.head = type('Head', (), {'decode': staticmethod(noted)})()
-        accelerator.own = Axl.own  # as if it were one that has parameter import_cache
+        accelerator.own = Axl.own  # so that it has the parameter import_cache
         accelerator.tune = lambda values: (self.tuned.append(values), tune(values))
         self.inference.observers.append(
             lambda entry, found: self.results.append(
@@ -129,7 +127,7 @@ class Bench:
         assert done.successful, done.reason
 
     def messages_since(self, topic: str, published: int) -> list[Any]:
-        """Those of frames that came out :data:`WITHIN` frames after the change or later."""
+        """Return messages of frames from the :data:`WITHIN`-th after the change."""
         if len(self.published) <= published + WITHIN:
             return []
         first = self.published[published + WITHIN]
@@ -151,10 +149,10 @@ def bench(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @dataclass(frozen=True)
 class Dynamic:
     """
-    A change.
+    A change of one parameter.
 
-    :param check: makes it and looks what becomes of it.
-    :param back: what it is set to afterwards; by default the value before.
+    :param check: makes the change and checks its effect.
+    :param back: the value set afterwards, by default the old value.
     """
 
     value: Any
@@ -163,11 +161,7 @@ class Dynamic:
 
 
 def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
-    """
-    Wait until what inference makes of each frame from the third one on holds.
-
-    Not so for all frames before.
-    """
+    """Check that results from the third frame after the change satisfy *holds*, not all before."""
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         before = bench.results[-JUDGED:]
@@ -182,11 +176,7 @@ def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
 
 
 def messages(topic: str, holds: Callable[[Any], bool]) -> Any:
-    """
-    Wait until all messages on *topic*, of frames from the third one on, hold.
-
-    Not so for the messages before.
-    """
+    """Check that messages from the third frame after the change satisfy *holds*, none before."""
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         assert not holds(bench.messages[topic][-1]), 'it would hold without the change'
@@ -201,7 +191,7 @@ def messages(topic: str, holds: Callable[[Any], bool]) -> Any:
 
 
 def tracked(holds: Callable[[Any, Any], bool]) -> Any:
-    """Of the ids of any two frames that follow each other, once tracking is on."""
+    """Switch tracking on, and check that ids of consecutive frames satisfy *holds*."""
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         bench.run.eventually(lambda: all(r.found.ids is None for r in bench.results[-JUDGED:]))
@@ -219,10 +209,9 @@ def tracked(holds: Callable[[Any, Any], bool]) -> Any:
 
 def keeps_ids(bench: Bench, node: str, name: str, value: Any) -> None:
     """
-    Say whether ids are kept.
+    Check that ids are kept.
 
-    On a busy machine so many frames are left out that an object has moved too far; at some time
-    two come close.
+    A busy machine skips frames, so that an object may move too far; wait for two close frames.
     """
     start = len(bench.results)
     bench.set(node, name, value)
@@ -246,8 +235,7 @@ def paced(bench: Bench, node: str, name: str, value: float) -> None:
     start = len(bench.results) + WITHIN
     bench.run.eventually(lambda: len(bench.results) >= start + JUDGED)
     stamps = [result.stamp_ns for result in bench.results[start:]]
-    # Frames come every 10 ms. One that was taken late may be followed sooner: the rate is kept on
-    # the whole.
+    # Frames come every 10 ms. After a late frame the next may follow sooner, so check the average.
     assert stamps[-1] - stamps[0] > 0.8e9 / value * (len(stamps) - 2), stamps
 
 
@@ -287,11 +275,7 @@ def reaches_the_accelerator(bench: Bench, node: str, name: str, value: bool) -> 
 
 
 def of_thread(look: Callable[[int], Any], allowed: Callable[[], bool], knob: str) -> Any:
-    """
-    Check the node's hot-path thread.
-
-    If the system refuses, there is one warning that says what to grant.
-    """
+    """Check the node's hot-path thread, or if the system refuses, the one warning with advice."""
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         bench.set(node, name, value)
@@ -441,8 +425,7 @@ def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
     bench.run.eventually(lambda: round(seen[-1].threshold, 3) == 0.6)
 
 
-# What other programs may ask: everything wrong is refused with a reason, and nothing ends the
-# executor.
+# Requests of other programs: each wrong one is refused with a reason, and none ends the executor.
 
 
 def messages_of(*parameters: Any) -> list[ParameterMessage]:
@@ -452,7 +435,7 @@ def messages_of(*parameters: Any) -> list[ParameterMessage]:
 
 
 def asked(bench: Bench, node: str, *parameters: Any) -> list[str]:
-    """Set each by itself; return the reasons, empty ones for those that are set."""
+    """Set each parameter separately; return the reasons of refusals, empty if it was set."""
     request = SetParameters.Request(parameters=messages_of(*parameters))
     results = bench.run.call(SetParameters, f'/{node}/set_parameters', request).results
     assert all(result.successful == (not result.reason) for result in results)
@@ -460,7 +443,7 @@ def asked(bench: Bench, node: str, *parameters: Any) -> list[str]:
 
 
 def asked_together(bench: Bench, node: str, *parameters: Any) -> str:
-    """Set all or none; return the reason, empty if they are set."""
+    """Set all or none; return the reason of a refusal, empty if they were set."""
     request = SetParametersAtomically.Request(parameters=messages_of(*parameters))
     service = f'/{node}/set_parameters_atomically'
     result = bench.run.call(SetParametersAtomically, service, request).result
@@ -469,7 +452,7 @@ def asked_together(bench: Bench, node: str, *parameters: Any) -> str:
 
 
 def value(bench: Bench, node: str, name: str) -> Any:
-    """As the node and ROS have it, which is the same."""
+    """Return the value, which must be the same in the node and in ROS."""
     shown = bench.nodes[node].get_parameter(name).value
     own = bench.nodes[node].parameters[name]
     assert shown == own or (own, shown) == ([], [''])

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Every declared parameter, each with a value that isn't its default, and its visible effect.
+Every declared parameter with a value that isn't its default, and its visible effect.
 
-A parameter without an entry here is a failure. Those that aren't dynamic are set in the same way
-as at run time, while the node is unconfigured.
+A parameter without an entry here fails. Parameters that aren't dynamic are set as at run time,
+while the node is unconfigured.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ BASE: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Seen:
-    """A node that was configured with the value, and what its surroundings were given."""
+    """A node configured with the value, and the arguments that replaced functions received."""
 
     node: Any
     given: list[Any] = field(default_factory=list)
@@ -89,13 +89,13 @@ class Seen:
 @dataclass(frozen=True)
 class Static:
     """
-    A parameter that is taken when the node is configured.
+    A parameter that is read when the node is configured.
 
-    :param effect: whether it can be seen.
-    :param others: what else is set, so that it matters.
-    :param given_to: ``module, name`` of what is replaced by something that only notes its
-        arguments.
-    :param active: the node has to be active for it.
+    :param effect: returns whether the effect is visible.
+    :param others: other parameters that the effect needs.
+    :param given_to: ``module, name`` of a function or class that is replaced by one that records
+        its arguments.
+    :param active: whether the node has to be active.
     """
 
     value: Any
@@ -107,7 +107,7 @@ class Static:
 
 
 def finished(seen: Seen, **recorded: float) -> bool:
-    """Whether a recording that has come so far ends."""
+    """Return whether a recording with these attributes ends."""
     for name, value in recorded.items():
         setattr(seen.node, name, value)
     return bool(seen.node.finished)
@@ -124,7 +124,7 @@ MODULES = {
 
 
 def camera(kind: str, class_name: str, value: Any, argument: Any = None, **others: Any) -> Static:
-    """Return an entry: the camera's class gets the value."""
+    """Return an entry whose value the camera's class receives."""
     wanted = value if argument is None else argument
     slow = kind in ('gstreamer', 'argus')
     return Static(
@@ -137,26 +137,26 @@ def camera(kind: str, class_name: str, value: Any, argument: Any = None, **other
 
 
 def option(name: str, value: Any) -> Static:
-    """Return an entry: the accelerator is opened with the value."""
+    """Return an entry whose value is an option of the accelerator."""
     return Static(
         value, lambda seen: seen.given[-1][2][name] == value, {}, (inference, 'open_accelerator')
     )
 
 
 def passed(value: Any, to: tuple[Any, str], wanted: Any = None, **others: Any) -> Static:
-    """Return an entry: what *to* names gets the value, or what is *wanted*."""
+    """Return an entry whose value, or *wanted*, is an argument of the function *to*."""
     return Static(
         value, lambda seen: (value if wanted is None else wanted) in seen.given[-1], others, to
     )
 
 
 def limit(value: float, place: int, wanted: int) -> Static:
-    """Return an entry: it is this one of the recording's limits."""
+    """Return an entry that is the *place*-th of the recording's limits."""
     return Static(value, lambda seen: seen.given[-1][place] == wanted, {}, (recorder, 'Limits'))
 
 
 def in_pipeline(value: Any, words: str) -> Static:
-    """Return an entry: the description of the pipeline has these words."""
+    """Return an entry whose *words* are in the pipeline's description."""
     return Static(
         value, lambda seen: words in f' {seen.given[-1][0]} ', {}, (gstreamer, 'FrameFeed')
     )
@@ -182,7 +182,6 @@ STEREO = StereoRig()
 
 
 def of_subscription(node: str, attribute: str) -> dict[tuple[str, str], Static]:
-    """Return the entries of a node that receives frames."""
     active = node == 'overlay'
     look = attrgetter(attribute)
     links = frame_links, 'SharedMemoryLinks'
@@ -354,11 +353,12 @@ def test_every_parameter_has_an_entry_here_or_if_dynamic_in_the_other_table() ->
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))  # one entry opens it to a group
+    # one entry makes it accessible to a group
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
 
 
 class Bench:
-    """A node of each kind, configured and cleaned up for each parameter."""
+    """A node of each kind, which each parameter configures and cleans up."""
 
     def __init__(self, run: Managed) -> None:
         self.run = run
@@ -375,7 +375,7 @@ class Bench:
 
     @staticmethod
     def set(kind: str, node: Any, values: dict[str, Any]) -> None:  # noqa: A003
-        """All of *values*, and the defaults of all others, at once."""
+        """Set *values*, and the defaults of all others, at once."""
         specs = node_specs()[kind]
         wanted = {
             name: values.get(name, spec.default) for name, spec in specs.items() if not spec.fixed
@@ -389,7 +389,6 @@ class Bench:
         assert done.successful, done.reason
 
     def leave(self, node: Any) -> None:
-        """Back to unconfigured."""
         if node.state == 'active':
             node.trigger_deactivate()
         if node.state == 'inactive':
@@ -404,7 +403,7 @@ def bench(module_domain: int) -> Iterator[Bench]:
 
 
 class Noting(UserDict[str, Any]):
-    """Parameters that note which of them are read."""
+    """Parameters that record which of them are read."""
 
     def __init__(self, values: Mapping[str, Any], read: list[Any]) -> None:
         super().__init__(values)
@@ -417,15 +416,15 @@ class Noting(UserDict[str, Any]):
 
 def note_arguments(seen: list[Any], original: Any, name: str) -> Any:
     """
-    Return what takes the place of *original*, and notes its arguments.
+    Wrap *original* so that its arguments are recorded.
 
-    Cameras can't be opened; everything else is unchanged.
+    A constructor of a camera then fails; other functions work as before.
     """
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         seen.append(given := [*args, *kwargs.values(), *kwargs.items()])
         if name == '__init__':
-            # A camera reads what it takes before it looks for its device.
+            # A camera reads its parameters before it looks for its device.
             taken = [
                 replace(arg, parameters=Noting(arg.parameters, given))
                 if isinstance(arg, CameraOptions)

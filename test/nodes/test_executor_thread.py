@@ -14,10 +14,9 @@
 # limitations under the License.
 
 """
-The programs' executor: what other threads destroy does not end it.
+The programs' executor: entities destroyed by other threads don't end it, exceptions do.
 
-What its callbacks raise does. Nodes at rest leave it alone, because what it does for one of its
-nodes costs all of them.
+Idle nodes must not wake it, because a wake-up costs time for all of its nodes.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ def context(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> rclpy.Context:
     monkeypatch.setenv('ROS_DOMAIN_ID', str(free_domain))
     with ros_context(['--ros-args', '--log-level', 'error']) as made:
         yield made
-    set_logger_level('', LoggingSeverity.INFO)  # it is the process's, and other tests read logs
+    set_logger_level('', LoggingSeverity.INFO)  # it is global, and other tests read logs
 
 
 class Spinning:
-    """A node on an executor's thread."""
+    """A node that an executor's thread spins."""
 
     def __init__(self, context: rclpy.Context) -> None:
         self.failed = threading.Event()
@@ -81,7 +80,7 @@ def spinning(context: rclpy.Context) -> Spinning:
 def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Spinning) -> None:
     node, busy = spinning.node, threading.Event()
 
-    def again() -> None:  # each task has it look at all entities anew
+    def again() -> None:  # for each task, the executor looks at all entities again
         if not busy.is_set():
             spinning.soon(again)
 
@@ -129,7 +128,7 @@ def test_the_end_waits_for_a_callback_but_not_for_ever(context: rclpy.Context) -
     assert not ended.is_set(), 'the end did not wait for ever'
     go_on.set()
     assert ended.wait(WAIT_S)
-    time.sleep(0.1)  # what it raised arrives
+    time.sleep(0.1)  # let the exception arrive
     assert spinning.thread.failure is None and not spinning.failed.is_set()
 
 
@@ -149,8 +148,7 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
         graph.inference.observers.append(
             lambda entry, found: done.set() if graph.inference.processed > 90 else None
         )
-        # From here on, what the executor does is counted, and put there so that it is done all the
-        # same.
+        # Count the executor's turns from here on.
         executor = group._spinner.executor
         original = executor._spin_once_impl
         executor._spin_once_impl = lambda *arguments: (
@@ -160,7 +158,7 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
         group.soon(lambda: None)
         assert done.wait(WAIT_S) and graph.inference.subscription.statistics().rung == IN_PROCESS
         assert graph.inference.processed > 90
-        # One is the request above; none is a frame's.
+        # One turn is the request above; none is for a frame.
         assert len(executed) <= 3, (
             f'the executor was woken {len(executed)} times for {graph.inference.processed} frames'
         )

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Recordings of the same road in every format, from camera to detections: the boxes are NV12's."""
+"""Recordings of one road in every format, from camera to detections, give the boxes of NV12."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Boxes = Sequence[tuple[NDArray[np.floating[Any]], NDArray[Any]]]
 
 
 def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """Return a picture of NV12 in another format."""
+    """Convert an NV12 picture to another format."""
     random = np.random.default_rng(0)
     if name not in YUV:
         return rgb_planes(
@@ -63,7 +63,7 @@ def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> 
 def record_road(
     path: Path, name: str, frames: int, width: int, height: int, seed: int = 11
 ) -> None:
-    """*frames* of the drawn road, in a pool whose rows have padding."""
+    """Record *frames* of the drawn road, from a pool whose rows have padding."""
     layout = compute_layout(fourcc_code(name), width, height, stride_align=96)
     heap, scene = SealedMemfd(), RoadScene(width, height, seed)
     pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 2, name='camera')
@@ -99,7 +99,7 @@ def _write(frame: Frame, planes: Sequence[NDArray[Any]]) -> None:
 
 
 def check_same_boxes(found: Boxes, expected: Boxes) -> None:
-    """Per frame the same objects: as many within 2 % of all, and each where the other one is."""
+    """Check for the same objects in each frame; the total count may differ by 2 %."""
     assert len(found) == len(expected)
     counts = [sum(len(boxes) for boxes, _ in run) for run in (found, expected)]
     assert counts[1] > 2 * len(expected) and abs(counts[0] - counts[1]) <= 0.02 * counts[1], counts
@@ -112,12 +112,12 @@ def check_same_boxes(found: Boxes, expected: Boxes) -> None:
 
 
 WIDTH, HEIGHT, FRAMES = 640, 360, 10
-# Of 16 bits, packed and RGB; pixel's tests have all formats.
+# One format of 16 bits, a packed one and an RGB one; test/pixel covers all formats.
 FORMATS = ('P010', 'UYVY', 'BG24')
 
 
 def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
-    """Return what is found in each frame, the ledger's reasons, and the frames' fourccs."""
+    """Return each frame's detections, the ledger's reasons, and the frames' fourccs."""
     found: dict[int, Detections] = {}
     fourccs: set[int] = set()
     with ros(domain) as context:

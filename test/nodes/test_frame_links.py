@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The nodes' use of the links: what is said, and to whom frames may go."""
+"""How the nodes use the links: their reports, and which users may get frames."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_who_does_not_exist_is_named() -> None:
 
 
 class ServedTopic:
-    """A publisher and its server as diagnostics see them; a test sets what they count."""
+    """A publisher and its server, as diagnostics see them; a test sets the counts."""
 
     def __init__(self, context: rclpy.Context) -> None:
         self.node = rclpy.create_node('capture', context=context)

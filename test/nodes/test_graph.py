@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The three nodes in one process.
-
-What they agree on, that nothing leaks over many frames, and the detector's own boxes.
-"""
+"""The three nodes in one process: agreement on buffers, leaks, and the detector's boxes."""
 
 from __future__ import annotations
 
@@ -94,19 +90,19 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
 
 def negotiation_status(capture: CaptureNode) -> Status:
     found: Status = status(capture, 'negotiation')
-    dict(found.values)  # made now, not when they are looked at
+    dict(found.values)  # copy now, because the values are computed on access
     return found
 
 
 def frames_come(node: CaptureNode) -> None:
-    """Of a node that is configured."""
+    """Start a configured node, and wait for frames."""
     node.start()
     until(lambda: node.camera.statistics().captured, 'frames')
 
 
 @contextmanager
 def capturing(domain: int, *consumers: Consumer, **parameters: object) -> Iterator[CaptureNode]:
-    """Yield a capture node alone, not configured, and consumers that are there already."""
+    """Yield an unconfigured capture node, and consumers that are registered before it."""
     with alone(domain, CaptureNode, {'width': 128, 'height': 128, **parameters}) as node:
         key = bus_key(node, '/image_raw', Image)
         for consumer in consumers:
@@ -178,7 +174,7 @@ def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none
 def test_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     free_domain: int, tmp_path: Path
 ) -> None:
-    """Real pixels: each frame of (the first seconds of) a real video of pedestrians."""
+    """The frames are those of a real video of pedestrians."""
     assert VIDEO.is_file(), (
         f'{VIDEO} is missing: run make test, which fetches it from the Debian package opencv-doc'
     )

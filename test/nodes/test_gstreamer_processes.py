@@ -16,7 +16,7 @@
 """
 A camera of a GStreamer pipeline, and a consumer in another process.
 
-The pipeline goes on writing to its buffers.
+Meanwhile the pipeline writes to its buffers.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from waiting import until
 from zc_perception import Frame, FrameSubscription
 from zc_perception.nodes.capture import CaptureNode
 
-# More than the pipeline has buffers, so that each is filled again while the consumer knows it.
+# More frames than buffers, so that each buffer is filled again while the consumer has it mapped.
 FRAMES, BUFFERS = 60, 12
 PICTURE = 'video/x-raw,format=NV12,width=64,height=48,framerate=50/1'
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Yield the variables of a program with GStreamer and the source ``zcframes``."""
+    """Return the environment variables for GStreamer and the source ``zcframes``."""
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
     root = gstreamer()
     build_plugin(root, 'gst_frames.c', tmp_path)
     found = root.environment(tmp_path)
-    # The middleware's libraries are found by it as well.
+    # The middleware's libraries are in LD_LIBRARY_PATH, too.
     libraries = filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
     return {**found, 'LD_LIBRARY_PATH': ':'.join(libraries)}
 
@@ -58,7 +58,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_a_pipeline_of_memfds_outlives_a_consumer_in_another_process(
     machine: dict[str, str], free_domain: int
 ) -> None:
-    # What is under the name of a dma-buf is shared as one.
+    # The pipeline calls its memory a dma-buf, so it is shared as one.
     pipeline = (
         f'zcframes memory=dmabuf live=1 rate=50 buffers={BUFFERS} frame-size=4608 '
         f'caps-text={PICTURE} strides=64,64 offsets=0,3072'
@@ -93,11 +93,11 @@ def test_a_pipeline_of_memfds_outlives_a_consumer_in_another_process(
         executor.shutdown()
         assert camera.process.poll() is None
         assert camera.interrupt() == 0
-    # All of a frame is of one number: its buffer was not filled again while it was held.
+    # All pixels of a frame have one value: its buffer was not refilled while it was held.
     assert all(len(numbers) == 1 for numbers in values)
 
 
-# Capture's parameter ``unixfd``, with GStreamer 1.26's own ``unixfdsrc`` at the other end.
+# Capture's parameter ``unixfd``, read by GStreamer 1.26's ``unixfdsrc``.
 
 
 OPTIONS = {'width': 128, 'height': 64, 'framerate': 100.0, 'heap': 'memfd'}
@@ -129,7 +129,7 @@ def test_a_stock_pipeline_reads_the_camera_until_it_is_deactivated(
         assert not path.exists()
 
 
-# ``gstreamer_node``, with GStreamer 1.22 and 1.26 in processes of their own.
+# ``gstreamer_node``, in processes with GStreamer 1.22 and 1.26.
 
 
 CASES = Path(__file__).with_name('gstreamer_node_cases.py')

@@ -16,7 +16,7 @@
 """
 Cameras whose images no CPU can read.
 
-They are alone, with consumers that take these images, and with consumers that can't.
+They run alone, with consumers that accept such images, and with consumers that can't.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HERE = Path(__file__).parent
 
 
 class Bench:
-    """A capture node with a tiled camera, and a node of somebody else, both spun."""
+    """A capture node with a tiled camera, and a foreign node, both spun."""
 
     def __init__(
         self, context: rclpy.Context, camera: TiledCamera, values: dict[str, Any]
@@ -119,7 +119,7 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
 
 
 class Viewer:
-    """The viewer of ``tiled_camera.py`` in a process of its own."""
+    """The viewer of ``tiled_camera.py`` as a process."""
 
     def __init__(self, modifier: int, count: int, domain: int) -> None:
         pipes: dict[str, Any] = {
@@ -135,11 +135,7 @@ class Viewer:
         assert self.process.stdout.readline().strip() == 'listening'
 
     def result(self, *, ask: bool = False) -> tuple[dict[str, Any], str]:
-        """
-        Return what it found, and its log.
-
-        :param ask: don't wait until it has all of its frames.
-        """
+        """Return the viewer's result and its log; with *ask*, don't wait for all frames."""
         if not ask:
             self.process.wait(WAIT_S)
         out, err = self.process.communicate(timeout=WAIT_S)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The inference node and its accelerator.
-
-Which one it takes and what it says about it, its threads, its notices, its end.
-"""
+"""The inference node and its accelerator: choice, log, threads, notices, end."""
 
 from __future__ import annotations
 
@@ -125,7 +121,7 @@ def test_what_the_diagnostics_of_detections_say_while_there_is_no_rate() -> None
 
 
 class _Lines:
-    """Collects log lines."""
+    """A logger that collects lines."""
 
     def __init__(self, lines: list[str], debug: list[str] | None = None) -> None:
         self.info = self.warning = self.error = lambda text, **options: lines.append(text)
@@ -136,9 +132,9 @@ def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The reasons are at debug level and in diagnostics.
+    The reasons are logged at debug level and in diagnostics.
 
-    A card that is there and of no use is reported, see the test above.
+    A card that is present but unusable is reported; see the test above.
     """
     monkeypatch.setattr(
         axl_accelerator,
@@ -203,7 +199,7 @@ NAMES = ('car', 'pedestrian', 'sign', '7')
 
 
 def taken(max_rate: float, moments: list[int]) -> list[int]:
-    """Which of frames that come at these times are run."""
+    """Return which of the frames at these times are run."""
     now = [0]
     pace = Pace(max_rate, lambda: now[0])
     accepted = []
@@ -253,7 +249,7 @@ def test_only_wanted_classes_come_out_and_all_of_them(
         np.arange(len(classes), dtype=np.float32),
         np.array(classes, np.intp),
     )
-    # The name '7' is a name; there is no index 7.
+    # The label '7' is taken as a name; there is no index 7.
     indices = {NAMES.index(name) if name in NAMES else int(name) for name in wanted} or {
         0,
         1,

@@ -16,7 +16,8 @@
 """
 Capture and inference as managed nodes.
 
-What each state holds, what a manager sees, and that nothing leaks in any order of changes.
+The tests check the resources of each state, the manager's view, and leaks in any order of
+transitions.
 """
 
 from __future__ import annotations
@@ -321,7 +322,7 @@ def test_random_transitions_while_frames_flow_leak_nothing(
             threading.excepthook,
         )
         try:
-            settle(run, nodes)  # libraries are loaded, clients connected
+            settle(run, nodes)  # loads libraries and connects clients
             for node in nodes:
                 assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
             settle(run, nodes)
@@ -330,8 +331,7 @@ def test_random_transitions_while_frames_flow_leak_nothing(
             for _ in range(TRANSITIONS):
                 node = chance.choices(nodes, (4, 4, 1, 1))[0]
                 state = run.state(node)
-                # Mostly what the state has, and forwards: frames are to flow; now and then
-                # nonsense.
+                # Mostly valid transitions that make frames flow, now and then an invalid one.
                 options = {
                     'unconfigured': [CONFIGURE],
                     'inactive': [ACTIVATE, ACTIVATE, CLEANUP],
@@ -353,7 +353,6 @@ def test_random_transitions_while_frames_flow_leak_nothing(
                 if chance.random() < 0.3:
                     time.sleep(chance.uniform(0.0, 0.05))
             assert allowed > TRANSITIONS // 2 and refused > 0
-            # They still work together.
             settle(run, nodes)
             run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
             for node in nodes:

@@ -16,8 +16,7 @@
 """
 Detections as messages and as bytes.
 
-The middleware reads from the bytes what the message would have said; if it doesn't, messages are
-used.
+The middleware must read the same from the bytes as from the message; otherwise messages are sent.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def read(serialised: bytes) -> Detection2DArray:
     classes=st.integers(0, 120),
 )
 def test_the_middleware_reads_what_the_message_says(frames: list[tuple], classes: int) -> None:
-    """Writers of several frames, as in the node: nothing of the frame before stays in either."""
+    """One writer for several frames, as in the node: nothing of an earlier frame may remain."""
     cdr, message = DetectionsCdr(classes), DetectionsWriter(classes)
     for stamp_ns, frame_id, rows, tracked in frames:
         header, found = Header(stamp_ns, frame_id), detections(rows, tracked)
@@ -120,7 +119,7 @@ def _other_field(message: Detection2DArray) -> Detection2DArray:
 
 
 def _other_length(message: Detection2DArray) -> Detection2DArray:
-    """Wrong for frame ids of one length only."""
+    """Return a message that is wrong only for frame ids of one length."""
     if len(message.header.frame_id) == 3:
         message.header.frame_id += '!'
     return message

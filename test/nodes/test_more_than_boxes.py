@@ -16,7 +16,7 @@
 """
 Masks, keypoints, turned boxes and boxes in space, from a model's file to topics.
 
-Also to the overlay's picture, to a recording and to an independent reader.
+They also reach the overlay's picture, a recording, and an independent reader.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from zc_perception.nodes.stages import SPACE
 from zc_perception.observe.diagnostics import Level
 
 SIDE = 64
-# Frames of 128 x 96 lie at half their size in rows 8 to 56 of the input. A box in pixels of the
-# input: 12, 18 to 44, 42.
+# Frames of 128 x 96 are halved, and fill rows 8 to 56 of the input. In pixels of the input, the
+# box goes from (12, 18) to (44, 42).
 X, Y, W, H, SCORE = 28.0, 30.0, 32.0, 24.0, 0.9
 POINTS = [(20.0 + i, 24.0 + i, 0.9 if i < 13 else 0.2) for i in range(17)]
 
 
 def model(folder: Path, task: str) -> str:
-    """Return an export of one class with one object."""
+    """Write a model of one class that always finds one object."""
     more = {'segment': [1.0, 0.0], 'pose': [n for point in POINTS for n in point], 'obb': [0.5]}
     grids = np.full((2, 16, 16), -1.0)  # the mask is the left half of the input
     grids[0, :, :7] = 1
@@ -63,7 +63,7 @@ def model(folder: Path, task: str) -> str:
 
 
 def recorded(folder: Path) -> list[Any]:
-    """Return the annotations in a recording, read by readers that know only what the file says."""
+    """Return a recording's annotations, read by readers that use only the file's own schemas."""
     store, found = get_typestore(Stores.EMPTY), []
     for file in folder.glob('*.mcap'):
         with file.open('rb') as stream:
@@ -129,7 +129,7 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
         loop, *shapes = said.points
         assert loop.type == 2 and said.texts[0].text == 'thing 0.90 #1'
         assert said.timestamp.sec * 10**9 + said.timestamp.nanosec > 0
-        # The first side; a turned one goes down to the right.
+        # The first side of a turned box goes down to the right.
         one, other = loop.points[:2]
         angle = np.arctan2(other.y - one.y, other.x - one.x)
         assert angle == pytest.approx(0.5 if task == 'obb' else 0.0, abs=1e-5)
@@ -151,11 +151,7 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
 
 
 def _shows(task: str, message: Image) -> bool:
-    """
-    Say whether a picture has the model's colour in certain places.
-
-    They are those where only masks, keypoints or a turned box are.
-    """
+    """Return whether the class's colour is where only this task draws."""
     picture = (
         np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3).astype(int)
     )
@@ -166,7 +162,7 @@ def _shows(task: str, message: Image) -> bool:
         )
     if task == 'pose':
         return bool((green[33:40, 41:48] > 40).any())
-    # The turned box's left corner, which is outside the box that isn't turned.
+    # The turned box's left corner lies outside the upright box.
     return bool((green[24:44, 14:22] > 40).any())
 
 
@@ -184,7 +180,7 @@ def test_masks_in_tiles_are_refused_by_name(tmp_path: Path) -> None:
         check_classes({**values, 'classes': ['cat']})
 
 
-# The topic ``detections_3d``: for frames with a depth picture of exactly their stamp.
+# The topic ``detections_3d``: for frames with a depth picture of exactly the same stamp.
 
 
 DISTANCE = 4.0
@@ -192,7 +188,7 @@ FRAME = 'camera_optical_frame'
 
 
 def depth_of(header: Any, encoding: str = '16UC1', frame_id: str = FRAME) -> Image:
-    """Return a wall, half as large as the frames, in rows with padding."""
+    """Return the depth of a wall, at half the frames' size, in rows with padding."""
     rows = np.full((180, 326), DISTANCE * 1000, '<u2')
     message = Image(height=180, width=320, step=652, encoding=encoding, data=rows.tobytes())
     message.header.stamp, message.header.frame_id = header.stamp, frame_id

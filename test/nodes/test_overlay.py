@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The annotated picture: right frame, right place, and only while somebody looks."""
+"""The annotated picture: the right frame, the right place, and only while it has a subscriber."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from zc_perception.pixel.fourcc import fourcc_code, NV12
 
 
 class Viewer(Onlooker):
-    """Another program: publishes detections as it likes, and looks at the overlay's pictures."""
+    """Another program, which publishes detections and collects the overlay's pictures."""
 
     def __init__(self, domain: int) -> None:
         super().__init__(domain, 'viewer')
@@ -87,9 +87,9 @@ def camera_and_overlay(
     domain: int, **overlay: Any
 ) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
     """
-    Yield a camera, an overlay, and a viewer; there is no model.
+    Yield a camera, an overlay and a viewer, without a model.
 
-    The camera's frames have their number in their stamp.
+    Each frame has its number in its stamp.
     """
     stamps: list[int] = []
     with ros(domain) as context, Viewer(domain) as viewer:
@@ -264,7 +264,7 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(
             1920,
         )
         assert stamp_in(picture) in stamps and picture.header.frame_id == 'camera_optical_frame'
-    # Boxes are drawn in pure class colours, which the noisy scene hardly has.
+    # Boxes have pure class colours, which are rare in the noisy scene.
     pixels = np.frombuffer(viewer.pictures[-1].data, np.uint8).reshape(-1, 3)
     assert (pixels == (60, 220, 60)).all(axis=1).sum() + (pixels == (40, 160, 255)).all(
         axis=1
@@ -309,9 +309,9 @@ def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain:
 
 def kept_stamps(overlay: OverlayNode) -> list[int]:
     """
-    Return a list of the stamps of frames that the overlay keeps from now on.
+    Return a list that collects the stamps of frames that the overlay keeps.
 
-    The newest frames win, so not each published one is among them.
+    The overlay drops frames when a newer one comes, so some stamps are missing.
     """
     stamps: list[int] = []
     keep = overlay._keep
@@ -352,12 +352,12 @@ def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
 
         start = len(kept)
         viewer.until(lambda: len(kept) >= start + 4, 'newer frames')
-        # Not the newest: detections come late, and belong to the frame of their stamp.
+        # An older frame: late detections belong to the frame of their stamp.
         assert draw(kept[start]).width == 640
         assert not set_or_why_not(overlay, 'scale', 0.25)
         start = len(kept)
         viewer.until(lambda: len(kept) >= start + 4, 'frames of the new scale')
-        # The one that is noted first may have been in work when the scale was set.
+        # The first one noted may have been processed before the scale was set.
         small = draw(kept[start + 1], (320.0, 200.0, 480.0, 320.0))
         assert (small.width, small.height, small.step) == (160, 90, 480)
         pixels = np.frombuffer(small.data, np.uint8).reshape(90, 160, 3)
@@ -392,7 +392,7 @@ def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int
 
 @pytest.fixture
 def overlay(free_domain: int) -> Iterator[OverlayNode]:
-    """Return one that nobody spins."""
+    """Yield an overlay that no executor spins."""
     with alone(free_domain, OverlayNode) as made:
         yield made
 
@@ -418,8 +418,7 @@ def test_detections_wait_for_a_frame_that_comes_later_and_the_newest_win(
 
 
 NAN, INF = math.nan, math.inf
-#  x, y, width, height, class_id, score: none of them is what a good model gives, each comes over
-#  the wire.
+# x, y, width, height, class_id, score: a good model gives none of these, but any may arrive.
 DRAWN: dict[str, tuple[float, float, float, float, str, float]] = {
     'far away': (1e12, -1e12, 1e12, 1e12, '1', 0.5),
     'turned inside out': (300.0, 200.0, -50.0, -1e15, '1', 0.5),
@@ -437,7 +436,7 @@ GOOD = (150.0, 250.0, 100.0, 80.0, '0', 0.9)
 def message(
     stamp_ns: int, *boxes: tuple[float, float, float, float, str, float]
 ) -> Detection2DArray:
-    """Written field by field, as another program would."""
+    """Build the message field by field, as another program would."""
     array = Detection2DArray()
     array.header.stamp.sec, array.header.stamp.nanosec = divmod(stamp_ns, 10**9)
     for x, y, width, height, class_id, score in boxes:
@@ -447,7 +446,7 @@ def message(
         hypothesis.hypothesis.class_id, hypothesis.hypothesis.score = class_id, score
         detection.results.append(hypothesis)
         array.detections.append(detection)
-    array.detections.append(Detection2D())  # without any hypothesis
+    array.detections.append(Detection2D())  # without a hypothesis
     return array
 
 

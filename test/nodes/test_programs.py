@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The console scripts as a user meets them: ready line, end by signal, wrong parameters."""
+"""The console scripts: ready line, end by signal, wrong parameters."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(
     free_domain: int,
 ) -> None:
     """
-    ``SetParameter`` of a launch file becomes such an argument of every program.
+    ``SetParameter`` in a launch file becomes such an argument of every program.
 
-    A key that none of ours has is a warning on demand.
+    A key that none of our nodes has is a warning if it is enabled.
     """
     args = ['--ros-args', '-p', 'framerate:=12.0', '-p', 'use_sim_time:=false']
     with Program('overlay_node', *args, domain=free_domain).start('[overlay]: ready') as program:
@@ -182,7 +182,7 @@ _SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
 
 
 def caught(pid: int) -> int:
-    """Signals that have a handler."""
+    """Return a bit mask of the signals that have a handler."""
     status = Path(f'/proc/{pid}/status').read_text(encoding='ascii')
     return int(status.split('SigCgt:')[1].split()[0], 16)
 
@@ -203,7 +203,7 @@ def test_as_soon_as_python_runs_our_code(
     try:
         until(
             lambda: caught(running.pid) & _SIGTERM_BIT
-        )  # Python has a handler of its own for SIGINT, none for SIGTERM
+        )  # Python handles SIGINT itself, but not SIGTERM
         running.send_signal(number)
         said, _ = running.communicate(timeout=60)
         assert running.returncode == 0 and said == ''
@@ -211,7 +211,7 @@ def test_as_soon_as_python_runs_our_code(
         running.kill()
 
 
-# Sends itself SIGINT at the end of the first call of one method, and tells of all calls.
+# Sends itself SIGINT at the end of one method's first call, and prints all calls.
 _INTERRUPTED_START = """
 import os, signal, sys
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Real-time knobs: their effect; a refusal is one sentence that says what to grant."""
+"""Real-time settings: their effect, and the one-sentence advice if the system refuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 class Node:
-    """As much of a node as there is to warn with."""
+    """A node with only a logger."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -48,7 +48,7 @@ class Node:
 
 
 class Calls:
-    """The system's calls, noted; those in ``refused`` fail."""
+    """System calls that are recorded; those in ``refused`` fail."""
 
     def __init__(self) -> None:
         self.made: list[tuple[Any, ...]] = []

@@ -16,7 +16,7 @@
 """
 ``zc_record`` beside a camera of another process.
 
-The frames arrive as shared memory, and are on disk bit by bit, with other topics.
+The frames come by shared memory, and are on disk bit by bit, with other topics.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
             found.append((luma.copy(), chroma.copy()))
     assert len(found) == frames
     number = -1
-    for planes in found:  # a frame may be missing: the newest wins where the machine is busy
+    for planes in found:  # frames may be missing: on a busy machine only the newest are kept
         number = next(n for n in range(number + 1, 10_000) if matches(scene, n, *planes))
     file.write_bytes(file.read_bytes()[:-1000])  # as after a kill
     repaired = warm_start.run(

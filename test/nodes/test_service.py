@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What systemd hears on a real datagram socket.
+Notifications to systemd, received on a real datagram socket.
 
-The protocol, and programs that work, wait for a camera, and hang.
+The tests cover the protocol, and programs that work, wait for a camera, and hang.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WATCHDOG_US = '600000'
 
 
 class Systemd:
-    """Listens at $NOTIFY_SOCKET."""
+    """A receiver at ``$NOTIFY_SOCKET``."""
 
     def __init__(self, address: str | bytes) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -56,14 +56,14 @@ class Systemd:
         self.address = str(address)
 
     def hears(self, wanted: str, count: int = 1) -> list[str]:
-        """Everything up to the *count*-th such message."""
+        """Return all messages up to the *count*-th one that starts with *wanted*."""
         heard: list[str] = []
         while sum(message.startswith(wanted) for message in heard) < count:
             heard.append(self.socket.recv(4096).decode())
         return heard
 
     def heard(self) -> list[str]:
-        """Everything that has come."""
+        """Return all messages so far."""
         messages: list[str] = []
         self.socket.settimeout(0.0)
         while True:
@@ -85,7 +85,7 @@ Start = Callable[..., list[float | None]]
 
 
 class Waiting:
-    """A clock, and a wait that gives nothing for a number of times; it may come back early."""
+    """A clock, and a wait that returns ``False`` until the last turn; it may return early."""
 
     def __init__(self, turns: int, longest_s: float) -> None:
         self.now = 100.0
@@ -106,10 +106,10 @@ class Waiting:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Start:
     """
-    Serve with these variables; return how long each wait was.
+    Serve with these variables; return the length of each wait.
 
-    No wait lasts longer than *longest_s*. Each of *worries* is there once, and the last one from
-    then on.
+    No wait lasts longer than *longest_s*. Each of *worries* is present once, the last one for
+    ever.
     """
 
     def start(
@@ -163,12 +163,12 @@ def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_
 
 @pytest.fixture
 def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
-    """Make what starts next a service."""
+    """Set the environment so that the next program runs as a service."""
     monkeypatch.setenv('NOTIFY_SOCKET', systemd.address)
     monkeypatch.setenv('WATCHDOG_USEC', WATCHDOG_US)
     monkeypatch.setenv(
         'WATCHDOG_PID', str(os.getpid())
-    )  # as of ros2 launch, whose child the program is
+    )  # as under ros2 launch, whose child the program is
     return systemd
 
 
@@ -191,13 +191,11 @@ def test_a_container_is_ready_lives_and_stops(service: Systemd, free_domain: int
         assert service.hears('STOPPING=1')[-1] == 'STOPPING=1'
 
 
-# What the watchdog of a service learns of nodes and executors.
+# What nodes and executors report to a service's watchdog.
 
 
 @dataclass
 class Node:
-    """One that does what the test says."""
-
     name: str = '/capture'
     done: int | None = 0
     reason: str = ''
@@ -214,7 +212,7 @@ class Node:
 
 
 class Scene:
-    """Nodes, an executor that runs what it was given when it is told to, and a clock."""
+    """Nodes, a clock, and an executor that runs its work on command."""
 
     def __init__(self, *nodes: Node) -> None:
         self.nodes = list(nodes)
@@ -225,7 +223,7 @@ class Scene:
         )
 
     def after(self, seconds: float, *, run: bool = True) -> str:
-        """Return what it says after that time; the executor runs meanwhile unless it hangs."""
+        """Advance the clock; return the worry. The executor runs unless *run* is ``False``."""
         self.now += seconds
         if run:
             while self.waiting:

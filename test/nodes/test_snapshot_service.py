@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``~/snapshot`` as another program calls it."""
+"""Another program calls ``~/snapshot``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from zc_perception.nodes.capture import CaptureNode
 
 
 class Caller(Onlooker):
-    """Another program; each call on a client of its own, so that several wait at the same time."""
+    """Another program; each call has its own client, so that several can wait at once."""
 
     def __init__(self, domain: int, camera: CameraFaults, node: CaptureNode) -> None:
         super().__init__(domain)
@@ -73,7 +73,7 @@ def has_a_thread() -> bool:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: a camera that runs gives a frame in time."""
+    """Raise the timeout, so that a running camera gives a frame in time on a slow machine."""
     monkeypatch.setattr(triggers, 'FRAME_WAIT_S', WAIT_S)
 
 
@@ -200,7 +200,7 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
 def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, 'FRAME_WAIT_S', 10 * WAIT_S)  # who waits for that fails
+    monkeypatch.setattr(triggers, 'FRAME_WAIT_S', 10 * WAIT_S)  # a call that waits this long fails
     with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
         assert run.answer().success
         run.camera.mode = 'silent'
@@ -209,7 +209,7 @@ def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
         run.until(lambda: run.capture._snapshots._wanted, 'it waits for a frame')
         run.capture.trigger_deactivate()
         run.until(waiting.done, 'an answer to who waits')
-        answer = waiting.result()  # maybe while the node is still deactivating
+        answer = waiting.result()  # the node may still be deactivating
         assert not answer.success and answer.message.startswith('no snapshot: the node is ')
         assert run.answer().message == (
             'no snapshot: the node is inactive, and no frames flow; ros2 lifecycle set '

@@ -16,7 +16,7 @@
 """
 The nodes of ``perception --stereo`` as another program sees them.
 
-Pairs in two namespaces with one stamp, and diagnostics of both sides.
+They publish pairs with one stamp in two namespaces, and diagnostics of both sides.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIDES = ('left', 'right')
 
 @contextmanager
 def pair(domain: int, folder: Path, sections: dict[str, str]) -> Iterator[Reader]:
-    """Run both sides in the namespace ``truck``, with these parameters; yield a reader."""
+    """Run both sides in the namespace ``truck`` with these parameters; yield a reader."""
     file = folder / 'stereo.yaml'
     values = {**sections, 'inference': 'model: hog'}.items()
     file.write_text(''.join(f'/**/{n}: {{ros__parameters: {{{these}}}}}\n' for n, these in values))
@@ -60,8 +60,7 @@ def stamps(messages: list[Any]) -> set[int]:
 
 
 def test_two_cameras_give_pairs_in_two_namespaces(tmp_path: Path, free_domain: int) -> None:
-    # Nobody triggers synthetic cameras together: a tolerance of more than a frame's time makes
-    # pairs of any two.
+    # Synthetic cameras have no common trigger: a tolerance above one frame's time pairs any two.
     both = 'width: 128, height: 128, framerate: 60.0, pattern: counter, stereo_tolerance: 0.02'
     names = [f'truck/{side}/capture: stereo' for side in SIDES]
     own = {f'{side}/capture': f'frame_id: {side[0]}' for side in SIDES}
@@ -72,7 +71,7 @@ def test_two_cameras_give_pairs_in_two_namespaces(tmp_path: Path, free_domain: i
         def pairs(messages: list[list[Any]]) -> int:
             return len(stamps(messages[0]) & stamps(messages[1]))
 
-        # Best-effort readers of big messages may miss some; camera_info is small.
+        # Best-effort readers may miss big messages; camera_info is small.
         reader.until(lambda: pairs(infos) >= 30 and pairs(images) >= 5, reader.messages)
         reader.until(
             lambda: all(int(reader.values(name).get('pairs', 0)) for name in names),

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What a separate process that knows nothing of this package receives."""
+"""What a program that doesn't use this package receives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from zc_perception.nodes.perception import PerceptionGraph
 def test_a_plain_program_gets_detections_info_and_labels_and_nothing_is_converted(
     free_domain: int,
 ) -> None:
-    """At a moderate rate, so that two noisy cores keep up."""
+    """The rate is moderate, so that two busy cores keep up."""
     args = parameters(
         capture__framerate=15, capture__frame_id='front_camera', inference__timeout=20.0
     )
@@ -68,7 +68,7 @@ def test_a_plain_program_gets_detections_info_and_labels_and_nothing_is_converte
     assert re.fullmatch(r'memfd|udmabuf|dma_heap/.+', pool['heap'])
 
 
-# What belongs to one frame carries that frame's header, in any order of joining.
+# All messages of one frame have its header, in any order of joining.
 
 
 def _header(message: Any) -> tuple[int, str]:
@@ -98,7 +98,7 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
         )
     nodes = [node for graph in graphs.values() for node in graph.nodes]
     with spun(context, *sorted(nodes, key=lambda node: node.get_name() != 'capture')):
-        # Late: everything runs already.
+        # A late subscriber: everything runs already.
         until(
             lambda: all(graph.inference.processed >= 3 for graph in graphs.values()), 'detections'
         )
@@ -124,7 +124,7 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
             assert {frame_id for _, frame_id in seen} == {f'{camera}_optical'}
             assert seen == sorted(set(seen)), 'each once, in order'
         assert set(detections) <= published[camera], "an array's header is its frame's, whole"
-        # Exact-time synchronisation finds partners: what came while all three were listened to.
+        # Exact-time synchronisation finds partners among messages received by all three.
         assert len(set(images) & set(infos) & set(detections)) >= 5
         first, last = max(images[0], infos[0]), min(images[-1], infos[-1])
         assert {stamp for stamp in images if first <= stamp <= last} <= set(infos), (
@@ -137,7 +137,7 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
         assert sizes == {(320, 192 - 32 * number)}, 'nothing of the other camera'
 
 
-# Overrides of quality of service reach every topic, those that come later too.
+# QoS overrides reach every topic, also those created later.
 
 
 SMALL = {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG."""
+"""A webcam with the stock nodes and the shipped files, with YUYV and MJPG."""
 
 from __future__ import annotations
 
@@ -52,13 +52,12 @@ def _memfds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def section(file: Path, node: str) -> dict[str, Any]:
-    """Return a node's parameters in a shipped file."""
     values: dict[str, Any] = yaml.safe_load(file.read_text(encoding='utf-8'))[f'/**/{node}']
     return values['ros__parameters']
 
 
 class Desk:
-    """Capture and inference with a webcam, and a plain program that reads what they publish."""
+    """Capture and inference with a webcam, and a plain program that reads their topics."""
 
     def __init__(self, run: Managed, webcam: LiveWebcam, detector: dict[str, Any]) -> None:
         self.run, self.ledger = run, CopyLedger()

@@ -16,11 +16,11 @@
 """
 A camera whose images no CPU can read, and a program that reads them as a device does.
 
-It stands in for a block-linear sensor, or for one with a vendor's tiles. What is in a buffer is
-:func:`content`, which has no rows. A consumer that has the right memory finds it there.
+It stands in for a block-linear sensor, or for one with a vendor's tiles. A buffer contains
+:func:`content`, which has no rows; a consumer with the right memory finds it there.
 
-tiled_camera.py MODIFIER COUNT prints what a viewer found as one JSON object. MODIFIER is the only
-one that it takes, a number; it ends after COUNT frames, or with its standard input.
+``tiled_camera.py MODIFIER COUNT`` prints a viewer's result as one JSON object. The viewer accepts
+only MODIFIER, a number, and ends after COUNT frames or with its standard input.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NVIDIA_BLOCK = 3 << 56 | 0x10
 
 
 def content(sequence: int, size: int) -> bytes:
-    """Return what the buffer of frame *sequence* holds."""
+    """Return the bytes in the buffer of frame *sequence*."""
     cycle = bytes((sequence + step * 7) % 251 for step in range(251))
     return (cycle * (size // 251 + 1))[:size]
 
@@ -61,8 +61,7 @@ class TiledCamera(SyntheticCamera):
     """
     A live camera of one modifier.
 
-    :param converts: it can give LINEAR images too, as a Jetson's VIC does; its own layout is
-        cheaper.
+    :param converts: it can also give LINEAR images, as a Jetson's VIC does, at a higher cost.
     """
 
     def __init__(self, modifier: int = INVALID, *, converts: bool = False) -> None:
@@ -154,8 +153,7 @@ def main() -> None:
     print('listening', flush=True)
     while len(good) < count:
         rclpy.spin_once(node, timeout_sec=0.1)
-    # Frames may come before the graph knows their publisher: the announcement file tells of it
-    # first.
+    # Frames may arrive before the graph shows their publisher, because of the announcement file.
     end = time.monotonic() + 60.0
     while frames.statistics().rung == 'unmatched' and time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.1)

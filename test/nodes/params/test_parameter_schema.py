@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The JSON schema of parameter files and the nodes say the same; shipped files satisfy both."""
+"""The JSON schema of parameter files agrees with the nodes; shipped files satisfy both."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_nodes_take_each_shipped_file(name: str) -> None:
         for camera in cameras
         for kind in ('capture', 'inference', 'overlay')
     }
-    # What is the vehicle's own, and not on this machine.
+    # Values that depend on the vehicle, and don't exist here.
     video = {'video': __file__} if name == 'replay_people.yaml' else {}
     there = {'capture': video, 'inference': {'model': 'road'}}
     below_a_namespace = {f'/truck{path}': kind for path, kind in nodes.items()}
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_refused_and_what_is_right_is_not() -> None:
 
 
 def values_near(spec: ParameterSpec) -> st.SearchStrategy[Any]:
-    """Return values of which some are allowed, some just not, and some are of other types."""
+    """Return values near the limits, some just outside them, and values of other types."""
     bounds = [4] * spec.even + [
         bound for bound in (spec.low, spec.high, spec.besides) if bound is not None
     ]
@@ -149,13 +149,13 @@ def test_schema_and_node_agree_on_every_value(data: st.DataObject) -> None:
     )
     value = data.draw(values_near(spec))
     if type(value) is float and type(spec.default) is not float and value == int(value):
-        return  # 3.0 is an integer to JSON Schema, but not to ROS
+        return  # in JSON Schema 3.0 is an integer, in ROS it isn't
     try:
         spec.convert(value)
         allowed = True
     except ConfigError:
         allowed = False
-    # What a function of Python checks a schema can't say.
+    # A schema can't express the checks that are Python functions.
     agreed = conforms(section(node, **{name: value}), FRESH)
     assert agreed == allowed or (agreed and spec.check is not None)
 

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-A parameter file means what rcl makes of it.
+A parameter file has the meaning that rcl gives it.
 
-What rcl refuses or misreads is refused in one line; and each parameter has its lines.
+Files that rcl rejects or misreads are rejected in one line; each parameter has its line numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 NODES = ('/capture', '/front/capture', '/front/rear/capture', '/b')
 
 GOOD = '/capture: {ros__parameters: {a: 1}}\n'
-# In ``P``, parameters of /capture; in ``B``, lines of them.
+# P formats parameters of /capture in braces, B as lines.
 P, B = (
     '/capture: {{ros__parameters: {{{}}}}}\n'.format,
     '/capture:\n  ros__parameters:\n    {}\n'.format,

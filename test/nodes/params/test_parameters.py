@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""One declaration for start-up and run-time values."""
+"""One declaration defines parameters at start and at run time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Make = Callable[..., Node]
 
 @pytest.fixture
 def make(context: rclpy.Context) -> Iterator[Make]:
-    """Make nodes with these start-up parameters; they are destroyed at the end."""
+    """Make nodes with these parameters, and destroy them at the end."""
     nodes: list[Node] = []
 
     def made(**values: Any) -> Node:
@@ -82,7 +82,7 @@ def make(context: rclpy.Context) -> Iterator[Make]:
 
 @contextmanager
 def started_with(domain: int, *arguments: str) -> Iterator[Node]:
-    """Return a node of a program with these ROS arguments."""
+    """Yield a node of a program with these ROS arguments."""
     with ros(domain, *arguments) as opened:
         node = Node('tested', context=opened)
         yield node
@@ -90,7 +90,7 @@ def started_with(domain: int, *arguments: str) -> Iterator[Node]:
 
 
 def parameter_file(folder: Path, line: str) -> str:
-    """One with that parameter for the node."""
+    """Write a file with this parameter, and return its path."""
     file = folder / 'parameters.yaml'
     file.write_text(f'/**/tested:\n  ros__parameters:\n    {line}\n', encoding='utf-8')
     return str(file)
@@ -272,7 +272,7 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(m
     assert told == [('rate', 1.0), ('mode', 'slow'), ('mode', 'fast'), ('rate', 30.0)]
 
 
-# The verdict on a file: which nodes it is for, what speaks against it, and what each node gets.
+# Check of a file: its nodes, its errors, and the values of each node.
 
 
 FILE = """\
@@ -481,7 +481,7 @@ def test_each_component_gets_of_all_nodes_parameters_those_that_it_has(tmp_path:
 
 
 def test_what_the_chosen_kind_does_not_read_is_said_once_with_its_line(tmp_path: Path) -> None:
-    """The component, which knows no lines, doesn't get it."""
+    """The component doesn't get the value, so it doesn't report it again without its line."""
     file = read(tmp_path, '/**/capture:\n  ros__parameters:\n    seed: 3\n    width: 64\n')
     chosen = {'camera': 'v4l2', 'device': '/dev/video7'}
     assert check_file(file, {'/capture': 'capture'}, {'capture': chosen}) == [
@@ -492,7 +492,7 @@ def test_what_the_chosen_kind_does_not_read_is_said_once_with_its_line(tmp_path:
     assert component_values(file, '/capture', 'capture', chosen) == {'width': 64, **chosen}
 
 
-# ROS arguments and parameter files that rcl refuses are explained in one line.
+# ROS arguments and parameter files that rcl rejects: the reason is given in one line.
 
 
 def refusal(*arguments: str) -> str:
@@ -549,7 +549,7 @@ FRONT = ['/front/capture', '/front/inference', '/front/overlay']
 
 
 def check(argv: list[str], nodes: list[str], kind: str = '') -> None:
-    """:param kind: of these nodes, where it isn't their name."""
+    """Check a command line; *kind* is the kind of these nodes unless it is their name."""
     CommandLine(argv).check([(node, kind or node.rpartition('/')[2]) for node in nodes])
 
 
@@ -614,10 +614,11 @@ def test_sections_that_miss_are_refused_with_the_right_spelling(
     ('sections', 'node'),
     [
         (['/**/capture', '/**/front/capture', '/rear/overlay'], '/front/capture'),
-        (['/cam1/capture'], '/cam0/capture'),  # another number is another camera
+        (['/cam1/capture'], '/cam0/capture'),  # another number means another camera
         (['/front_left/capture'], '/front_right/capture'),
         (['/car/front/capture'], '/truck/front/capture'),
-        (['/fornt/capture', '/front/capture'], '/front/capture'),  # not mistyped: both are there
+        # both names exist, so none is mistyped
+        (['/fornt/capture', '/front/capture'], '/front/capture'),
     ],
 )
 def test_sections_of_cameras_that_are_not_here_pass(
@@ -643,7 +644,7 @@ def test_a_section_for_a_node_that_has_another_name_is_refused(
         f"parameter file '{argv[-1]}': '{section.lstrip('/')}' does not match node "
         f"'{node}', as which capture runs here; write '{right}' (line 4)"
     )
-    check(_file(tmp_path, section, right), [node], 'capture')  # it is for another one
+    check(_file(tmp_path, section, right), [node], 'capture')  # the section is for another node
 
 
 @pytest.mark.parametrize(
@@ -677,7 +678,7 @@ def test_a_key_that_is_there_twice_is_refused_with_both_lines(
     ):
         check(argv, NAMES)
     other = text.replace('capture', 'planner').replace('/**', '/planner').replace('width', 'rate')
-    check(_sections(tmp_path, other), NAMES)  # another package may want it so
+    check(_sections(tmp_path, other), NAMES)  # another package's node may need it
 
 
 def test_arguments_that_miss_are_refused_too_and_those_that_reach_a_node_pass() -> None:
@@ -722,7 +723,7 @@ def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path:
     assert CommandLine().keys('/capture') == {}
 
 
-# Names of cameras and namespaces, which ROS has to take.
+# Names of cameras and namespaces must be valid in ROS.
 
 
 @pytest.mark.parametrize('name', ['a//b', 'a/', 'a/4x', 'ä', 'a\n', '~'])
