@@ -161,7 +161,7 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 
 class FrameMapping(PlaneViews):
-    """The context manager of :meth:`Frame.map`; while it is open, a release needs a fence."""
+    """The context manager of :meth:`Frame.map`; a release in its block needs a fence."""
 
     __slots__ = ('_frame',)
 

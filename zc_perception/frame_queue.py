@@ -51,7 +51,7 @@ class Source(Protocol[T_co]):
         """
 
     def receive(self) -> T_co | None:
-        """Return the next object or ``None``; never block or raise, but report to the owner."""
+        """Return the next object or ``None``. Never block or raise; report errors to the owner."""
 
 
 class KeepLastQueue(Generic[T]):
@@ -261,7 +261,11 @@ class KeepLastQueue(Generic[T]):
                         self._epoll.unregister(source.fileno())
 
     def get(self, timeout_s: float = 0.0) -> T | None:
-        """Remove and return the oldest object; ``None``: none within *timeout_s*, or closed."""
+        """
+        Remove and return the oldest object; the caller then owns its lease.
+
+        ``None``: no object came within *timeout_s* seconds, or the queue was closed.
+        """
         if timeout_s <= 0.0:
             found = self._entries or self._signalled or self._sources
             return self._take() if found else None
@@ -371,7 +375,7 @@ class KeepLastQueue(Generic[T]):
                 pass
 
     def refuse(self) -> None:
-        """Release queued objects, and later ones at once until :meth:`accept`; keep sources."""
+        """Release queued and later objects until :meth:`accept`; the sources stay attached."""
         with self._lock:
             self._refusing = True
         while (entry := self._pop(owing=True, force=True)) is not None:

@@ -84,7 +84,7 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 
 def _after(scheme: str, path: str) -> str | None:
-    """Return *path* without *scheme*, in any case; ``None``: it doesn't begin with *scheme*."""
+    """Remove *scheme*, in upper or lower case, from *path*; ``None``: it begins with another."""
     end = len(scheme)
     return path[end:] if path[:end].lower() == scheme else None
 

@@ -204,7 +204,7 @@ class NodeOptionParser(OptionParser):
         )
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse *words*, but not ROS arguments among them; raise ConfigError for a wrong one."""
+        """Parse the arguments *words*, ignore ROS arguments; raise ConfigError for a wrong one."""
         options, leftover = self.parse_known_args(without_ros_args(words))
         if leftover:
             raise ConfigError(

@@ -99,7 +99,7 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """Return the middleware of RMW_IMPLEMENTATION if it isn't installed, so that rcl fails."""
+    """Return RMW_IMPLEMENTATION if it names a middleware that isn't installed; else no text."""
     wanted = os.environ.get('RMW_IMPLEMENTATION', '')
     if not wanted or wanted in installed:
         return ''

@@ -303,7 +303,7 @@ def heading(system: System, needs: Needs) -> str:
 
 
 def lines_of(result: Result, verbose: bool) -> Iterator[str]:
-    """Yield the report's lines about a finding; one that doesn't apply needs *verbose*."""
+    """Yield the report's lines about a finding; skipped findings only if *verbose*."""
     finding = result.finding
     if finding.status is Status.SKIP and not verbose:
         return
@@ -422,7 +422,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Call :func:`run`; turn errors and signals into the exit codes of ``zc_doctor.main``."""
+    """Call :func:`run`; return its exit code, or the code for an error or a signal."""
     with interruptions() as interruption:
         try:
             with interruption.allowed():

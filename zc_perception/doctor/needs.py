@@ -130,7 +130,7 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """Return the inference nodes in the camera's namespace; else those in no camera's."""
+    """Return the inference nodes in the camera's namespace; if none, in no camera's namespace."""
     own = [
         inference
         for inference in needs.inferences

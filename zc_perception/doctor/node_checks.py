@@ -477,7 +477,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
 
 
 def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that a publisher could use the folder of the links' sockets; don't make it."""
+    """Check, without making it, that a publisher could use the folder of the links' sockets."""
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted(
@@ -536,7 +536,7 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _refusal(parent: os.PathLike[str]) -> str:
-    """Try whether a folder can be made in *parent*, and return why not; empty: it can."""
+    """Return why no folder can be made in *parent*, by trying it; empty: one can be made."""
     try:
         os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
     except OSError as error:

@@ -350,7 +350,7 @@ class ImportTable:
         self._given_back: set[frozenset[int]] = set()
 
     def begin(self, event: KernelEvent) -> None:
-        """Record an event: a new import, or a further buffer of the thread's current import."""
+        """Record an import event: a new import, or another buffer of the thread's current one."""
         handle = event.number('handle')
         known, growing = self._growing.get(event.tid, (-1, None))
         if growing is None or known != handle or event.inode in growing.image:
@@ -383,7 +383,7 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """Return whether a release event may be this node's; *recorded*: skip earlier imports."""
+        """Return whether a release may be this node's. *recorded*: ignore earlier imports."""
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
@@ -621,7 +621,7 @@ class ImportFollowing:
         self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
-        """Count one frame by its import; all events up to the frame's job are processed."""
+        """Count a frame by the import of its job, when the job's event is processed."""
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:
@@ -697,7 +697,11 @@ class ImportFollowing:
         )
 
     def _attached(self, node: NodeView) -> set[int]:
-        """Return the buffers that all their nodes had attached to the card at the window start."""
+        """
+        Return the buffers that were attached to the node's card when the window began.
+
+        A buffer needs one attachment for each node that uses the buffer with this card.
+        """
         device = str(node.after['pci_address'])
         users = [
             one

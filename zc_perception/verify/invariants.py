@@ -145,7 +145,7 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """Return each frame buffer's history of attachments, by events or else by snapshots."""
+    """Return each frame buffer's attachments over time, from events or else snapshots."""
     return {
         inode: event_history(inode, seen.snapshots, seen.trace.events)
         if seen.trace is not None and attachments_are_recorded(seen)

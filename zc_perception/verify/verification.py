@@ -384,7 +384,7 @@ class Descendants:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def has(self, pid: int) -> bool:
-        """Return whether a process is such a descendant."""
+        """Return whether a process is a descendant that started after this object was made."""
         # Walk again if a parent ended during the walk: its child has another parent now.
         for _ in range(_WALKS):
             found = self._walk(pid)
@@ -393,7 +393,7 @@ class Descendants:
         return False
 
     def _walk(self, pid: int) -> bool | None:
-        """Walk up to this process: whether *pid* descends from it; ``None``: a parent ended."""
+        """Return whether *pid* descends from this process; ``None``: a parent ended meanwhile."""
         first, met = pid, set[int]()
         while pid > 1 and pid not in met:
             met.add(pid)
@@ -492,7 +492,7 @@ class Command:
         self._output.close()
 
     def _end(self, those: Callable[[], list[int]]) -> None:
-        """Send signals until *those* returns no process."""
+        """Send SIGINT, later SIGTERM and SIGKILL, until *those* returns no process."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
