@@ -479,8 +479,8 @@ def _kept(node: NodeView, table: ImportTable) -> int:
 
 
 _IMPORTS_DIFFER = (
-    'does the camera open new buffers while it runs (other inodes in every '
-    'frame)? Otherwise look at parameter import_cache'
+    'does the camera allocate new buffers while it runs (new inodes in every '
+    'frame)? Otherwise check parameter import_cache'
 )
 _IMPORTS_KEPT = (
     'look at release_errors in /diagnostics of the inference node, and at dmesg; '
@@ -839,12 +839,12 @@ class ImportFollowing:
         told = [
             (
                 "where the planes begin in an import, and their strides: the driver's events do "
-                'not say it'
+                'not have them'
             )
         ]
         if self.unsure_handles:
             told.append(
                 f'whether the images of {self.unsure_handles} handles from before the '
-                'recording were exchanged: no fence was seen'
+                'recording are the right ones: no fence was found'
             )
         return told

@@ -63,7 +63,7 @@ _WAS_MAPPED = (
     'find the process by the events in trace.txt; it is a camera or consumer that calls map() on '
     'frames'
 )
-_LOST_EVENTS = 'measure for a shorter time, or stop what else makes fences on this machine'
+_LOST_EVENTS = 'measure for a shorter time, or stop other programs that use devices with fences'
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def check_attached(seen: Observation) -> Check:
                 continue
             if not device:
                 step = 'look for the card in /sys/bus/pci/devices; zc_doctor checks it'
-                findings.unsure(f'node {node.node} does not say where its device is', step)
+                findings.unsure(f"node {node.node} does not report its device's address", step)
                 continue
             absent = [
                 inode
@@ -343,7 +343,7 @@ def check_imports(seen: Observation) -> Check:
             *(() if seen.snapshots else ('bufinfo',)),
         )
         if not findings.unknown:
-            findings.unsure('the kernel was not watched', as_root())
+            findings.unsure("the kernel's events were not recorded", as_root())
     else:
         _bystanders(seen, findings)
         following = ImportFollowing(seen, histories(seen))
@@ -452,7 +452,7 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     """Check the trace for mappings of frames, and return those in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
-        findings.unsure('mappings that come and go were not recorded', as_root())
+        findings.unsure('short-lived mappings were not recorded', as_root())
         return []
     events = [
         event
@@ -496,7 +496,7 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)
     ):
         _unread(seen, findings, 'trace')
-        findings.unsure('mappings that come and go were not recorded', _newer(seen))
+        findings.unsure('short-lived mappings were not recorded', _newer(seen))
     elif seen.trace.gap:
         findings.unsure(seen.trace.gap, _LOST_EVENTS)
     return found
@@ -550,7 +550,7 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
     if silent or not any(node.role == CAPTURE for node in nodes):
         who = ', '.join(silent) or 'the capture node'
         findings.unsure(
-            f'the copy ledger of {who} was not read', 'let zc_verify see all nodes of the pipeline'
+            f'the copy ledger of {who} was not read', 'measure all nodes of the pipeline'
         )
     return dict(total)
 

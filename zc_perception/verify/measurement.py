@@ -212,7 +212,7 @@ class WatchedNode(NodeView):
         """The facts of a wrong form that the node has written until now."""
         source = f'frame log of {self.node} (process {self.pid})'
         step = (
-            'end that program, or use its version of the package; or name the nodes to '
+            "end that program, or use that program's version of the package; or name the nodes to "
             'measure with --pid'
         )
         return [Unreadable(source, wrong, step) for wrong in self._wrong]

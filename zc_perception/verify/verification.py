@@ -304,7 +304,7 @@ def verdict(result: Result) -> list[str]:
     )
     lines.append(f'the document, literally: {said}')
     lines += [
-        f'{check.name} does not see {one}'
+        f'{check.name} does not check {one}'
         for check in result.checks
         for one in check.figures.get('not_seen', ())
     ]
@@ -553,8 +553,8 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
             told.append(f'process {pid}: there is no such process; start it, or give another pid')
         elif pid not in seen and pid not in hidden:
             told.append(
-                f'{who(pid)} is no node with a frame log; give those of capture and inference '
-                'nodes, or no --pid'
+                f'{who(pid)} is no node with a frame log; give the processes of capture and '
+                'inference nodes, or leave --pid out'
             )
     return told
 
@@ -662,10 +662,10 @@ _EXAMPLES = (
     'zc_verify --seconds 10',
     'zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py',
 )
-_EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not
-hold; 3 not all could be measured, or zc_verify itself failed; 2 wrong use, or there is no node to
-measure; 128 + n: signal n came before anything was measured. Everything is
-measured only as root."""
+_EPILOG = """exit status: 0 all four invariants were measured and hold; 1 all were measured, and at
+least one does not hold; 3 not all were measured, or zc_verify itself failed; 2 wrong use, or there
+is no node to measure; 128 + n: signal n came before anything was measured. Only root can measure
+all of them."""
 
 
 def _as_root() -> str:
@@ -727,7 +727,7 @@ def parser() -> OptionParser:
         default=60.0,
         help='how many seconds a command may take until frames flow (default: 60)',
     )
-    more.add_argument('--quiet', action='store_true', help='print the last line only')
+    more.add_argument('--quiet', action='store_true', help='print only the last line')
     return made
 
 
