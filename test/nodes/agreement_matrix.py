@@ -17,12 +17,9 @@
 Cases of the agreement on buffers: what a consumer needs, and which process starts first.
 
 ``agreement_matrix.py VALUES [CASE ...]`` runs all cases, or those named ``ROW/COLUMN``, and writes
-a line of JSON for each. VALUES are the capture node's parameters as JSON. In the column ``one
-process``, camera and consumer share a process; if frames flow there, they must flow in every
-column.
-
-Camera and consumers are forked from this process, so they need not import anything. It must not
-use ROS itself before that.
+a line of JSON for each. VALUES are the capture node's parameters as JSON. If frames flow in the
+column ``one process``, they must flow in every column. Processes are forked from this one to save
+imports, so it must not use ROS itself.
 """
 
 from __future__ import annotations
@@ -70,8 +67,7 @@ COLUMNS = (
     'a third joins',
     'one dies in the middle',
 )
-# Time for a case to come to a result, also on a slow machine: frames, or a refusal that is
-# reported.
+# Time for a case's result on a slow machine, which is either frames or a reported refusal.
 PATIENCE_S = 120.0
 _NAME = 'needy'
 
@@ -112,7 +108,6 @@ class Consumers:
         )
 
     def seen(self) -> dict[str, Any]:
-        """Return counts and times of the frames so far, and any refusal."""
         statistics = self._subscription.statistics()
         return {
             'frames': len(self._seen),
@@ -140,11 +135,7 @@ class Camera:
         self._beside: Consumers | None = None
 
     def start(self, values: dict[str, Any], needs: str = '') -> float:
-        """
-        Start as the program does; return the time when it was ready.
-
-        :param needs: of a consumer that starts before the camera, in this process; empty for none.
-        """
+        """Start as the program does, with a consumer if it has *needs*; return the ready time."""
         context = rclpy.Context()
         rclpy.init(context=context)
         self._ends.callback(context.try_shutdown)
@@ -167,7 +158,6 @@ class Camera:
         return any(name in one.participant for one in offer.consumers())
 
     def told(self) -> dict[str, Any]:
-        """Return the camera's statistics, and its refusals of consumers."""
         server = self._node._server.server.statistics()
         outcomes = self._node.session.outcomes() if self._node.session is not None else {}
         refused = [str(one) for one in outcomes.values() if not one.has_buffers]
@@ -231,8 +221,6 @@ def _serve(make: Callable[[], Any], theirs: Connection, ours: Connection) -> Non
 
 
 class Case:
-    """One cell of the matrix, and its result."""
-
     def __init__(self, values: dict[str, Any], needs: str, column: str) -> None:
         self._values = values
         self._needs = needs
@@ -288,11 +276,7 @@ class Case:
 
 
 def _served(consumer: Process, camera: Process) -> dict[str, Any]:
-    """
-    Wait until the consumer has a frame or is refused; return its state.
-
-    A refusal counts only if the camera reports it, too: the consumer may just connect slowly.
-    """
+    """Wait for a frame or a refusal; the camera must report the latter, too. Return the state."""
 
     def look() -> Any:
         seen = consumer.call('seen')
@@ -317,11 +301,7 @@ def cases(names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def complaint(found: dict[str, Any], alone: dict[str, Any], within_s: float) -> str:
-    """
-    Return what is wrong with a case, empty if nothing.
-
-    :param alone: the result of the same row in the column ``one process``.
-    """
+    """Return a case's error, empty if none; *alone* is the result in ``one process``."""
     if 'error' in found or 'error' in alone:
         return f'{found.get("error", "")} {alone.get("error", "")}'
     if found['flows'] != alone['flows']:

@@ -118,7 +118,6 @@ class Container(Program):
         assert self.output.count(text) >= count, f'{text!r} was not printed:\n{self.output}'
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """Send a signal, and return the exit code."""
         return self.interrupt(number=number)
 
     def descriptors(self) -> int:
@@ -163,14 +162,11 @@ def _done_within(future: Any, seconds: float) -> bool:
 
 
 class Client:
-    """A node with clients of a container's services, in its own context."""
-
     def __init__(self, domain: int, container: str = '/ComponentManager') -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node('container_client', context=self.context)
-        # rclpy's executor ends if this thread destroys a subscription at the wrong moment; this
-        # one doesn't.
+        # rclpy's executor may end when this thread destroys a subscription; this executor doesn't.
         self._spinner = ExecutorThread(self.context, lambda: None)
         self._spinner.executor.add_node(self.node)
         self._services = {

@@ -227,7 +227,6 @@ class Fleet:
         self.reader.until(condition, lambda: f'{what}: {self.reader.messages()}')
 
     def well(self, name: str) -> None:
-        """Wait until the part *name* is OK."""
         self.until(lambda: self.reader.level(name) == 0, f'{name} is well')
 
 

@@ -149,7 +149,6 @@ class Managed:
 
 @contextmanager
 def managed(domain: int) -> Iterator[Managed]:
-    """Yield nodes, and close them at the end; fail if the executor failed."""
     run = Managed(domain)
     try:
         yield run
@@ -176,11 +175,7 @@ def descriptors() -> int:
 
 
 def held() -> tuple[int, int, int]:
-    """
-    Return descriptors, threads and mappings: the least of several looks.
-
-    A running job has a fence for a moment.
-    """
+    """Return descriptors, threads and mappings: the least of 20 looks, as jobs add fences."""
     gc.collect()
     looks = []
     for _ in range(20):
@@ -194,7 +189,6 @@ def given_back(before: tuple[int, int, int]) -> bool:
 
 
 def settle(run: Managed, nodes: list[Any]) -> None:
-    """Bring all nodes to unconfigured."""
     for node in nodes:
         if run.state(node) == 'active':
             assert run.change(node, DEACTIVATE)

@@ -130,11 +130,7 @@ class PluggedCamera(SyntheticCamera):
 
 
 class Bench:
-    """
-    A spun capture node on a plug, and another program that reads it.
-
-    :param more: other nodes, as kinds and their parameters.
-    """
+    """A spun capture node on a plug, *more* nodes (kind, parameters), and another program."""
 
     def __init__(
         self, run: Managed, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any

@@ -98,11 +98,7 @@ class Program:
         return ''.join(self.lines)
 
     def interrupt(self, timeout_s: float = TIMEOUT_S, number: int = signal.SIGINT) -> int:
-        """
-        Send a signal; return the exit code.
-
-        :raises subprocess.TimeoutExpired: it still runs after *timeout_s*.
-        """
+        """Send a signal, wait up to *timeout_s*, and return the exit code."""
         self.process.send_signal(number)
         code = self.process.wait(timeout_s)
         self._reader.join(60.0)

@@ -31,11 +31,7 @@ from zc_perception.link.rclpy_compat import parameter_overrides
 def rcl_reads(
     path: Path, domain: int, nodes: Sequence[str] = ('/capture',)
 ) -> dict[str, dict[str, Any]] | None:
-    """
-    Return the parameters of these nodes, or ``None`` if rcl rejects the file.
-
-    A parameter without a value is ``None``.
-    """
+    """Return the parameters of these nodes, or ``None`` if rcl rejects the file."""
     context = rclpy.Context()
     try:
         context.init(
@@ -65,11 +61,7 @@ def rcl_reads(
 
 
 def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return values with their types, so that a NaN equals itself, and -0.0 differs from 0.0.
-
-    rcl has no type for an empty list.
-    """
+    """Return values with types, so that NaNs are equal, and -0.0 differs from 0.0."""
     return {name: _typed(value) for name, value in values.items()}
 
 

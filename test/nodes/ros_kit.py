@@ -71,11 +71,7 @@ def alone(
 
 @contextmanager
 def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
-    """
-    Start nodes, producers first, and spin them together; destroy them at the end.
-
-    The executor must not have failed.
-    """
+    """Start nodes, producers first, spin them together, check for failures, and destroy them."""
     with NodeGroup(context, nodes, lambda: None) as group:
         group.start()
         yield group
@@ -93,7 +89,6 @@ class Onlooker:
         self.executor.add_node(self.node)
 
     def hear(self, kind: Any, topic: str, depth: int = 10, *, latched: bool = False) -> list[Any]:
-        """Return a list that collects the messages on *topic*."""
         heard: list[Any] = []
         durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
         qos = QoSProfile(depth=depth, durability=durability)
@@ -139,11 +134,7 @@ def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float =
 def answer_of(
     client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0
 ) -> Any:
-    """
-    Return the answer of a server in another process; the request may be sent twice.
-
-    :param wait: returns whether a future is done within a number of seconds.
-    """
+    """Call a server in another process, perhaps twice; *wait* returns whether a future is done."""
     deadline = time.monotonic() + timeout_s
     while True:
         future = client.call_async(request)

@@ -16,7 +16,7 @@
 """
 A consumer in another process: its needs, and which process starts first.
 
-Frames flow wherever they do in one process, or the reason is reported.
+Frames flow as they do in one process, or the reason is reported.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ Cases = dict[tuple[str, str], dict[str, Any]]
 
 
 def _variables(camera: str) -> dict[str, str]:
-    """Return the environment variables that this camera needs."""
     if camera != 'gstreamer':
         return {}
     found = gstreamer().environment()

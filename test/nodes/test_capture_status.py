@@ -195,8 +195,6 @@ def test_a_slow_pipeline_is_not_silent() -> None:
 
 
 class PooledCamera(CountingCamera):
-    """A camera whose pool's statistics a test sets."""
-
     heap_name = 'dma_heap/system'
 
     def __init__(self) -> None:

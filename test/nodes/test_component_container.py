@@ -177,7 +177,6 @@ def test_a_second_one_of_the_same_name_is_loaded_and_each_ends_by_its_id(zoo: Cl
 def test_an_unknown_extra_argument_is_passed_over_with_a_warning(
     zoo: Client, container: Container
 ) -> None:
-    """As in rclcpp's container."""
     zoo.loaded('Quiet', extra={'use_intraprocess_comms': True})
     container.wait_for(
         "extra argument 'use_intraprocess_comms' is unknown and has no effect; did you mean "

@@ -35,7 +35,6 @@ Start = Callable[..., tuple[Container, Client]]
 
 @pytest.fixture
 def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start containers, each with a client."""
     folder = install(tmp_path_factory.mktemp('packages'))
     running: list[Any] = []
 
@@ -209,8 +208,7 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(
     assert "could not be unloaded in time: '/stuck'" in container.output
     names = [f"'/n{count}'" for count in range(4)]
     unloaded = [name for name in names if f'unloaded {name}' in container.output]
-    # After the one that hangs, little time is left; on a busy machine another one may be late,
-    # too, and is reported.
+    # After the one that hangs, little time is left: on a busy machine another may be late, too.
     (late,) = (
         line for line in container.output.splitlines() if 'could not be unloaded in time' in line
     )

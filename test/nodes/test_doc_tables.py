@@ -16,9 +16,7 @@
 """
 The tables of the pages equal those generated from the code.
 
-docs/parameters.md lists the nodes' declarations, docs/diagnostics.md the rows of their parts, and
-docs/launch_and_lifecycle.md all launch files and arguments. Launch files are parsed as source,
-because not every environment of the tests has launch.
+Launch files are parsed as source, because not every environment of the tests has launch.
 """
 
 from __future__ import annotations
@@ -80,7 +78,6 @@ SHARED = REPOSITORY / 'zc_perception/nodes/launching.py'
 
 
 def rows(head: str) -> list[list[str]]:
-    """Return the cells of the table that begins with *head*."""
     table = LAUNCH_PAGE.partition(f'\n{head}\n')[2].partition('\n\n')[0]
     return [[cell.strip() for cell in line.split('|')[1:-1]] for line in table.splitlines()[1:]]
 

@@ -54,8 +54,6 @@ SIGN = 2
 
 @dataclass
 class Result:
-    """Inference's result for one frame."""
-
     stamp_ns: int
     found: Any
     limits: Any
@@ -208,11 +206,7 @@ def tracked(holds: Callable[[Any, Any], bool]) -> Any:
 
 
 def keeps_ids(bench: Bench, node: str, name: str, value: Any) -> None:
-    """
-    Check that ids are kept.
-
-    A busy machine skips frames, so that an object may move too far; wait for two close frames.
-    """
+    """Check ids; a busy machine skips frames, so wait for two that are close enough to track."""
     start = len(bench.results)
     bench.set(node, name, value)
 

@@ -16,8 +16,7 @@
 """
 Every declared parameter with a value that isn't its default, and its visible effect.
 
-A parameter without an entry here fails. Parameters that aren't dynamic are set as at run time,
-while the node is unconfigured.
+A parameter without an entry fails. Static parameters are set while the node is unconfigured.
 """
 
 from __future__ import annotations
@@ -375,7 +374,6 @@ class Bench:
 
     @staticmethod
     def set(kind: str, node: Any, values: dict[str, Any]) -> None:  # noqa: A003
-        """Set *values*, and the defaults of all others, at once."""
         specs = node_specs()[kind]
         wanted = {
             name: values.get(name, spec.default) for name, spec in specs.items() if not spec.fixed
@@ -403,8 +401,6 @@ def bench(module_domain: int) -> Iterator[Bench]:
 
 
 class Noting(UserDict[str, Any]):
-    """Parameters that record which of them are read."""
-
     def __init__(self, values: Mapping[str, Any], read: list[Any]) -> None:
         super().__init__(values)
         self._read = read
@@ -415,11 +411,7 @@ class Noting(UserDict[str, Any]):
 
 
 def note_arguments(seen: list[Any], original: Any, name: str) -> Any:
-    """
-    Wrap *original* so that its arguments are recorded.
-
-    A constructor of a camera then fails; other functions work as before.
-    """
+    """Wrap *original* so that its arguments are recorded; constructors of cameras then fail."""
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         seen.append(given := [*args, *kwargs.values(), *kwargs.items()])

@@ -48,8 +48,6 @@ def context(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> rclpy.Context:
 
 
 class Spinning:
-    """A node that an executor's thread spins."""
-
     def __init__(self, context: rclpy.Context) -> None:
         self.failed = threading.Event()
         self.node = rclpy.create_node('spinning', context=context)
@@ -148,7 +146,6 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
         graph.inference.observers.append(
             lambda entry, found: done.set() if graph.inference.processed > 90 else None
         )
-        # Count the executor's turns from here on.
         executor = group._spinner.executor
         original = executor._spin_once_impl
         executor._spin_once_impl = lambda *arguments: (

@@ -47,7 +47,6 @@ Boxes = Sequence[tuple[NDArray[np.floating[Any]], NDArray[Any]]]
 
 
 def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """Convert an NV12 picture to another format."""
     random = np.random.default_rng(0)
     if name not in YUV:
         return rgb_planes(

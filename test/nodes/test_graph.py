@@ -95,7 +95,6 @@ def negotiation_status(capture: CaptureNode) -> Status:
 
 
 def frames_come(node: CaptureNode) -> None:
-    """Start a configured node, and wait for frames."""
     node.start()
     until(lambda: node.camera.statistics().captured, 'frames')
 

@@ -119,8 +119,6 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
 
 
 class Viewer:
-    """The viewer of ``tiled_camera.py`` as a process."""
-
     def __init__(self, modifier: int, count: int, domain: int) -> None:
         pipes: dict[str, Any] = {
             'stdin': subprocess.PIPE,

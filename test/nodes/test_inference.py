@@ -121,8 +121,6 @@ def test_what_the_diagnostics_of_detections_say_while_there_is_no_rate() -> None
 
 
 class _Lines:
-    """A logger that collects lines."""
-
     def __init__(self, lines: list[str], debug: list[str] | None = None) -> None:
         self.info = self.warning = self.error = lambda text, **options: lines.append(text)
         self.debug = lambda text, **options: debug is not None and debug.append(text)
@@ -131,11 +129,7 @@ class _Lines:
 def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The reasons are logged at debug level and in diagnostics.
-
-    A card that is present but unusable is reported; see the test above.
-    """
+    """The reasons are in diagnostics, and logged at debug level only."""
     monkeypatch.setattr(
         axl_accelerator,
         'choose_card',
@@ -199,7 +193,6 @@ NAMES = ('car', 'pedestrian', 'sign', '7')
 
 
 def taken(max_rate: float, moments: list[int]) -> list[int]:
-    """Return which of the frames at these times are run."""
     now = [0]
     pace = Pace(max_rate, lambda: now[0])
     accepted = []

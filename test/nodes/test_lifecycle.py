@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Capture and inference as managed nodes.
-
-The tests check the resources of each state, the manager's view, and leaks in any order of
-transitions.
-"""
+"""Capture and inference as managed nodes: resources, the manager's view, leaks."""
 
 from __future__ import annotations
 

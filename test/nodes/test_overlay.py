@@ -86,11 +86,7 @@ class Viewer(Onlooker):
 def camera_and_overlay(
     domain: int, **overlay: Any
 ) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
-    """
-    Yield a camera, an overlay and a viewer, without a model.
-
-    Each frame has its number in its stamp.
-    """
+    """Yield a camera whose stamps are frame numbers, an overlay and a viewer, without a model."""
     stamps: list[int] = []
     with ros(domain) as context, Viewer(domain) as viewer:
         capture = CaptureNode(
@@ -308,11 +304,7 @@ def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain:
 
 
 def kept_stamps(overlay: OverlayNode) -> list[int]:
-    """
-    Return a list that collects the stamps of frames that the overlay keeps.
-
-    The overlay drops frames when a newer one comes, so some stamps are missing.
-    """
+    """Return a list that collects the stamps of the frames that the overlay keeps."""
     stamps: list[int] = []
     keep = overlay._keep
 
@@ -392,7 +384,6 @@ def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int
 
 @pytest.fixture
 def overlay(free_domain: int) -> Iterator[OverlayNode]:
-    """Yield an overlay that no executor spins."""
     with alone(free_domain, OverlayNode) as made:
         yield made
 

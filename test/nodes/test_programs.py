@@ -132,11 +132,7 @@ def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(
 def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(
     free_domain: int,
 ) -> None:
-    """
-    ``SetParameter`` in a launch file becomes such an argument of every program.
-
-    A key that none of our nodes has is a warning if it is enabled.
-    """
+    """``SetParameter`` in a launch file becomes such an argument of every program."""
     args = ['--ros-args', '-p', 'framerate:=12.0', '-p', 'use_sim_time:=false']
     with Program('overlay_node', *args, domain=free_domain).start('[overlay]: ready') as program:
         assert program.interrupt() == 0 and 'framerate' not in program.output, program.output

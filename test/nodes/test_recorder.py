@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``zc_record`` beside a camera of another process.
-
-The frames come by shared memory, and are on disk bit by bit, with other topics.
-"""
+"""``zc_record`` beside a camera of another process: frames and topics are on disk bit by bit."""
 
 from __future__ import annotations
 

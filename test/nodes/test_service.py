@@ -63,7 +63,6 @@ class Systemd:
         return heard
 
     def heard(self) -> list[str]:
-        """Return all messages so far."""
         messages: list[str] = []
         self.socket.settimeout(0.0)
         while True:
@@ -108,8 +107,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Start:
     """
     Serve with these variables; return the length of each wait.
 
-    No wait lasts longer than *longest_s*. Each of *worries* is present once, the last one for
-    ever.
+    No wait exceeds *longest_s*. The last of *worries* stays.
     """
 
     def start(

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The nodes of ``perception --stereo`` as another program sees them.
-
-They publish pairs with one stamp in two namespaces, and diagnostics of both sides.
-"""
+"""``perception --stereo`` as seen by another program: pairs with one stamp, and diagnostics."""
 
 from __future__ import annotations
 

@@ -16,11 +16,9 @@
 """
 A camera whose images no CPU can read, and a program that reads them as a device does.
 
-It stands in for a block-linear sensor, or for one with a vendor's tiles. A buffer contains
-:func:`content`, which has no rows; a consumer with the right memory finds it there.
-
-``tiled_camera.py MODIFIER COUNT`` prints a viewer's result as one JSON object. The viewer accepts
-only MODIFIER, a number, and ends after COUNT frames or with its standard input.
+It stands in for a sensor with a vendor's tiles: :func:`content` has no rows. As a program,
+``tiled_camera.py MODIFIER COUNT`` prints a viewer's result as one JSON object; it ends after COUNT
+frames or with its standard input.
 """
 
 from __future__ import annotations
@@ -58,11 +56,7 @@ def content(sequence: int, size: int) -> bytes:
 
 
 class TiledCamera(SyntheticCamera):
-    """
-    A live camera of one modifier.
-
-    :param converts: it can also give LINEAR images, as a Jetson's VIC does, at a higher cost.
-    """
+    """A live camera of one modifier; with *converts* it offers LINEAR, too, at a higher cost."""
 
     def __init__(self, modifier: int = INVALID, *, converts: bool = False) -> None:
         super().__init__(

@@ -68,7 +68,6 @@ Make = Callable[..., Node]
 
 @pytest.fixture
 def make(context: rclpy.Context) -> Iterator[Make]:
-    """Make nodes with these parameters, and destroy them at the end."""
     nodes: list[Node] = []
 
     def made(**values: Any) -> Node:
@@ -90,7 +89,6 @@ def started_with(domain: int, *arguments: str) -> Iterator[Node]:
 
 
 def parameter_file(folder: Path, line: str) -> str:
-    """Write a file with this parameter, and return its path."""
     file = folder / 'parameters.yaml'
     file.write_text(f'/**/tested:\n  ros__parameters:\n    {line}\n', encoding='utf-8')
     return str(file)
