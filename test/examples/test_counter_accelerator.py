@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Another package's accelerator has the rights of this package's own.
-
-It has two parameters and a doctor's check.
-"""
+"""Another package's accelerator has full rights: two own parameters and a doctor's check."""
 
 from __future__ import annotations
 

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Each example runs against a real camera node.
-
-It runs as a program, in the camera's process, and as a component in a container.
-"""
+"""Each example runs with a real camera node: as a program, in its process, in a container."""
 
 from __future__ import annotations
 
@@ -50,7 +46,7 @@ from zc_perception.nodes.params.schema import file_schema
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / 'examples'
 VIEWER = EXAMPLES / 'viewer.py'
-SIZE = {'width': 100, 'height': 80}  # no common alignment's multiple
+SIZE = {'width': 100, 'height': 80}  # not a multiple of any common alignment
 FRAMES = 20
 TIMEOUT_S = 120.0
 BRIGHTNESS = re.compile(r'frame (\d+): brightness (\d+\.\d)')
@@ -61,11 +57,7 @@ CRC = re.compile(r'frame (\d+): crc ([0-9a-f]{8})')
 def capture(
     domain: int, *, seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any
 ) -> Iterator[CaptureNode]:
-    """
-    Run a camera; *seen* gets each frame before it is published.
-
-    No frame is converted.
-    """
+    """Run a camera that converts no frame; *seen* gets each frame before it is published."""
     with ros(domain) as context:
         node = CaptureNode(
             context=context,
@@ -92,11 +84,11 @@ def until_ctrl_c(
     """
     Run *program* until *said* was printed :data:`FRAMES` times, then send SIGINT.
 
-    It must end well. Return all its output, and the matches.
+    It must exit with 0. Return all its output, and the matches.
     """
     running = subprocess.Popen(
         [sys.executable, str(program)],
-        # Unbuffered, a line is several writes, and one of the log may come between.
+        # Unbuffered, a line takes several writes, and a log line may come between them.
         env={k: v for k, v in environment(domain).items() if k != 'PYTHONUNBUFFERED'},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -115,8 +107,8 @@ def until_ctrl_c(
                 running.send_signal(signal.SIGINT)
         output = ''.join(lines)
         assert len(found) >= FRAMES, output
-        # Python says so, and goes on, where Ctrl-C meets a finalizer; rclpy ends the program all
-        # the same.
+        # If Ctrl-C interrupts a finalizer, Python prints this and goes on; rclpy still ends the
+        # program.
         ignored = (
             r'Exception ignored in: [^\n]*__del__[^\n]*\nTraceback [^\n]*\n(?: '
             r'[^\n]*\n|\n)*KeyboardInterrupt: *\n'
@@ -194,7 +186,7 @@ def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(
 
 
 def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -> None:
-    """Each in a process of its own, and both end without a complaint."""
+    """Each has its own process, and both end without an error message."""
     camera = subprocess.Popen(
         [sys.executable, str(EXAMPLES / 'own_camera.py')],
         env=environment(free_domain),
@@ -213,11 +205,7 @@ def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -
 
 
 def install_package(name: str, tmp_path: Path, installed: Path) -> None:
-    """
-    Install an example's package as a user does.
-
-    It is installed from a copy, because a build leaves files beside its source.
-    """
+    """Install a copy of an example's package: a build leaves files in the source."""
     source = tmp_path / 'source'
     shutil.copytree(EXAMPLES / name, source)
     pip = [
@@ -278,7 +266,7 @@ def test_the_counter_camera_of_another_package_shows_the_number_of_each_frame(
 def test_what_the_counter_camera_declares_is_known_everywhere(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the rights of this package's kinds: two parameters and a check of the doctor."""
+    """The camera has a built-in kind's rights: two parameters and a doctor's check."""
     install_package('counter_camera', tmp_path, tmp_path / 'installed')
     monkeypatch.syspath_prepend(tmp_path / 'installed')
     monkeypatch.setenv('PYTHONPATH', str(tmp_path / 'installed'))

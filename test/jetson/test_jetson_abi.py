@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The structs and enums of the doubles are the package's.
-
-A C compiler lays out those of the NvBufSurface and NvBufSurfTransform doubles.
-"""
+"""Structs and enums of the NvBufSurface and NvBufSurfTransform doubles match the package's."""
 
 from __future__ import annotations
 
@@ -47,8 +43,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     'NvBufSurfTransformConfigParams': nvbufsurface.TransformConfigParams,
     'NvBufSurfTransformParams': nvbufsurface.TransformParams,
 }
-#  The library makes these, and the package reads only their beginning. What follows there,
-#  computed by hand for LP64.
+# The library makes these, and the package defines only their beginning. The rest is computed by
+# hand for LP64.
 RESTS = {
     'R35': {
         'NvBufSurfaceParams': Rest(
@@ -70,7 +66,7 @@ RESTS = {
         ),
     },
 }
-#: With what C's names of their values begin.
+#: With the prefix of their values' C names.
 ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], str]] = {
     'NvBufSurfaceColorFormat': (NvBufSurfaceFormat, 'NVBUF_COLOR_FORMAT_'),
     'NvBufSurfTransform_Compute': (nvbufsurface.TransformCompute, 'NvBufSurfTransformCompute_'),
@@ -78,7 +74,7 @@ ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], str]] = {
     'NvBufSurfTransform_Error': (nvbufsurface.TransformError, 'NvBufSurfTransformError_'),
     'NvBufSurfTransform_Transform_Flag': (nvbufsurface.TransformFlag, 'NVBUFSURF_TRANSFORM_'),
 }
-#: Enums of which the package uses a value or two: what the double has of the documented tables.
+#: Enums of which the package uses one or two values: the double's part of the documented tables.
 TABLES = {
     'NvBufSurfaceMemType': {
         'NVBUF_MEM_DEFAULT': 0, 'NVBUF_MEM_CUDA_PINNED': 1, 'NVBUF_MEM_CUDA_DEVICE': 2,
@@ -96,7 +92,7 @@ TABLES = {
     },
     'NvBufSurfTransform_Flip': {'NvBufSurfTransform_None': 0, 'NvBufSurfTransform_Rotate90': 1},
 }  # fmt: skip
-#: The colour formats that the double takes; the package knows more of them.
+#: The colour formats that the double accepts; the package supports more.
 DOUBLE_S_FORMATS = {'GRAY8', 'NV12', 'NV12_ER', 'RGBA', 'NV12_709', 'NV12_709_ER'}
 CONSTANTS = {
     'NVBUF_MEM_SURFACE_ARRAY': nvbufsurface.MEM_SURFACE_ARRAY,

@@ -55,7 +55,7 @@ RGBA = fourcc_code('AB24')
 
 
 def build(folder: Path, source: str, *options: str) -> str:
-    """Return a library's path, a file of its own: one that is loaded once stays loaded."""
+    """Build a library in a new file and return its path: a loaded file stays loaded."""
     target = str(folder / f'lib{source}{"".join(options)}.so')
     flags = ['-shared', '-fPIC', '-O2', '-Wall', '-Wextra', '-Werror', *options]
     subprocess.run(['gcc', *flags, '-o', target, DOUBLES / f'{source}.c'], check=True)
@@ -63,7 +63,7 @@ def build(folder: Path, source: str, *options: str) -> str:
 
 
 class Libraries:
-    """The doubles, and what they count."""
+    """The doubles, and their counters."""
 
     def __init__(self, folder: Path) -> None:
         self.releases = {
@@ -98,7 +98,7 @@ def test_an_image_has_the_library_s_strides_and_its_surface_ends_once_with_its_b
     (buffer,), layout = NvBufSurfaceHeap(library).allocate_image(LAYOUT, BT601_LIMITED)
     assert (layout.width, layout.height, layout.fourcc) == (322, 46, NV12)
     assert layout.modifier == LAYOUT.modifier
-    # 256-byte pitch and 64 KiB planes are the double's.
+    # The double's pitch is a multiple of 256 bytes, and its planes are multiples of 64 KiB.
     assert [(p.buffer, p.offset, p.stride, p.size) for p in layout.planes] == [
         (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
     ]  # fmt: skip
@@ -163,9 +163,6 @@ def test_without_the_libraries_it_is_no_jetson(
             Vic(*names)
 
 
-# The library's structs, before a camera is opened.
-
-
 def test_the_structs_of_both_generations_are_known(libraries: Libraries) -> None:
     for release in ('current', 'R39.2'):
         check_structs(libraries.releases[release])
@@ -201,7 +198,7 @@ def test_what_the_trial_image_says_is_compared(
         check_structs(libraries.surface)
 
 
-# The VIC against doubles that really transform.
+# The VIC, against doubles that really transform.
 
 
 @pytest.fixture
@@ -212,7 +209,7 @@ def vic(libraries: Libraries) -> Iterator[Vic]:
 
 
 def picture(height: int, width: int, seed: int = 1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Planes with smooth detail: scaling differs in its rounding alone."""
+    """Return planes with smooth detail, so that scaling differs only by rounding."""
     random = np.random.default_rng(seed)
     luma = cv2.GaussianBlur(random.integers(16, 236, (height, width), np.uint8), (0, 0), 3)
     chroma = cv2.GaussianBlur(
@@ -222,7 +219,6 @@ def picture(height: int, width: int, seed: int = 1) -> tuple[NDArray[np.uint8], 
 
 
 def write(image: SurfaceImage, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-    """Into the buffer, as a camera would."""
     memory = np.frombuffer(image.buffers[0].memory(write=True), np.uint8)
     for plane, shape, values in zip(
         image.layout.planes, image.layout.arrays, (luma, chroma), strict=True
@@ -302,7 +298,7 @@ def test_the_cpu_sees_each_new_picture(vic: Vic, libraries: Libraries) -> None:
 def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(
     vic: Vic, libraries: Libraries
 ) -> None:
-    """The double knows a layout that no linear reader understands."""
+    """The double has a layout that no linear reader can read."""
     linear = surface(libraries, 128, 96)
     tiled_memory = SealedMemfd().allocate(linear.buffers[0].size)
     tiled = SurfaceImage(
@@ -354,7 +350,7 @@ def test_a_buffer_that_ended_is_let_go(vic: Vic, libraries: Libraries) -> None:
 def test_the_library_gets_descriptors_of_high_numbers(
     vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It caches by number, and low numbers are reused soon."""
+    """The library caches by descriptor number, and low numbers are soon reused."""
     numbers = []
     cache = vic._surfaces
     original = cache._from_fd

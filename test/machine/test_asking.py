@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A process of its own that hangs, crashes or talks nonsense.
-
-It becomes one sentence, and nothing of it stays.
-"""
+"""A question's process that hangs, crashes or prints garbage gives one sentence, and ends."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  #
         script.write_text(
             f'import os, signal, sys, time\nanswer = int(sys.argv[3])\n{body}\n', encoding='utf-8'
         )
-        # The kernel takes no interpreter whose path has a space in it, so the shell starts it.
+        # The kernel takes no interpreter whose path has a space, so a shell starts it.
         program.write_text(
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n',
             encoding='utf-8',
@@ -111,7 +107,7 @@ def test_a_process_that_hangs_is_killed_with_all_its_children(  # type: ignore
     assert time.monotonic() - began < 60
     pids = (
         note.read_text().split() if note.exists() else []
-    )  # on a very busy machine it may not have got so far
+    )  # on a busy machine the process may not have got that far
     while any(is_alive(int(pid)) for pid in pids):
         assert time.monotonic() - began < 60, 'something lives on'
         time.sleep(0.01)
@@ -146,7 +142,7 @@ def test_a_machine_that_starts_no_process_is_explained(
 
 
 def writing_end(pipe: Path, reader: subprocess.Popen[bytes], deadline: float) -> int:
-    """Return of a FIFO that a process is going to read."""
+    """Return the writing end of a FIFO once a process opens it for reading."""
     while True:
         try:
             return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -173,7 +169,7 @@ def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
     try:
         with os.fdopen(
             writing_end(pipe, doctor, deadline), 'w'
-        ):  # somebody reads: the question is being answered
+        ):  # a process reads, so the question is being answered
             (answering,) = (
                 Path(f'/proc/{doctor.pid}/task/{doctor.pid}/children')
                 .read_text(encoding='ascii')

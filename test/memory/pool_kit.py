@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the tests of the pool share.
-
-Buffers that count how often they are closed, and an allocator that can run out of memory.
-"""
+"""Helpers of the pool's tests: buffers that count closings, an allocator that can fail."""
 
 from __future__ import annotations
 
@@ -38,17 +34,17 @@ from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 SMALL = compute_layout(NV12, 16, 16)
 PATIENCE_S = 60.0
-#: For pools whose slots are to time out in a test.
+#: For pools whose slots should time out in a test.
 TIMEOUT_S = 0.02
 
 
 def after_timeout() -> None:
-    """Wait until a fence given before has been given up."""
+    """Wait until the pool has given up a fence from before."""
     time.sleep(1.5 * TIMEOUT_S)
 
 
 class CountedBuffer(DmaBuf):
-    """A memfd that knows how often it was closed."""
+    """A memfd that counts how often it was closed."""
 
     closes = 0
 
@@ -98,9 +94,9 @@ def counted_pool(slots: int = 3, **options: Any) -> tuple[BufferPool, CountingAl
 
 def stop_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """
-    Let the pools' time pass only when the result is called, with seconds.
+    Stop the pools' clock; return a function that advances it by seconds.
 
-    So nothing times out on a busy machine.
+    So no slot times out on a busy machine.
     """
     now = [time.monotonic()]
     clock = SimpleNamespace(monotonic=lambda: now[0])
@@ -126,7 +122,6 @@ def leased(pool: BufferPool, slot: Slot | None = None, holder: str = 'npu') -> L
 
 
 def closes(slot: Slot) -> int:
-    """Return how often the slot's one buffer was closed."""
     buffer = slot.buffers[0]
     assert isinstance(buffer, CountedBuffer)
     return buffer.closes

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-DmaBuf on memfd: size, identity, one cached mapping; CPU access and names against a scripted ioctl.
-
-Then: descriptors from other processes, and the owning descriptor type.
-"""
+"""DmaBuf: size, identity, mapping, CPU access, names, foreign descriptors, owned descriptors."""
 
 from __future__ import annotations
 
@@ -63,14 +59,14 @@ def buffer() -> Iterator[DmaBuf]:
 
 @pytest.fixture
 def device_buffer() -> Iterator[DmaBuf]:
-    """Yield a memfd that says it is a dma-buf, for the calls that only those get."""
+    """Yield a memfd that passes as a dma-buf, for calls that only dma-bufs get."""
     buffer = DmaBuf(OwnedFd(os.memfd_create('stand_in')), BufferKind.DMABUF, 'dma_heap/system')
     yield buffer
     buffer.close()
 
 
 class ScriptedIoctl:
-    """Answers each call with the next error number, and keeps the calls."""
+    """Answers each call with the next error number, and records the calls."""
 
     def __init__(self, *answers: int) -> None:
         self.answers = list(answers)
@@ -159,11 +155,11 @@ def test_closing_closes_what_keeps_the_memory_after_it_and_once() -> None:
     assert keeper.closed == 1
 
 
-# A process without memory or descriptors left
+# A process without free memory or descriptors
 
 
 def in_use() -> int:
-    """Return bytes of address space."""
+    """Return the address space in use, in bytes."""
     return int(Path('/proc/self/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
         'SC_PAGESIZE'
     )
@@ -183,9 +179,6 @@ def test_a_mapping_is_refused_with_advice_and_works_afterwards(
         large.mapping()
     assert len(large.mapping()) == large.size
     large.close()
-
-
-# cpu_access
 
 
 def test_cpu_access_is_bracketed_also_when_it_fails(
@@ -238,8 +231,8 @@ def test_cpu_access_for_writing_needs_a_writable_buffer(buffer: DmaBuf) -> None:
 def test_readers_wait_for_writers_and_writers_for_all(
     readable: bool, writable: bool, access: CpuAccess, free: bool, ioctl: ScriptedIoctl
 ) -> None:
-    # In place of the poll of a reservation object: an eventfd is readable above 0, and no more
-    # writable at its highest count.
+    # An eventfd in place of a reservation object: it is readable above 0, and not writable at its
+    # highest count.
     buffer = DmaBuf(OwnedFd(os.eventfd(0, os.EFD_NONBLOCK)), BufferKind.DMABUF, 'dma_heap/system')
     if readable:
         os.eventfd_write(buffer.fileno(), 1 if writable else 2**64 - 2)
@@ -253,9 +246,6 @@ def test_readers_wait_for_writers_and_writers_for_all(
             buffer.begin_cpu_access(access, 0.01)
     assert len(ioctl.calls) == free, 'SYNC would wait without end'
     buffer.close()
-
-
-# Fences of the reservation object
 
 
 class SyncFileStandIn(SyncFile):
@@ -291,9 +281,6 @@ def test_what_is_no_dma_buf_says_nothing_about_the_kernel(
     assert device_buffer.sync_supported and len(ioctl.calls) == 2
 
 
-# Names
-
-
 def test_older_kernels_name_no_attached_buffer(
     device_buffer: DmaBuf, ioctl: ScriptedIoctl
 ) -> None:
@@ -301,9 +288,6 @@ def test_older_kernels_name_no_attached_buffer(
     assert not device_buffer.set_name('camera')
     with pytest.raises(OSError, match='Bad address'):
         device_buffer.set_name('camera')
-
-
-# Descriptors from other processes.
 
 
 # linux/fcntl.h, falloc.h
@@ -406,12 +390,9 @@ def test_what_was_opened_read_only_is_not_taken_for_writing() -> None:
     assert narrow.closed
 
 
-# Sealing
-
-
 @pytest.fixture
 def shared() -> Iterator[tuple[DmaBuf, OwnedFd]]:
-    """Yield a buffer that has been sealed for sharing, and the descriptor that a peer gets."""
+    """Yield a buffer that is sealed for sharing, and the descriptor that a peer gets."""
     buffer = SealedMemfd().allocate(2 * PAGE)
     assert buffer.peers_can_write and not buffer.mapped
     assert buffer.seal_for_sharing() and not buffer.peers_can_write
@@ -518,9 +499,6 @@ def test_empty_memory_and_impossible_sizes_are_refused() -> None:
         assert fd.closed
 
 
-# The owning descriptor type: one owner, close-on-exec, closed exactly once.
-
-
 PACKAGE = Path(zc_perception.__file__).parent
 
 
@@ -567,7 +545,7 @@ def test_a_forgotten_descriptor_is_closed() -> None:
 
 
 def closings(source: str) -> list[int]:
-    """Lines that close a descriptor by its number."""
+    """Return the lines that close a descriptor by its number."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [
         node.lineno
@@ -577,7 +555,7 @@ def closings(source: str) -> list[int]:
 
 
 def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
-    """A borrower of a descriptor has only a number, and can't close it by mistake."""
+    """A borrower of a descriptor has only the number, and must not close it."""
     assert closings('import os\nos.close(3)\nfrom os import close\nclose(4)') == [2, 4], (
         'the search works'
     )
@@ -590,5 +568,5 @@ def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
         for path in files
         if closings(path.read_text(encoding='utf-8'))
     }
-    # whole_file is on the floor below, and has a folder's descriptor for one call.
+    # whole_file is below these folders, and uses a folder's descriptor within one call.
     assert len(files) > 40 and found == {'memory/owned_fd.py', 'whole_file.py'}

@@ -71,16 +71,13 @@ def signalled_event(error: BaseException | None = None) -> EventFence:
 
 @pytest.fixture
 def interrupting_signals() -> Iterator[list[int]]:
-    """Yield a signal handler that returns runs every 5 ms; the list grows with it."""
+    """Run a signal handler every 5 ms that only appends to the yielded list."""
     seen: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
     yield seen
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-
-
-# All fences
 
 
 @pytest.mark.parametrize('kind', PENDING)
@@ -97,7 +94,7 @@ def test_a_handled_signal_neither_ends_nor_restarts_a_wait(
     kind: str, interrupting_signals: list[int]
 ) -> None:
     fence, started = PENDING[kind](), time.monotonic()
-    # With the whole time anew after each signal it would never end.
+    # If each signal restarted the whole time, the wait would never end.
     assert not fence.wait(0.06)
     assert time.monotonic() - started >= 0.06 and interrupting_signals
     fence.close()
@@ -122,9 +119,6 @@ def test_a_closed_fence_is_closed_once_and_has_no_descriptor(kind: str) -> None:
         fence.fileno()
 
 
-# poll_fd
-
-
 def test_a_dead_peer_is_no_signal_either() -> None:
     reader, writer = os.pipe()
     os.close(writer)
@@ -133,9 +127,6 @@ def test_a_dead_peer_is_no_signal_either() -> None:
     ):
         poll_fd(reader, select.POLLIN, 10.0)
     os.close(reader)
-
-
-# EventFence
 
 
 def test_an_error_signals_too_and_is_found_by_check() -> None:
@@ -147,9 +138,6 @@ def test_an_error_signals_too_and_is_found_by_check() -> None:
             fence.check()
         assert caught.value.__cause__ is cause
     fence.close()
-
-
-# DeadlineFence
 
 
 def test_a_deadline_signals_by_itself_and_as_success() -> None:
@@ -175,13 +163,10 @@ def test_a_deadline_needs_no_descriptor_until_somebody_polls() -> None:
         fence.close()
 
 
-# Waiting for other threads and for fences at once
-
-
 def ends(
     waker: Waker, fences: tuple[EventFence, ...] = ()
 ) -> tuple[threading.Thread, threading.Event]:
-    """Return a wait without a bound in another thread, and whether it has ended."""
+    """Start an unbounded wait in a thread; return the thread and an event for its end."""
     ended = threading.Event()
     thread = threading.Thread(target=lambda: (waker.wait(None, fences), ended.set()), daemon=True)
     thread.start()
@@ -213,9 +198,6 @@ def test_without_a_descriptor_every_wait_ends_soon(monkeypatch: pytest.MonkeyPat
     fence.signal()
     assert ends(waker, (fence,))[1].wait(PATIENCE_S)
     fence.close()
-
-
-# sync_files against a double of the kernel's ioctls.
 
 
 @pytest.fixture
@@ -306,7 +288,7 @@ def test_from_another_process_only_sync_files_are_taken(kind: str) -> None:
 def test_a_sync_file_is_known_by_its_link_in_proc(
     kernel: SyncKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The link is what Linux 6.12 shows in the rig; the rig's checks take a real one.
+    # Linux 6.12 shows this link in the rig, where the checks use a real sync_file.
     monkeypatch.setattr(kernel_abi.os, 'readlink', lambda path: 'anon_inode:sync_file')
     fence = fence_from_fd(kernel.sync_file(done(time.monotonic_ns()))._fd)
     fence.check()

@@ -44,7 +44,7 @@ from zc_perception.memory.heaps import (
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
-# linux/fcntl.h; Python's fcntl module has these names from 3.11 on.
+# From linux/fcntl.h; Python's fcntl module has these names only from 3.11.
 F_GET_SEALS = 1034
 SEAL_SHRINK, SEAL_GROW, SEAL_WRITE = 2, 4, 8
 PAGE = os.sysconf('SC_PAGE_SIZE')
@@ -52,7 +52,7 @@ PAGE = os.sysconf('SC_PAGE_SIZE')
 
 @pytest.fixture
 def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty folder in which the device files are looked for."""
+    """Return an empty folder in which the allocators look for device files."""
     monkeypatch.setattr(heaps, 'DMA_HEAP_DIRECTORY', str(tmp_path / 'dma_heap'))
     monkeypatch.setattr(heaps, 'UDMABUF_DEVICE', str(tmp_path / 'udmabuf'))
     monkeypatch.setattr(heaps, 'NVMAP_DEVICE', str(tmp_path / 'nvmap'))
@@ -164,7 +164,7 @@ def test_unknown_heaps_are_refused(devices: Path, name: str) -> None:
         open_heap(name)
 
 
-# Which heap for which use: the table of "Buffer allocation paths" in the ZED X document
+# The heap for each use: the table "Buffer allocation paths" in the ZED X document
 
 CMA = ['dma_heap/linux,cma', 'dma_heap/reserved', 'dma_heap/default_cma_region']
 SYSTEM, UDMABUF, MEMFD = 'dma_heap/system', 'udmabuf', 'memfd'
@@ -214,9 +214,6 @@ def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained
     heap.close()
 
 
-# All heaps that a camera offers
-
-
 def test_all_heaps_that_work_are_offered_and_the_one_that_is_chosen_gives_the_buffers(
     devices: Path, kernel: KernelDouble
 ) -> None:
@@ -234,7 +231,7 @@ def test_all_heaps_that_work_are_offered_and_the_one_that_is_chosen_gives_the_bu
 
 
 def test_what_does_not_work_is_not_offered_and_says_why(devices: Path) -> None:
-    # A device file that opens and then allocates nothing: an ioctl on a plain file is ENOTTY.
+    # This device file opens but can't allocate: an ioctl on a plain file fails with ENOTTY.
     (devices / 'dma_heap' / 'system').touch()
     heaps = working_heaps()
     assert heaps.names == (MEMFD,)
@@ -268,7 +265,7 @@ def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
 
 
 class Counted(SealedMemfd):
-    """Counts those that are open."""
+    """Counts the open ones."""
 
     open = 0  # noqa: A003
 
@@ -302,11 +299,8 @@ def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
     assert Counted.open == 0
 
 
-# What is refused, and what is left behind then
-
-
 class Refusing:
-    """The kernel without something: both allocations fail."""
+    """A kernel in which both allocations fail."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -348,7 +342,7 @@ def test_a_refusal_names_the_next_step(
 def test_a_device_file_of_somebody_else_names_the_group(
     devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As root every file can be opened, so that its permissions can't play this part.
+    # Root can open every file, so file permissions can't simulate the refusal.
     def refuse(path: str, flags: int) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 

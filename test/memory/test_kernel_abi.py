@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A C compiler says what the kernel's dma-buf, dma-heap, udmabuf and sync_file interfaces are."""
+"""Compare the kernel interfaces in the package with a C compiler's view of the headers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NUMBERS = {
     'DMA_BUF_SYNC_WRITE': int(CpuAccess.WRITE),
     'sizeof(((struct sync_merge_data *)0)->name)': abi.SYNC_NAME_LEN,
 }
-# struct: (our format, members in its order)
+# struct: (the package's format, members in its order)
 LAYOUTS = {
     'dma_buf_sync': (abi.DMA_BUF_SYNC, ('flags',)),
     'dma_buf_export_sync_file': (abi.DMA_BUF_SYNC_FILE, ('flags', 'fd')),
@@ -66,7 +66,7 @@ LAYOUTS = {
 
 @pytest.fixture(scope='module')
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Return what the compiler says, by expression."""
+    """Return the compiled values by expression."""
     expressions = [*NUMBERS]
     for name, (_, members) in LAYOUTS.items():
         expressions += [
@@ -94,7 +94,7 @@ def test_numbers(name: str, compiled: dict[str, int]) -> None:
 
 
 def _offsets(layout: str) -> list[int]:
-    """Return where each item of a struct format begins."""
+    """Return the offset of each item of a struct format."""
     offsets, position, count = [], 0, ''
     for letter in layout.lstrip('<'):
         if letter.isdigit():
@@ -135,7 +135,7 @@ def test_a_buffer_s_name_can_not_pass_for_the_kernel_s_own_lines(
     raw: bytes, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / 'fdinfo').write_bytes(b'exp_name:\tsystem\nname:\t' + raw + b'\n')
-    # The one file that the function opens is this one.
+    # The function opens only this one file.
     monkeypatch.setattr(
         'builtins.open', lambda _, **options: (tmp_path / 'fdinfo').open(**options)
     )

@@ -171,7 +171,7 @@ def test_slots_in_the_same_memory_are_refused() -> None:
     memory.close()
 
 
-# ABA: a slot with the same index, buffer and inode comes back for another frame.
+# ABA: a slot with the same index, buffer and inode returns with another frame.
 
 
 def test_a_lease_of_generation_n_is_refused_at_n_plus_1() -> None:
@@ -196,9 +196,6 @@ def test_a_lease_of_generation_n_is_refused_at_n_plus_1() -> None:
     assert (pool.statistics().holders, pool.statistics().abandoned) == ({'npu': 1}, 0)
     pool.release(newer)
     pool.close()
-
-
-# Slots that wait for release fences: states, time-outs, replacements.
 
 
 def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: MakePool) -> None:
@@ -232,12 +229,12 @@ def test_a_replacement_that_can_not_be_allocated_is_tried_again() -> None:
 
 
 def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are called without the lock."""
+    """The pool calls them without holding its lock."""
     pass_time = stop_clock(monkeypatch)
     pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
     heard: list[str] = []
     pool.add_retire_listener(lambda slot: heard.append(pool.describe_holders()))
-    # Another look at the pool meanwhile begins no second replacement.
+    # A second look at the pool during this starts no second replacement.
     pool._allocate = lambda: (
         heard.append(repr(pool.statistics().states)),
         pool.collect(),
@@ -250,7 +247,7 @@ def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.Mo
         'camera: 0 of 1 slots free; slot 0 generation 1 is retired',
         "{<SlotState.RETIRED: 'retired'>: 1}",
     ]
-    # A pool that is closed meanwhile wants no replacement any more.
+    # A pool that is closed meanwhile drops the replacement.
     pool._allocate = lambda: (memory(), pool.close())[0]
     pool.release(leased(pool, fresh), EventFence())
     pass_time(2 * TIMEOUT_S)
@@ -299,7 +296,7 @@ def test_a_lease_that_a_finalizer_drops_counts_as_forgotten_unless_it_says_other
 
 
 def test_a_fence_of_a_refused_release_is_closed_too() -> None:
-    """It has passed on; only the fence of the first release is still needed."""
+    """The pool got it with the call; only the fence of the first release is still needed."""
     pool, _ = counted_pool(1)
     lease, first, second = leased(pool), EventFence(), EventFence()
     pool.release(lease, first)
@@ -312,9 +309,6 @@ def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     first.signal()
     assert pool.acquire() is lease.slot
     pool.close()
-
-
-# Who may hold how much, who does, and what the pool says about it.
 
 
 def test_a_holder_s_own_quota_is_replaced_not_added_and_ends_with_it(make_pool: MakePool) -> None:
@@ -457,9 +451,6 @@ def test_a_producer_that_can_wait_waits_for_who_is_to_lose_nothing(make_pool: Ma
     pool.release(leases.pop())
 
 
-# A consumer has died.
-
-
 def test_a_dead_holder_s_slots_wait_for_their_quarantine() -> None:
     pool, _ = counted_pool(3)
     shared, own, other = acquired(pool), acquired(pool), acquired(pool)
@@ -538,13 +529,13 @@ def test_an_interrupt_during_a_quarantine_loses_no_slot() -> None:
     pool.close()
 
 
-# What has to signal before the buffers are used again
+# Fences that must signal before the buffers are used again
 
 LONG_S = 3600.0
 
 
 class Scripted(DmaBuf):
-    """A dma-buf whose export answers what it is told."""
+    """A dma-buf whose export returns a scripted answer."""
 
     def __init__(self, answer: Callable[[], SyncFile | None]) -> None:
         super().__init__(
@@ -648,14 +639,11 @@ def test_a_merge_that_fails_leaves_nothing_open(
     fence.close()
 
 
-# The pool between threads, across fork, and with leases that nobody releases.
-
-
 MakeFrame = Callable[..., Frame]
 
 
 def wait_in_thread(pool: BufferPool) -> tuple[threading.Thread, list[Slot | None]]:
-    """Return a producer that is already waiting when this returns."""
+    """Start a producer in a thread; return when it waits."""
     got: list[Slot | None] = []
     looked, wait = threading.Event(), Waker.wait
     thread = threading.Thread(
@@ -680,7 +668,7 @@ def woken(thread: threading.Thread) -> bool:
 def test_whatever_frees_a_slot_wakes_a_waiting_producer(
     event: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By itself: the look that it takes now and then comes too late here."""
+    """It must wake by the event: the periodic look comes too late here."""
     monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
     pass_time = stop_clock(monkeypatch) if event == 'timeout' else None
     pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S if pass_time else 600.0)
@@ -722,12 +710,12 @@ def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize('fence_is', ['pending', 'a closed number', 'a dead end'])
 def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """poll(2) returns at once, again and again, for a closed descriptor."""
+    """For a closed descriptor poll(2) returns at once, so a careless loop would spin."""
     pool, _ = counted_pool(1)
     fence = EventFence()
     if fence_is != 'pending':
         reader, writer = os.pipe()
-        # A high one, that no descriptor which is opened meanwhile takes.
+        # A high number, which no newly opened descriptor takes.
         number = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 900)
         os.close(reader)
         os.close(writer)
@@ -749,7 +737,7 @@ def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) -> None:
-    """Every call of a copy ends at once, though the lock was held when the child was made."""
+    """Every call of the copy ends at once, though the lock was held during the fork."""
     heard: list[Slot] = []
     pool = make_pool(slots=3, on_free=heard.append)
     pool.add_retire_listener(heard.append)
@@ -797,7 +785,7 @@ def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) ->
 
 
 def test_a_forked_child_has_a_reaper_of_its_own() -> None:
-    """The parent's thread isn't there, and its lock may be held for ever."""
+    """The parent's thread isn't in the child, and its lock may be held for ever."""
     pool, _ = counted_pool(1)
     lease = leased(pool)
     pool.close()
@@ -835,9 +823,6 @@ def test_listeners_are_never_called_from_a_finalizer(
     del frame
     gc.collect()
     until(lambda: told == [True], 'the reaper tells')
-
-
-# Slots over somebody else's buffers.
 
 
 LAYOUT = compute_layout(NV12, 64, 48)
@@ -886,7 +871,7 @@ def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(
         and pool.slot_of(identities_of(new)) is slot
     )
     assert (pool.replaced, ended, len(pool.slots)) == (0, [], 3)
-    # Full: the free slot that was unused for the longest time makes room.
+    # The pool is full: the free slot that was unused for the longest time makes room.
     for index in (0, 2, 1):
         used = pool.acquire(index)
         assert used is not None
@@ -940,7 +925,7 @@ def test_a_layout_that_does_not_fit_is_refused_and_closed(
 
 
 class Held:
-    """A pool whose buffers go back to their owner, and which did."""
+    """A pool whose buffers go back to their owner, and a list of the returned ones."""
 
     def __init__(self) -> None:
         self.buffers = HeldBuffers()

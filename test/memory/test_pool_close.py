@@ -34,7 +34,7 @@ from zc_perception.memory.pool import BufferPool, Lease, Reaper
 
 @pytest.fixture(autouse=True)
 def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper]:
-    """Yield one that no other test uses."""
+    """Yield a reaper that no other test uses."""
     own = Reaper()
     monkeypatch.setattr(pool_module, 'REAPER', own)
     threads: list[threading.Thread] = []
@@ -50,7 +50,7 @@ def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper
 
 
 def ends(pool: BufferPool) -> threading.Event:
-    """Set when the one slot that is left has ended."""
+    """Return an event that is set when the last slot has ended."""
     event = threading.Event()
     pool.add_retire_listener(lambda slot: event.set())
     return event
@@ -70,7 +70,7 @@ def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_ca
     pool.close()
     time.sleep(
         5 * TIMEOUT_S
-    )  # the looks that closing makes it take are over: from here on only the deadline wakes it
+    )  # the looks due to closing are over: only the deadline wakes the reaper now
     assert memory.closes == [0] and not ended.is_set()
     pass_time(2 * TIMEOUT_S)
     assert ended.wait(PATIENCE_S)
@@ -121,7 +121,7 @@ def test_a_pool_that_is_closed_while_the_reaper_sleeps_is_finished_too() -> None
 
 
 def test_an_idle_wait_for_the_last_frame_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread sleeps until something happens; it doesn't look every now and then."""
+    """The thread sleeps until an event; it doesn't poll."""
     pool, _ = counted_pool(1)
     lease = leased(pool)
     turns: list[None] = []

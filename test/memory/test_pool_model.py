@@ -48,12 +48,12 @@ from zc_perception.memory.pool import BufferPool, Lease, Slot, SlotState
 
 HOLDERS = ('npu', 'overlay', 'limited')
 TIMEOUT_S = 600.0
-Descriptor = Any  # a slot and the generation that was acquired, or hypothesis' multiple() for none
+Descriptor = Any  # slot and generation at acquire, or hypothesis' multiple() for none
 
 
 @dataclass
 class Expected:
-    """What the model knows of a slot. It never reads the pool's own state of it."""
+    """The model's state of a slot, which never reads the pool's own state."""
 
     slot: Slot
     index: int
@@ -77,7 +77,7 @@ class PoolModel(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(module, 'time', clock) for module in (pool_module, backoff)
         ]
-        # What a closed pool's reaper does is done by collect() here; test_pool_close.py has the
+        # Here collect() does the work of a closed pool's reaper; test_pool_close.py tests the
         # thread.
         self.patches.append(
             mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker()))
@@ -120,7 +120,7 @@ class PoolModel(RuleBasedStateMachine):
         self.heard[slot.buffer_uid] += 1
 
     def settle(self, slot: Expected) -> None:
-        """Nobody holds it: what becomes of it now."""
+        """Compute the next state of a slot that no holder has."""
         if slot.holders or slot.state in ('free', 'ended'):
             return
         slot.fences = [
@@ -140,9 +140,10 @@ class PoolModel(RuleBasedStateMachine):
             self.expected_frees[slot.slot.buffer_uid] += 1
 
     def collected(self) -> None:
-        """Return what every look does: abandoned leases, fences, replacements."""
+        """Model what every look at the pool does: abandoned leases, fences, replacements."""
         self.now += (
-            1.5  # longer than any back-off of the allocator, and 40 steps are far from a timeout
+            # longer than the allocator's longest back-off; 40 such steps are far below a timeout
+            1.5
         )
         while self.abandoned:
             self.drop(self.abandoned.pop(0))
@@ -222,7 +223,7 @@ class PoolModel(RuleBasedStateMachine):
 
     @rule(target=leases, holder=st.sampled_from(HOLDERS))
     def acquire_and_lease(self, holder: str) -> Lease:
-        """In one step, so that short runs get somewhere."""
+        """Do both in one step, so that short runs reach more states."""
         descriptor = self.acquire()
         return self.lease(descriptor, holder) if isinstance(descriptor, tuple) else descriptor
 
@@ -334,7 +335,7 @@ class PoolModel(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 5))
     def insert(self, most: int) -> None:
-        """Let buffers of another owner come: one more slot."""
+        """Insert the buffers of another owner: one more slot."""
         other = CountingAllocator()
         before = list(self.pool.slots)
         fresh, ended = self.pool.insert(other(), most)
@@ -379,7 +380,7 @@ class PoolModel(RuleBasedStateMachine):
 
     @rule(lease=leases)
     def hand_out(self, lease: Lease) -> None:
-        """Nobody holds more than its number, however many frames wait for it."""
+        """No holder may exceed its quota, however many frames wait for it."""
         if (
             lease.number not in self.all[lease.slot.buffer_uid].holders
             or lease.number in self.handed

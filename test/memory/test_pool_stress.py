@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Producers, consumers, devices and an administrator at once."""
+"""Producers, consumers, devices and an administrator use one pool at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _threads_take_turns_often(no_fd_leak: None) -> Iterator[None]:
 
 
 class Stress:
-    """Every frame's pixels are its own number."""
+    """Fills every frame's pixels with its own number."""
 
     def __init__(self, slots: int, seed: int) -> None:
         self.memory = CountingAllocator()
@@ -56,8 +56,8 @@ class Stress:
         self.heard: Counter[int] = Counter()
         self.heard_lock = threading.Lock()
         self.pool.add_retire_listener(self.hear)
-        # No SimpleQueue: before Python 3.13 one of two threads that wait there may wait for ever,
-        # whatever its timeout.
+        # Not SimpleQueue: before Python 3.13, one of two threads waiting there may ignore its
+        # timeout and wait for ever.
         self.frames: Queue[tuple[Lease, int]] = Queue()
         self.jobs: Queue[tuple[Slot, int, EventFence]] = Queue()
         self.tags = itertools.count(1)
@@ -109,7 +109,7 @@ class Stress:
                 lease, tag = self.frames.get(timeout=0.01)
             except Empty:
                 continue
-            if lease.holder != 'mortal':  # which may have been revoked
+            if lease.holder != 'mortal':  # a mortal holder's lease may be revoked
                 self.check(lease.slot, tag, lease.holder)
             turn = choice.random()
             try:
@@ -127,7 +127,7 @@ class Stress:
                     self.errors.append(str(error))
 
     def finish_jobs(self, choice: random.Random) -> None:
-        """Devices: they read the pixels until the very moment at which their fence signals."""
+        """Simulate devices: read the pixels until just before their fence signals."""
         while not self.stop.is_set() or not self.jobs.empty():
             try:
                 slot, tag, fence = self.jobs.get(timeout=0.01)
@@ -221,7 +221,7 @@ def test_nothing_is_lost_or_handed_out_twice(seed: int) -> None:
         'every buffer is closed once',
     )
     assert set(stress.heard.values()) == {1}, 'listeners heard of each end once'
-    # Buffers that came while every slot was in use never got into one: nobody hears of those.
+    # Buffers that came while every slot was in use got into none, so the listener didn't get them.
     assert {uid for _, _, uid, _ in stress.history} <= set(stress.heard) and len(
         stress.heard
     ) <= len(stress.memory.made)

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Tests of pools, frames, queues and the link, with compiled steps that were built in another way.
+Test pools, frames, queues and the link with compiled steps from another build.
 
-``other_steps.py COMPILED SEED CASES`` is for a sanitizer. No module of the package may be loaded
-before: their classes are taken over once.
+``other_steps.py COMPILED SEED CASES`` is for a sanitizer. Load no module of the package earlier:
+each takes its compiled classes once, at import.
 """
 
 from __future__ import annotations

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The compiled steps and plain Python yield the same, bit by bit.
-
-A machine without a compiler has the package all the same.
-"""
+"""Compiled steps and plain Python yield identical bits; without a compiler all still works."""
 
 from __future__ import annotations
 

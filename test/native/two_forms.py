@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Random outputs of models, decoded by the compiled steps and in plain Python.
+Random outputs of models, decoded by compiled steps and by Python, must give equal bits.
 
-Both have to yield the same bits. It is a program as well: ``two_forms.py COMPILED SEED CASES``
-does it with a module that was built in another way, such as for a sanitizer.
+As a program, ``two_forms.py COMPILED SEED CASES`` tests a module from another build, such as one
+for a sanitizer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ODD = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1, -1, 3e38], np.float32)
 
 
 def _tensor(random: np.random.Generator, real: NDArray[np.float32]) -> RawTensor:
-    """In one of the types, with numbers that are none, with gaps between them or turned round."""
+    """Return a tensor of a random type and layout, with NaN and infinities."""
     kind = np.dtype(str(random.choice(TYPES)))
     if kind.kind == 'f':
         odd = random.random(real.shape) < random.choice([0, 0.002])
@@ -55,7 +55,7 @@ def _tensor(random: np.random.Generator, real: NDArray[np.float32]) -> RawTensor
         zero = int(random.integers(-100, 100)) if limits.min else int(random.integers(0, 100))
         values = np.clip(np.rint(real / scale + zero), limits.min, limits.max).astype(kind)
     turn = random.integers(4)
-    if turn == 1:  # memory of the other order
+    if turn == 1:  # the other memory order
         values = np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
     elif turn == 2:  # padded, as devices write
         values = np.pad(values, ((0, 0), (0, 1), (0, 3)))[:, : real.shape[1], : real.shape[2]]
@@ -88,7 +88,7 @@ def _case(random: np.random.Generator) -> tuple[HeadSpec, RawTensor, DecodeLimit
 
 
 def bits(found: Detections) -> tuple[object, ...]:
-    """Whatever was found; zero has no sign."""
+    """Return all results as bytes; −0 counts as 0."""
     return (
         (found.boxes + np.float32(0)).tobytes(), (found.scores + np.float32(0)).tobytes(),
         found.classes.tolist(), found.rows.tolist(),
@@ -96,7 +96,7 @@ def bits(found: Detections) -> tuple[object, ...]:
 
 
 def compare(seed: int, cases: int, compiled: ModuleType) -> int:
-    """How many boxes both forms have found, equal in each case."""
+    """Compare both forms in each case; return how many boxes they found."""
     random, boxes = np.random.default_rng(seed), 0
     for case in range(cases):
         spec, tensor, limits, box = _case(random)
@@ -114,7 +114,7 @@ def compare(seed: int, cases: int, compiled: ModuleType) -> int:
 
 
 def compare_masks(seed: int, cases: int, compiled: ModuleType) -> int:
-    """How many pixels of masks both forms have painted, equal in each case."""
+    """Compare both forms in each case; return how many mask pixels they set."""
     random, pixels = np.random.default_rng(seed), 0
     for case in range(cases):
         many, count = int(random.choice([1, 5, 8, 32, 40])), int(random.integers(0, 12))
@@ -142,7 +142,7 @@ def compare_masks(seed: int, cases: int, compiled: ModuleType) -> int:
             with patch.object(extras, 'compiled', form), np.errstate(all='ignore'):
                 painter = extras.MaskPainter(head, many)
                 labels = np.zeros(size[::-1], np.uint16)
-                if random.random() < 0.5:  # in rows that are padded
+                if random.random() < 0.5:  # padded rows
                     labels = np.zeros((size[1], size[0] + 8), np.uint16)[:, : size[0]]
                 painter.paint([table, tensor], box, found, labels)
                 painted.append(labels.copy())
@@ -154,7 +154,6 @@ def compare_masks(seed: int, cases: int, compiled: ModuleType) -> int:
 
 
 def load(path: str) -> ModuleType:
-    """Load the compiled module at *path*."""
     loader = importlib.machinery.ExtensionFileLoader('zc_perception.native.compiled', path)
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None

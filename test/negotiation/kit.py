@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the negotiation's tests share.
-
-Formats by short names, and a producer that allocates sealed memory and remembers what it did.
-"""
+"""Helpers of the negotiation's tests: short format names, and a producer that records calls."""
 
 from __future__ import annotations
 
@@ -43,19 +39,19 @@ SIZE = (64, 48)
 
 
 def f(text: str) -> Format:
-    """Return ``NV12 linear``, ``NV12 tiled``, ``XR24 x``, ``NV12 implicit``."""
+    """Return the format for ``NV12 linear``, ``NV12 tiled``, ``XR24 x`` or ``NV12 implicit``."""
     name, _, modifier = text.partition(' ')
     modifiers = {'linear': LINEAR, 'tiled': TILED, 'x': X_TILED, 'y': Y_TILED, 'implicit': INVALID}
     return fourcc_code(name.ljust(4)), modifiers[modifier]
 
 
 def who(name: str, *formats: str, **others: object) -> BufferConstraints:
-    """Constraints with formats by short name; none means any."""
+    """Return constraints with formats by short name; none means any."""
     return BufferConstraints(name, formats=tuple(map(f, formats)) or None, **others)
 
 
 class Producer:
-    """An allocator: memory as asked for, unless ``vary`` answers something else."""
+    """An allocator: it returns memory as asked for, unless ``vary`` changes the answer."""
 
     def __init__(
         self, vary: Callable[[Allocation], Allocation] = lambda allocation: allocation
@@ -81,7 +77,7 @@ class Producer:
         return self.vary(Allocation(layout, slots))
 
     def close(self) -> None:
-        """Close what is left."""
+        """Close the buffers that are left."""
         for buffer in self.buffers:
             with suppress(ValueError):
                 buffer.close()

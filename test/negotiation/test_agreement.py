@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which participants can agree on what."""
+"""Which participants can agree, and on which buffers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DMA_HEAPS = ('dma_heap/system', 'dma_heap/linux,cma')
 def offering(
     participants: Sequence[BufferConstraints], heaps: tuple[str, ...]
 ) -> list[BufferConstraints]:
-    """Return the same with a camera that allocates from *heaps*; without any it names none."""
+    """Let the camera allocate from *heaps*; if empty, it names none."""
     return [
         replace(p, heaps=heaps) if heaps and index == 0 else p
         for index, p in enumerate(participants)
@@ -77,17 +77,16 @@ AGREED = [
     case('who names none does not prefer', [who('viewer'),
                                             who('npu', 'YUYV linear', 'NV12 linear'), CAMERA],
          fourcc=YUYV),
-    # Exchanging pixel buffers, Negotiation: Vulkan renders, KMS shows, an encoder records.
+    # From "Exchanging pixel buffers", section Negotiation: Vulkan renders, KMS shows, an encoder
+    # records.
     case('Vulkan, KMS and an encoder', [
         who('vulkan', 'XR24 y', 'XR24 x', 'XR24 linear'), who('kms', 'XR24 linear', 'XR24 x'),
         who('encoder', 'XR24 linear', 'NV12 linear'),
     ], fourcc=XR24, modifiers=(LINEAR,)),
-    # GStreamer's example, glupload being asked at run time; before, its template names no
-    # drm-format at all.
+    # GStreamer's example: glupload is queried at run time, as its template has no drm-format.
     case('an absent drm-format is any', [who('vapostproc', 'NV12 x', 'NV12 linear', 'XR24 y'),
                                          who('glupload')],
          fourcc=NV12, modifiers=(X_TILED, LINEAR)),
-    # Implicit modifiers.
     case('a media API without modifiers makes all implicit', [
         who('gpu', 'NV12 tiled', 'NV12 implicit'), who('kms', 'NV12 implicit', 'NV12 tiled'),
         who('media', 'NV12 implicit'),
@@ -104,7 +103,6 @@ AGREED = [
          modifiers=(TILED, INVALID)),
     case('a CPU needs LINEAR', [who('camera', 'NV12 tiled', 'NV12 linear'),
                                 who('cpu', cpu_access=READ)], modifiers=(LINEAR,)),
-    # Sizes and layout.
     case('1000 allocated as 1024', [who('camera', 'XR24 linear'), who('gpu', stride_align=4096)],
          size=(1000, 1000), strides=(4096,)),
     case('1080 with the memory of 1088', [who('decoder', 'NV12 linear', height_align=16)],
@@ -120,17 +118,14 @@ AGREED = [
          fourcc=NV12),
     case('an odd size only for who can', [who('camera', 'NV12 linear', 'R8 linear')],
          size=(63, 47), fourcc=R8),
-    # Placement.
     case('one buffer unless somebody minds', [CAMERA], num_buffers=1, placement=None),
     case('a buffer for each plane', [CAMERA, who('gpu', placement=PER_PLANE)], num_buffers=2),
-    # Heaps.
     case('contiguous memory', [CAMERA, who('isp', contiguous=True)], heaps=DMA_HEAPS,
          heap='dma_heap/linux,cma'),
     case('the first of those that everybody can use', [CAMERA, who('npu', heaps=('dma_heap/',))],
          heaps=('udmabuf', 'dma_heap/vidmem', 'dma_heap/system'), heap='dma_heap/vidmem'),
     case('heaps that participants name', [CAMERA, who('npu', heaps=('udmabuf', 'dma_heap/'))],
          heap='udmabuf'),
-    # Counts.
     case('camping slots add up', [CAMERA, who('npu', slots=3), who('encoder', slots=1)], slots=6,
          needed=6),
     case('not more than anybody allows', [CAMERA, who('npu', max_slots=4)], wanted=8, slots=4,
@@ -230,7 +225,7 @@ def test_an_empty_intersection_says_who_and_why(
         assert message in str(refused.value)
 
 
-# A small universe in which everything can be tried.
+# Few enough values that a test can try all combinations.
 PAIRS = [
     f(text)
     for text in (
@@ -253,7 +248,7 @@ FORMATS = st.one_of(
 
 
 def seldom(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
-    """Mostly *usual*: of many constraints one is enough to make everything impossible."""
+    """Return mostly *usual*: one of many constraints can make everything impossible."""
     return st.sampled_from([usual] * (3 * len(others) + 3) + list(others))
 
 
@@ -298,7 +293,7 @@ def within(size: tuple[int, int], limit: tuple[int, int]) -> bool:
     return size[0] <= limit[0] and size[1] <= limit[1]
 
 
-# Their YUYV is in the driver's own buffers, and NV12 is decoded into other memory.
+# Their YUYV is in the driver's own buffers; NV12 is decoded into other memory.
 WEBCAMS = [
     who(
         'p0',
@@ -312,7 +307,7 @@ WEBCAMS = [
 
 
 class Memory(NamedTuple):
-    """All that the check of an answer asks of a buffer."""
+    """The properties of a buffer that the check of an answer reads."""
 
     size: int
     identity: tuple[int, int]
@@ -343,7 +338,7 @@ def possible_image(
     per_plane: bool,
     size: tuple[int, int],
 ) -> bool:
-    """Tell whether a layout of that kind exists that each participant alone can use."""
+    """Return whether a layout exists that each participant alone can use."""
     planes = {NV12: 2, YUYV: 1, XR24: 1}[fourcc]
     listed = [p.formats is None or (fourcc, modifier) in p.formats for p in group]
     tiles_for_cpu = modifier != LINEAR and any(p.cpu_access for p in group)
@@ -571,9 +566,6 @@ def test_a_format_whose_buffers_come_from_elsewhere_brings_its_heaps_along() -> 
         "npu can't use buffers of heaps 'memfd', 'dma_heap/system', only of v4l2/, udmabuf; "
         "set parameter 'heap'"
     ), 'the heaps that NV12 would come from, not those of YUYV'
-
-
-# Which heap is chosen of those on offer, and why.
 
 
 SYSTEM, CMA, UDMABUF, MEMFD = 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf', 'memfd'

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Constraints that nobody could satisfy are refused where they are made, in one sentence."""
+"""Constraints that can't be satisfied are refused on creation, with one sentence."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_a_heap_s_name_tells(name: str, contiguous: bool | None, reaches: b
     assert (offer.contiguous, offer.attachable) == (contiguous, reaches)
 
 
-# The check that late joiners and allocators' answers have in common.
+# The check that late joiners and allocators' answers share.
 
 
 BASE = BufferSettings(
@@ -241,7 +241,7 @@ def test_joint_limits_keep_everybody_s(limits: list[tuple[int, int, int, int | N
     )
 
 
-# Whether another setting would suit every participant, and what stands against it.
+# Whether another setting would suit every participant, and which constraints forbid it.
 
 
 CAMERA = who('camera', 'NV12 linear', slots=2)
@@ -265,7 +265,7 @@ def producer(no_fd_leak: None) -> Iterator[Producer]:
 def test_a_consumer_takes_the_place_of_its_stand_in(
     producer: Producer, consumer: Consumer
 ) -> None:
-    """Its slots are counted once, and its own constraints hold, not those that spoke for it."""
+    """Its slots count once, and its own constraints replace those of its stand-in."""
     npu = who('npu', 'YUYV linear', slots=3)
     display = who('display', 'NV12 linear', slots=1)
     session = BufferSession(CAMERA, SIZE, stand_ins=[npu, display])
@@ -361,7 +361,7 @@ def test_whoever_comes_the_agreement_keeps_what_it_promised(
     early: list[BufferConstraints], late: list[BufferConstraints]
 ) -> None:
     """A consumer that has buffers keeps them."""
-    # Of other layouts only their allocator knows what they need.
+    # For other layouts only the allocator computes the sizes.
     camera = who('camera', 'NV12 linear', 'YUYV linear', slots=2)
     producer = Producer()
     consumers = [Consumer(each) for each in early]

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""One camera's agreement with everybody who uses its buffers."""
+"""One camera's agreement with all users of its buffers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def producer(no_fd_leak: None) -> Iterator[Producer]:
 
 
 class Importer:
-    """A trial import that remembers inodes and gives back what it kept."""
+    """A trial import that records inodes, and returns the buffers that it kept."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
@@ -130,7 +130,7 @@ def test_a_failed_import_costs_that_consumer_the_buffers_and_is_undone(producer:
 def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_only(
     producer: Producer,
 ) -> None:
-    """A driver may not keep an alignment that it was asked for."""
+    """A driver may ignore the alignment that it was asked for."""
     producer.vary = lambda allocation: replace(allocation, layout=compute_layout(NV12, *SIZE))
     npu = Consumer(who('npu', stride_align=128))
     session = BufferSession(CAMERA, SIZE)
@@ -219,9 +219,6 @@ def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:
         and 'metis needs contiguous memory' in line
     )
     assert 'gpu refused: ' in line and 'metis stand-in' in line and session.why in line
-
-
-# The text of parameter ``participants``.
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@
 # limitations under the License.
 
 """
-Artificial frames for a frame log, and a second reader of its memory.
+Artificial frames for a frame log, and a second reader by the documented layout alone.
 
-The reader follows the documented layout alone. As a program it is a process with frame logs:
-``flood`` writes records as fast as it can, whose every field follows from its number; ``still``
-writes three and waits. It says 'ready' and ends with its input, or after *seconds*, in which it
-has written more than 10 000.
+As a program it is a process with frame logs: ``flood`` writes records as fast as it can, with all
+fields computed from the record's number; ``still`` writes three and waits. It prints 'ready'. It
+ends at the end of its input, or after *seconds*, in which it has written more than 10 000.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def made_frame(
     buffer_uid: int = 9, stamp_ns: int = 5,
     captured_ns: int = 6, published_ns: int = 7, cost_ns: int = 4, device: int = 3,
 ) -> Any:  # fmt: skip
-    """Return what a log reads of a frame."""
+    """Return the attributes of a frame that a log reads."""
     buffers = tuple(Made(identity=Made(device=device, inode=inode)) for inode in inodes)
     data = Made(
         sequence=sequence, generation=generation, buffer_uid=buffer_uid,
@@ -83,7 +82,7 @@ def made_entry(
     handle: int = 2,
     **job: int,
 ) -> Any:
-    """Return what a log reads of a job."""
+    """Return the attributes of a job that a log reads."""
     return Made(
         frame=frame, received_ns=received_ns, submitted_ns=submitted_ns, signalled_ns=signalled_ns,
         handle=Made(number=handle),
@@ -94,7 +93,7 @@ def made_entry(
 def note_frame(
     capture: Any, inference: Any, number: int, inode: int = 77, device: int = 3, handle: int = 1
 ) -> int:
-    """Note a frame of now in the logs of both nodes; return when that was."""
+    """Note a frame of now in the logs of both nodes; return its time."""
     now = time.monotonic_ns()
     frame = made_frame(
         number, inodes=(inode,), device=device, captured_ns=now - 2000, published_ns=now - 1000
@@ -106,7 +105,7 @@ def note_frame(
 
 
 def own_log_links() -> list[Path]:
-    """Descriptors of this process that are frame logs."""
+    """Return the descriptors of this process that are frame logs."""
     found = []
     for link in Path('/proc/self/fd').iterdir():
         try:
@@ -118,19 +117,18 @@ def own_log_links() -> list[Path]:
 
 
 def log_memory() -> bytes:
-    """Return the whole memory of the only log of this process."""
     return _only_log().read_bytes()
 
 
 def _only_log() -> Path:
-    """Return a link to it; its writer and its readers have one each."""
+    """Return a link to the only log; its writer and its readers have one each."""
     links = own_log_links()
     assert len({link.stat().st_ino for link in links}) == 1
     return links[0]
 
 
 def overwrite(offset: int, content: bytes) -> None:
-    """Change bytes of the only log of this process. It looks as if a writer was interrupted."""
+    """Change bytes of this process's only log, as if a writer was interrupted."""
     fd = os.open(_only_log(), os.O_RDWR)
     try:
         assert os.pwrite(fd, content, offset) == len(content)
@@ -139,7 +137,7 @@ def overwrite(offset: int, content: bytes) -> None:
 
 
 def flood_record(log: FrameLog, n: int) -> None:
-    """Return the n-th."""
+    """Write the n-th record of a flood."""
     frame = made_frame(
         n, inodes=(n + 1, n + 2), generation=2 * n, buffer_uid=3 * n, stamp_ns=4 * n,
         captured_ns=5 * n, published_ns=6 * n, cost_ns=7 * n,

@@ -68,7 +68,7 @@ class Desk:
         self.regular += 1
 
     def pass_time(self, seconds: float) -> int:
-        """Return how many messages came."""
+        """Advance the time; return how many messages came."""
         before = len(self.sent)
         for _ in range(round(seconds / diagnostics.LOOK_S)):
             self.now += diagnostics.LOOK_S

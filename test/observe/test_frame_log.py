@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What a frame log gets is what is read; a fault costs a record or a warning, no more."""
+"""A frame log returns what was written; a fault costs one record or a warning, no more."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_its_size_is_sealed(log: FrameLog) -> None:
         for size in (0, SIZE - 4096, SIZE + 4096):
             with pytest.raises(PermissionError):
                 os.ftruncate(fd, size)
-        with pytest.raises(PermissionError):  # nobody adds the seal against writing either
+        with pytest.raises(PermissionError):  # a reader can't add the seal against writing either
             fcntl.fcntl(fd, 1033, 8)
     finally:
         os.close(fd)
@@ -314,9 +314,6 @@ def test_closing_while_another_thread_writes_costs_nothing_but_the_record(
     assert warnings == []
 
 
-# The frame logs of real nodes.
-
-
 CAMERA = {
     'capture': {'framerate': 60.0, 'width': 320, 'height': 240},
     'inference': {'timeout': 20.0},
@@ -338,7 +335,7 @@ def logs_of_this_process() -> FoundFrameLogs:
 def collect(
     logs: FoundFrameLogs, enough: Callable[[dict[str, list[FrameRecord]]], bool]
 ) -> dict[str, list[FrameRecord]]:
-    """By role, until it is enough."""
+    """Return the records by role, once *enough* accepts them."""
     records: dict[str, list[FrameRecord]] = {log.role: [] for log in logs}
 
     def read_enough() -> bool:
@@ -356,7 +353,7 @@ def of_role(logs: FoundFrameLogs, role: str) -> FrameLogReader:
 
 
 def facts_with(log: FrameLogReader, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """They are written once a second."""
+    """Wait for facts that *enough* accepts; they are written once a second."""
     until(lambda: enough(log.facts()), log.facts)
     return log.facts()
 
@@ -462,9 +459,6 @@ def test_a_lost_frame_is_recorded(free_domain: int, monkeypatch: pytest.MonkeyPa
         )
 
 
-# Frame logs from another process.
-
-
 TESTS = Path(__file__).parents[1]
 SEALS = 1 | 2 | 4
 
@@ -498,7 +492,7 @@ def test_every_record_is_whole_while_another_process_writes_at_full_speed(
             numbers += [record.number for record in records]
             wrong += [record for record in records if not follows_from_its_number(record)]
             slow += 1
-            if slow % 40 == 0:  # now and then so late that the ring has gone round
+            if slow % 40 == 0:  # sometimes so late that the ring has wrapped around
                 while reader.written < written + 6000 and _still_writing(reader):
                     pass
             ended = not _still_writing(reader) and not records
@@ -616,7 +610,7 @@ def test_what_only_has_the_name_is_reported_and_hides_no_log(
 
 
 def _proc(tmp_path: Path, pid: int, **files: str) -> Path:
-    """Return a ``/proc`` with this process in it, under another number."""
+    """Return a ``/proc`` that shows this process under the number *pid*."""
     folder = tmp_path / str(pid)
     folder.mkdir()
     (folder / 'fd').symlink_to('/proc/self/fd')

@@ -72,7 +72,7 @@ def test_a_frame_s_stages_are_recorded_together() -> None:
     assert summary['end_to_end'].p99 == pytest.approx(5 * last)
 
 
-# What counters did lately: growth in a window, and rates over enough time.
+# Recent changes of counters: growth in a window, and rates over enough time.
 
 
 class Clock:
@@ -149,7 +149,7 @@ def test_silence_is_what_is_longer_than_the_usual_pause(every_s: float, overdue_
     for _ in range(round(20 * every_s / 0.2) + 50):
         clock.now += 0.2
         count = 6 + int((clock.now - start) / every_s)
-        # Before the second one nobody can know how often they come.
+        # Before the second event the period is unknown.
         assert silence.see(count) == 0.0 or count < 9
     count = 6 + int((clock.now - start) / every_s)
     last = clock.now

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What is read of processes in ``/proc``."""
+"""Data about processes, from ``/proc``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_who_has_ended_has_nothing(tmp_path: Path) -> None:
     ) == ([], [], '')
 
 
-# The message for a user that may not look.
+# The message for a user without the permission to look.
 
 
 PTRACE, ADMIN = 1 << 19, 1 << 21

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Stages and kernel events of a frame find each other; traces keep the format's rules."""
+"""A frame's stages and kernel events are joined; traces follow the format's rules."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_whatever_was_recorded_the_trace_keeps_the_rules(
     assert sum(trace['otherData']['events'].values()) == len(events)
 
 
-# The budget of a frame: which stage is named, and what is usual.
+# The budget of a frame: which stage is named, and which times are usual.
 
 
 STAGE_NAMES = [name for name, _ in STAGES]
@@ -306,7 +306,7 @@ USUAL = dict(zip(STAGE_NAMES, (1, 2, 3, 30, 1, 2, 1), strict=True))
 
 
 def stage_times(**longer: int) -> tuple[int, ...]:
-    """Return of a frame whose stages take what is usual, in ms, and some longer."""
+    """Return a frame's times in ms: usual stages, some of them longer."""
     spans = [(USUAL[name] + longer.get(name, 0)) * MS for name in STAGE_NAMES]
     return tuple(itertools.accumulate(spans, initial=1_000 * MS))
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``zc_timeline``: stages fill the whole way, and what it says of nodes that run."""
+"""``zc_timeline``: stages cover the whole path, and the output for running nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMES = [name for name, _ in STAGES]
 
 
 def record(began_us: int = 1000, scale: int = 1) -> FrameRecord:
-    """Stages of 1, 2, 4 … µs, times *scale*."""
+    """Return a record with stages of 1, 2, 4 … µs, times *scale*."""
     times = [began_us + scale * (2**number - 1) for number in range(len(STAGES) + 1)]
     names = (
         'captured_ns', 'published_ns', 'received_ns', 'submitted_ns', 'signalled_ns', 'done_ns',

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Records and kernel events of a graph that ran like clockwork.
-
-Also the rules that every trace has to keep.
-"""
+"""Records and kernel events of a perfectly regular graph, and rules for every trace."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ def published(n: int, **changes: Any) -> FrameRecord:
     """
     Return the record of a frame captured at BASE + n * PERIOD after 2 ms of work.
 
-    It is published 0.1 ms later, and delivered after 0.4 ms more. Slots take turns by four.
+    It is published 0.1 ms later, and delivered after 0.4 ms more. Four slots take turns.
     """
     t = BASE + n * PERIOD
     record = FrameRecord(
@@ -64,7 +60,7 @@ def published(n: int, **changes: Any) -> FrameRecord:
 
 def processed(n: int, **changes: Any) -> FrameRecord:
     """
-    Return the record of a frame that was taken 1 ms after its capture.
+    Return the record of a frame that was received 1 ms after its capture.
 
     It is submitted at 2 ms, its fence is seen at 12 ms, it is decoded from 13 to 15 ms, and sent
     at 16 ms.
@@ -81,7 +77,7 @@ def processed(n: int, **changes: Any) -> FrameRecord:
 
 
 def kernel_events(n: int) -> list[KernelEvent]:
-    """Return of frame *n*, with the import cache off."""
+    """Return the kernel events of frame *n*, with the import cache off."""
     t, inode, handle, fence = (
         BASE + n * PERIOD,
         100 + n % 4,
@@ -122,9 +118,9 @@ def nodes(
 
 def check_rules(trace: Mapping[str, Any]) -> None:
     """
-    Check the trace-event format's rules, and ours.
+    Check the rules of the trace-event format, and the package's own.
 
-    Slices of one track never overlap; flows go forward and begin inside of slices.
+    Slices of one track never overlap; flows go forward and begin inside slices.
     """
     assert (
         set(trace) == {'traceEvents', 'displayTimeUnit', 'otherData'}

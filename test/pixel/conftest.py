@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The distribution's own headers, for tests that compare our tables with them."""
+"""The distribution's own headers, for tests that compare the package's tables with them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ import pytest
 @pytest.fixture(scope='session')
 def header() -> Callable[[str], str]:
     """
-    Read a header by its name.
+    Return a function that reads a header by its name.
 
-    Where none can be had, tests are skipped; with ``ZC_RIG=required``, as in CI, they fail.
+    Without headers the tests are skipped; with ``ZC_RIG=required``, as in CI, they fail.
     """
     try:
         paths: dict[str, Path] = headers()
@@ -45,19 +45,17 @@ def header() -> Callable[[str], str]:
 
 @pytest.fixture(scope='session')
 def drm(header: Callable[[str], str]) -> str:
-    """Return ``drm_fourcc.h`` of libdrm-dev."""
     return header('drm_fourcc.h').replace('#include "drm.h"', '#include <linux/types.h>')
 
 
 @pytest.fixture(scope='session')
 def v4l2(header: Callable[[str], str]) -> str:
-    """Return ``videodev2.h`` of linux-libc-dev."""
     return header('videodev2.h')
 
 
 @pytest.fixture
 def values(tmp_path: Path) -> Callable[..., dict[str, int]]:
-    """Return what a C compiler makes of expressions behind a header's text."""
+    """Return a function that compiles C expressions after a header's text."""
 
     def made(text: str, *expressions: str) -> dict[str, int]:
         (tmp_path / 'header.h').write_text(text, encoding='utf-8')

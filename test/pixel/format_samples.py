@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Planes of every format, packed by hand from ``drm_fourcc.h``, and what their colours are."""
+"""Planes of every format, packed by hand from ``drm_fourcc.h``, and their true colours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 Samples = NDArray[np.uint8]
 
-# Luma's factor, then Cr in R, Cb in G, Cr in G, Cb in B, as handbooks print them.
+# Luma's factor, then Cr in R, Cb in G, Cr in G, Cb in B, as published.
 PUBLISHED = {
     ('bt601', 'limited'): (1.16438, 1.59603, -0.39176, -0.81297, 2.01723),
     ('bt601', 'full'): (1.0, 1.402, -0.344136, -0.714136, 1.772),
@@ -42,7 +42,7 @@ SUBSAMPLING = {
     **dict.fromkeys(('NV24', 'NV42', 'YU24', 'YV24'), (1, 1)),
 }
 WIDE = {'P010': 10, 'P012': 12, 'P016': 16, 'P210': 10}
-# Bytes of a pixel in memory; X is padding.
+# Bytes of a pixel in memory order; X is padding.
 BYTE_ORDERS = {
     'RG24': 'BGR', 'BG24': 'RGB', 'XR24': 'BGRX', 'AR24': 'BGRA', 'XB24': 'RGBX', 'AB24': 'RGBA',
     'RX24': 'XBGR', 'RA24': 'ABGR', 'BX24': 'XRGB', 'BA24': 'ARGB',
@@ -54,12 +54,16 @@ ALL = (*YUV, *BYTE_ORDERS, *GREY, *WORDS)
 
 
 def steps(name: str) -> tuple[int, int]:
-    """Return what width and height have to be multiples of."""
+    """Return the numbers of which width and height must be multiples."""
     return SUBSAMPLING.get(name, (1, 1))
 
 
 def _wide(samples: Samples, bits: int, random: np.random.Generator) -> NDArray[np.uint16]:
-    """Return the 8 bits on top, and less than half a step below: rounding restores them."""
+    """
+    Return 16-bit samples: the 8 bits on top, plus less than half a step.
+
+    Rounding restores the 8 bits.
+    """
     below = random.integers(0, 1 << 7, samples.shape).astype(np.uint16)
     return (samples.astype(np.uint16) << 8) | (below >> (16 - bits) << (16 - bits))
 
@@ -106,7 +110,7 @@ def rgb_planes(name: str, rgb: Samples, random: np.random.Generator) -> list[NDA
 
 
 def strided(plane: NDArray[Any], padding: int) -> NDArray[Any]:
-    """Return the same samples, read-only, with *padding* samples of noise behind each row."""
+    """Return the same samples, read-only, with *padding* samples of noise after each row."""
     rows, row = plane.shape[0], plane[0].size + padding
     memory = (
         np.random.default_rng(padding)
@@ -133,7 +137,7 @@ def spread(chroma: NDArray[Any], name: str) -> NDArray[Any]:
 def published_rgb(
     y: NDArray[Any], u: NDArray[Any], v: NDArray[Any], matrix: str, span: str
 ) -> NDArray[np.float64]:
-    """From planes of one size, not rounded."""
+    """Convert planes of one size to R, G, B, without rounding."""
     factor, red, green_b, green_r, blue = PUBLISHED[matrix, span]
     luma = (y.astype(np.float64) - (16 if span == 'limited' else 0)) * factor
     b, r = (chroma.astype(np.float64) - 128 for chroma in (u, v))
@@ -145,13 +149,13 @@ def published_rgb(
 
 
 def expanded(samples: NDArray[Any], span: str) -> NDArray[np.float64]:
-    """Grey, or R, G, B, of *span* in 0..255, not rounded."""
+    """Return grey, or R, G, B, of *span* in 0..255, without rounding."""
     given = samples.astype(np.float64)
     return given if span == 'full' else np.clip((given - 16) * 255 / 219, 0, 255)
 
 
 def noise(name: str, width: int, height: int, seed: int) -> tuple[Samples, Samples, Samples]:
-    """Luma from black on, which OpenCV takes for black below and ITU-R doesn't, and chroma."""
+    """Return random luma from black on, and chroma: below black, OpenCV and ITU-R differ."""
     random = np.random.default_rng(seed)
     across, down = SUBSAMPLING[name]
     half = height // down, width // across
@@ -160,7 +164,7 @@ def noise(name: str, width: int, height: int, seed: int) -> tuple[Samples, Sampl
 
 
 def words_rgb(rgb: Samples) -> Samples:
-    """Return what 5, 6 and 5 bits keep of R, G, B, with all ones as 255."""
+    """Return R, G, B after rounding to 5, 6 and 5 bits, with all ones as 255."""
     kept = [
         np.rint((rgb[..., i] >> (8 - bits)).astype(np.float64) * 255 / ((1 << bits) - 1))
         for i, bits in enumerate((5, 6, 5))

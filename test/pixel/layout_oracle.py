@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The bytes that a layout makes a reader touch, by the kernel's description of each format."""
+"""The bytes that a reader of a layout touches, by the kernel's description of each format."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PLANES = {
 
 
 def plane_bytes(name: str, index: int, layout: ImageLayout) -> Iterator[int]:
-    """Return the address in its buffer of every byte of a plane, as often as it is touched."""
+    """Yield the address in its buffer of every byte of a plane, as often as it is touched."""
     plane: PlaneLayout = layout.planes[index]
     sample, samples, across, down = PLANES[name][index]
     for row in range(layout.height // down):
@@ -67,7 +67,7 @@ def is_safe(
     buffer_sizes: Sequence[int],
     identities: Sequence[Hashable] | None = None,
 ) -> bool:
-    """Tell whether every sample is in its buffer, no byte is of two, and no word is torn."""
+    """Return whether all samples are in their buffers, without overlap and word-aligned."""
     assert len(layout.planes) == len(PLANES[name])
     seen: set[tuple[Hashable, int]] = set()
     for index, plane in enumerate(layout.planes):

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Colorimetry in GStreamer's words and V4L2's numbers, both ways, against their headers."""
+"""Colorimetry as GStreamer's texts and V4L2's numbers, both ways, against their headers."""
 
 from __future__ import annotations
 
@@ -43,9 +43,6 @@ FULL, LIMITED = Range.FULL, Range.LIMITED
 ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfer)]
 
 
-# GStreamer
-
-
 @pytest.mark.parametrize(
     ('text', 'expected'),
     [
@@ -54,7 +51,7 @@ ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfe
         ('1:3:5:1', Colorimetry(Matrix.BT709, FULL)),
         # A webcam's JPEG.
         ('1:4:7:1', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
-        # PAL and NTSC as a decoder says it.
+        # PAL and NTSC as a decoder reports them.
         ('2:4:4:2', BT601_LIMITED),
     ],
 )
@@ -65,12 +62,12 @@ def test_gstreamer_s_words(text: str, expected: Colorimetry) -> None:
 @pytest.mark.parametrize(
     ('text', 'default', 'expected'),
     [
-        # What GStreamer's jpegdec says of every picture.
+        # GStreamer's jpegdec reports this for every picture.
         ('1:4:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT601, FULL)),
         ('0:0:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT709, LIMITED)),
         ('0:4:16:4', BT601_LIMITED, BT601_LIMITED),
         ('2:1:0:0', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED, Transfer.SRGB)),
-        # Grey has no matrix, and R, G, B have no other.
+        # Grey has no matrix, and R, G, B have only their own.
         ('2:5:5:1', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED)),
     ],
 )
@@ -145,9 +142,6 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], str
     for same in ('BT709', 'BT601', 'BT2020_10', 'BT2020_12', 'GAMMA22', 'GAMMA28'):
         text = written('16_235', 'BT601', same, 'SMPTE170M')
         assert from_gstreamer_colorimetry(text) == BT601_LIMITED
-
-
-# V4L2
 
 
 PQ = Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)

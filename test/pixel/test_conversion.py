@@ -60,7 +60,7 @@ def colours(matrix: str, span: str) -> Colorimetry:
 def yuv_case(
     name: str, width: int, height: int, seed: int = 0, padding: int = 0
 ) -> tuple[list[NDArray[Any]], tuple[Any, Any, Any]]:
-    """Planes, and luma and chroma for each pixel."""
+    """Return planes, and luma and chroma for each pixel."""
     y, u, v = noise(name, width, height, seed)
     planes = yuv_planes(name, y, u, v, np.random.default_rng(seed))
     return [strided(plane, padding) for plane in planes], (y, spread(u, name), spread(v, name))
@@ -69,7 +69,7 @@ def yuv_case(
 def rgb_case(
     name: str, width: int, height: int, seed: int = 0, padding: int = 0
 ) -> tuple[list[NDArray[Any]], NDArray[np.uint8]]:
-    """Planes, and R, G, B of each pixel as the format keeps it."""
+    """Return planes, and R, G, B of each pixel as the format keeps it."""
     random = np.random.default_rng(seed)
     rgb = random.integers(0, 256, (height, width, 3), np.uint8)
     planes = [strided(plane, padding) for plane in rgb_planes(name, rgb, random)]
@@ -83,13 +83,13 @@ def rgb_case(
 def test_a_picture_has_the_colours_of_the_published_matrix(
     name: str, matrix: str, span: str
 ) -> None:
-    # Whole vectors of columns, a rest, and less than one.
+    # Whole vectors of columns, then vectors with a rest, then less than one vector.
     sizes = ((128, 48, 0), (136, 26, 7), (30, 6, 1))
     width, height, padding = sizes[list(PUBLISHED).index((matrix, span)) % 3]
     planes, samples = yuv_case(name, width, height, padding=padding)
     picture = ToPicture(fourcc_code(name), width, height, colours(matrix, span)).convert(planes)
     assert picture.shape == (height, width, 3)
-    # Half a level of rounding, and what factors of 10 bits are off by.
+    # Half a level of rounding, plus the error of 10-bit factors.
     assert np.abs(picture - published_rgb(*samples, matrix, span)).max() <= 1.1
 
 
@@ -105,7 +105,7 @@ def test_grey_and_rgb_keep_their_colours_and_get_their_range(
         fourcc_code(name), width, height, Colorimetry(Matrix.RGB, Range(span))
     ).convert(planes)
     assert np.abs(picture - expanded(rgb, span)).max() <= most
-    # A Y'CbCr matrix and its range say nothing of R, G, B; grey is luma.
+    # A Y'CbCr matrix and its range don't apply to R, G, B; grey is luma.
     picture = ToPicture(
         fourcc_code(name), width, height, Colorimetry(Matrix.BT709, Range(span))
     ).convert(planes)
@@ -146,7 +146,7 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
     channels: int, bgr: bool, padding: int,
     given_memory: bool, seed: int,
 ) -> None:  # fmt: skip
-    """With *given_memory* the picture goes into rows that are apart, and nothing else there."""
+    """With *given_memory* the rows are apart, and bytes between them must not change."""
     across, down = steps(name)
     width, height = blocks[0] * across, blocks[1] * down
     random = np.random.default_rng(seed)
@@ -195,7 +195,7 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
 def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(
     name: str, ratio: int, colour: tuple[str, str], seed: int
 ) -> None:
-    """Colours without edges: the same but for rounding and where chroma lies."""
+    """Smooth colours give the same, except for rounding and the place of chroma samples."""
     width, height = 96 * ratio, 64 * ratio
     phase = seed / 10
     across, down = SUBSAMPLING[name]
@@ -284,7 +284,7 @@ def test_what_can_not_be_read_is_refused_with_what_can() -> None:
 @pytest.mark.parametrize('other', ['NV21', 'YUYV', 'P010'])
 def test_planes_of_another_format_or_size_are_refused_where_they_can_be_told(other: str) -> None:
     planes = (yuv_case if other in YUV else rgb_case)(other, 64, 48)[0]
-    if other == 'NV21':  # nothing but its name tells it from NV12, its size does
+    if other == 'NV21':  # NV21 differs from NV12 only in its name, so its size is tested
         planes = [plane[:-1] for plane in planes]
     for converter in (
         ToPicture(fourcc_code('NV12'), 64, 48, BT601_LIMITED),
@@ -296,9 +296,6 @@ def test_planes_of_another_format_or_size_are_refused_where_they_can_be_told(oth
             r'32, 2\)',
         ):
             converter.convert(planes)
-
-
-# Small pictures of NV12, resized before they are converted.
 
 
 def road(width: int, height: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -317,7 +314,7 @@ def to_rgb(
 
 
 def linear(plane: NDArray[np.floating], width: int, height: int) -> NDArray[np.float64]:
-    """Linear interpolation between the centres of samples, in floating point."""
+    """Interpolate linearly between the centres of samples, in floating point."""
     for axis, size in ((0, height), (1, width)):
         count = plane.shape[axis]
         at = np.clip((np.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)
@@ -347,7 +344,7 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
     channels: int,
     seed: int,
 ) -> None:
-    """Luma alone, with grey chroma, and the colour of a frame of one colour."""
+    """Test luma with grey chroma, and the colour of a frame of one colour."""
     width, height = source[0] * 2, source[1] * 2
     box = Letterbox.fit(width, height, *target, stretch=stretch)
     converter = to_rgb(box, colours(*colour), channels)
@@ -367,9 +364,9 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
 @pytest.mark.parametrize(
     ('size', 'target', 'mean', 'largest'),
     [
-        ((960, 540), 320, 0.1, 1),  # 3:1, as 1080p to 640: equal but for rounding
+        ((960, 540), 320, 0.1, 1),  # 3:1, as 1080p to 640: equal except for rounding
         ((1280, 720), 640, 0.5, 60),  # 2:1
-        ((1280, 720), 320, 1.0, 100),  # 4:1, where a sample lies between two of chroma
+        ((1280, 720), 320, 1.0, 100),  # 4:1, where a sample lies between two chroma samples
         ((720, 1280), 416, 1.5, 150),
         ((320, 240), 640, 1.65, 110),
     ],
@@ -377,7 +374,7 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
 def test_the_short_cut_is_near_the_full_conversion(
     size: tuple[int, int], target: int, mean: float, largest: int
 ) -> None:
-    """In grey levels of 255, on a picture with edges and a sensor's noise."""
+    """Limits in grey levels of 255, on a picture with edges and sensor noise."""
     planes, box = road(*size), Letterbox.fit(*size, target, target)
     full = cv2.resize(
         cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The format table: against the kernel's headers, and in the words of other libraries."""
+"""The format table: against the kernel's headers, and by the names of other libraries."""
 
 from __future__ import annotations
 
@@ -99,9 +99,6 @@ def code(name: str) -> int:
     return format_by_name(name).code
 
 
-# V4L2
-
-
 @pytest.mark.parametrize(
     ('name', 'expected'),
     [
@@ -140,9 +137,6 @@ def test_any_v4l2_name_is_a_format_or_refused(name: str | int) -> None:
     except FormatError:
         return
     assert found.fourcc in FORMATS
-
-
-# GStreamer
 
 
 @every_format
@@ -185,9 +179,6 @@ def test_well_known_tilings_have_gstreamer_formats_of_their_own(name: str, modif
 def test_gstreamer_names_that_are_refused_say_why(name: str, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         from_gstreamer(name)
-
-
-# ROS
 
 
 @pytest.mark.parametrize(('old', 'fourcc'), [('yuv422', 'UYVY'), ('yuv422_yuy2', 'YUYV')])
@@ -236,7 +227,7 @@ def test_every_nvbufsurface_format_goes_both_ways() -> None:
     pairs = {value: from_nvbufsurface(value) for value in NvBufSurfaceFormat}
     assert len(set(pairs.values())) == len(pairs)
     assert all(nvbufsurface_format(*pair) == value for value, pair in pairs.items())
-    # The transfer function isn't in the format.
+    # The transfer function isn't part of the format.
     assert nvbufsurface_format(NV12, Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)) == 33
     for value in (0, 1000):
         with pytest.raises(FormatError, match=f'colour format {value} has no DRM fourcc'):
@@ -278,14 +269,10 @@ def test_what_nvbufsurface_lacks_is_said(fourcc: str, colours: Colorimetry, why:
         nvbufsurface_format(code(fourcc), colours)
 
 
-# The format table against the kernel's headers, GStreamer's and sensor_msgs'.
-
-
 DRM_FORMAT = re.compile(
     r"^#define DRM_FORMAT_\w+\s+fourcc_code\('(.)', '(.)', '(.)', '(.)'\)(?:\s*/\*(.*)\*/)?", re.M
 )
-# V4L2's macros for the same bytes in memory: all planes in one buffer, and a buffer for each
-# plane.
+# V4L2's macros for the same bytes in memory: all planes in one buffer, or a buffer for each plane.
 V4L2_MACROS = {
     'NV12': ('NV12', 'NV12M'), 'NV21': ('NV21', 'NV21M'), 'NV16': ('NV16', 'NV16M'),
     'NV61': ('NV61', 'NV61M'), 'NV24': ('NV24', None),
@@ -307,12 +294,12 @@ V4L2_TILED_MACROS = {
     'VT12': 'NV12_4L4', 'VT15': 'NV15_4L4', 'ST12': 'NV12_32L32', 'TM12': 'NV12MT', 'MM21': 'MM21',
     'Q08C': 'QC08C',
 }  # fmt: skip
-# In videodev2.h of Linux 6.12, and not yet in that of some distributions.
+# In videodev2.h of Linux 6.12, but not yet in that of some distributions.
 YOUNG_IN_V4L2 = {
     'P012': 'P012', 'P012M': 'PM12', 'NV15_4L4': 'VT15', 'NV12_8L128': 'AT12', 'MT2110T': 'MT2T',
     'MT2110R': 'MT2R',
 }  # fmt: skip
-# In GStreamer since 1.24, likewise.
+# In GStreamer since 1.24, so not in some distributions.
 YOUNG_IN_GSTREAMER = {'NV12_10LE40_4L4'}
 LETTERS = {'Cr': 'V', 'Cb': 'U', 'x': 'X'}
 IMAGE_ENCODINGS = Path(sys.prefix, 'include/sensor_msgs/sensor_msgs/image_encodings.hpp')
@@ -330,7 +317,7 @@ def memory_order(most_significant_first: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope='session')
 def described(drm: str) -> dict[str, tuple[str, str]]:
-    """By fourcc, what the header says behind its definition, and of the planes before it."""
+    """Return by fourcc the header's comments after its definition and before its group."""
     found = {}
     for match in DRM_FORMAT.finditer(drm):
         comments = re.findall(r'/\*.*?\*/', drm[: match.start()], re.DOTALL)
@@ -374,7 +361,8 @@ def test_planes_are_those_that_the_drm_header_describes(
         assert entry.components == (('Y',), *letters)
     ratio = re.match(r'(\d)x(\d) subsampled', comment)
     horizontal, vertical = map(int, ratio.groups()) if ratio else (1, 1)
-    # Pixels for one chroma sample, which is a pair in one plane and one of two planes' in three.
+    # Pixels for one chroma sample. With two planes one plane holds the pair; with three planes
+    # each holds one component.
     samples = len(chroma.components) // (2 if len(entry.planes) == 2 else 1)
     assert (chroma.horizontal / samples, chroma.vertical) == (horizontal, vertical)
     assert luma.horizontal == len(luma.components) and luma.vertical == 1
@@ -387,7 +375,6 @@ def test_planes_are_those_that_the_drm_header_describes(
 
 
 def v4l2_name(header: str, macro: str | None) -> str | None:
-    """Return the four characters of a macro of the header."""
     if macro is None:
         return None
     found = re.search(rf'V4L2_PIX_FMT_{macro}\s+v4l2_fourcc\((.*?)\)', header)
@@ -431,10 +418,7 @@ def test_ros_encodings_are_those_of_sensor_msgs() -> None:
     assert ours - encodings == {'nv12'}, 'nv12 is the one that this package adds'
 
 
-# GStreamer's drm-format strings.
-
-
-# Names of GStreamer's that are four capitals and digits, and no DRM fourcc.
+# GStreamer's names of four capitals and digits that are no DRM fourcc.
 GSTREAMER_ONLY = {'I420', 'Y42B', 'Y444', 'YUY2', 'BGRA', 'RGBA', 'ABGR', 'ARGB'}
 names = st.from_regex(r'\A[A-Z0-9]{1,4}\Z').map(lambda name: f'{name:<4}')
 fourccs = st.one_of(
@@ -486,7 +470,7 @@ def test_any_text_is_a_format_in_its_one_spelling_or_refused(text: str) -> None:
     ('text', 'fourcc', 'modifier'),
     [
         ('NV12', 'NV12', LINEAR),
-        # From the document's list: codes that are no formats of ours.
+        # From the document's list: codes for which the package has no format.
         ('AR39:0x0100000000000002', 'AR39', 0x0100000000000002),
         # GST_FOURCC_FORMAT prints all four characters.
         ('R8  ', 'R8  ', LINEAR),
@@ -504,9 +488,9 @@ def test_both_ways(text: str, fourcc: str, modifier: int) -> None:
     [
         ('NV12:0x0000000000000000', "a LINEAR modifier must be left out; write 'NV12'"),
         ('NV12:0x00ffffffffffffff', 'INVALID'),
-        # The document's own misprint.
+        # A misprint in the document.
         ('NV12:0x0x0100000000000001', "the modifier must be '0x' and 16 hexadecimal digits"),
-        # The document's second example writes GStreamer's names.
+        # The document's second example uses GStreamer's names.
         ('I420', "'I420' is GStreamer's name; the DRM fourcc is 'YU12'"),
         ('P010_10LE', "the DRM fourcc is 'P010'"),
         ('R8', "write 'R8  ' with its trailing blanks"),
@@ -542,7 +526,7 @@ def test_what_has_no_string(fourcc: int, modifier: int, why: str) -> None:
         drm_format_string(fourcc, modifier)
 
 
-# What GStreamer is told of a picture.
+# The caps for GStreamer that describe a picture.
 
 
 def layout(name: str, modifier: int = LINEAR, **options: int | bool) -> ImageLayout:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Layouts that we compute, and those of others."""
+"""Layouts that the package computes, and layouts from others."""
 
 from __future__ import annotations
 
@@ -170,9 +170,6 @@ def test_no_layout_without_a_modifier() -> None:
         ImageLayout(width=64, height=48, fourcc=NV12, planes=())  # type: ignore[call-arg]
 
 
-# Layouts of others.
-
-
 YUYV = fourcc_code('YUYV')
 # INTEL's X tiling, which adds no plane.
 TILED = 1 << 56 | 1
@@ -295,7 +292,7 @@ def test_a_format_and_a_modifier_that_there_are_not_are_refused() -> None:
 
 
 def test_two_descriptors_of_one_buffer_are_one_memory() -> None:
-    """The document lets a handle be duplicated within an image."""
+    """The document allows duplicate handles within an image."""
     overlapping, apart = nv12(LUMA, OWN_CHROMA), nv12(LUMA, changed(OWN_CHROMA, offset=3072))
     validate_layout(overlapping, [4608, 4608])
     validate_layout(overlapping, [4608, 4608], [(1, 10), (1, 11)])
@@ -312,7 +309,7 @@ def test_two_descriptors_of_one_buffer_are_one_memory() -> None:
 
 @pytest.mark.parametrize('modifier', [TILED, INVALID])
 def test_planes_without_rows_are_checked_by_their_extent_alone(modifier: int) -> None:
-    # Rows of tiles: a stride may be anything, and odd places are the modifier's affair.
+    # Rows of tiles: the stride may be anything, and the modifier defines the places.
     layout = nv12(PlaneLayout(0, 1, 0, 3072), PlaneLayout(0, 3073, 7, 1), modifier=modifier)
     validate_layout(layout, [3074])
     with pytest.raises(LayoutError, match=r'^plane 1: ends at byte 3074, its buffer 0 has 3073$'):
@@ -325,7 +322,7 @@ def test_planes_without_rows_are_checked_by_their_extent_alone(modifier: int) ->
 
 @pytest.mark.parametrize('modifier', [INVALID, 1 << 56 | 6])
 def test_an_unknown_layout_may_have_planes_of_its_own(modifier: int) -> None:
-    """Compression adds planes behind the format's, and INVALID says nothing of how many."""
+    """Compression adds planes after the format's own, and INVALID leaves the number open."""
     planes = (
         PlaneLayout(0, 0, 0, 3072),
         PlaneLayout(0, 3072, 0, 1536),
@@ -354,7 +351,7 @@ def test_no_field_s_value_costs_memory(field: str, value: int) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A good layout and the real sizes of its buffers."""
+    """A valid layout and the real sizes of its buffers."""
 
     name: str
     layout: ImageLayout
@@ -382,7 +379,7 @@ def refused_or_safe(case: Case, layout: ImageLayout, sizes: Sequence[int]) -> No
         assert is_safe(case.name, layout, sizes), f'{layout} passed with buffers of {sizes} bytes'
 
 
-#: As a broken or hostile peer would send them.
+#: Values of a broken or hostile peer.
 WILD = [
     -1, 0, 1, 2, (1 << 31) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 20000, 0.0,
     float('nan'), float('inf'), '64', b'64', None, True, (), [64], {'offset': 0}, 1j, object(),
@@ -419,4 +416,4 @@ def test_planes_in_the_same_memory_never_share_a_byte(case: Case, data: st.DataO
         assert is_safe(case.name, case.layout, case.sizes, identities)
 
 
-# Descriptors as a broken or hostile peer would send them.
+# Descriptors of a broken or hostile peer.

@@ -39,8 +39,7 @@ from zc_perception.pixel.modifier import (
 )
 
 NVIDIA_BLOCK = 3 << 56 | 0x10
-# Younger than the header of some distributions: the numbers are copied by hand from that of Linux
-# 6.15.
+# The headers of some distributions lack these; the numbers are from Linux 6.15.
 YOUNG = {
     'DRM_FORMAT_MOD_VENDOR_MTK': 0x0B, 'DRM_FORMAT_MOD_VENDOR_APPLE': 0x0C,
     'DRM_FORMAT_MOD_MTK_16L_32S_TILE': 0x0B00000000000001,
@@ -62,7 +61,7 @@ BLOCKS = st.builds(
 def test_two_numbers_of_one_nvidia_layout_are_those_that_the_header_makes_one(
     drm: str, tmp_path: Path
 ) -> None:
-    """By the header's own function, as a C compiler reads it."""
+    """The header's own function decides, compiled as C."""
     body = re.search(
         r'static __inline__ __u64\s*(drm_fourcc_canonicalize_nvidia_format_mod.*?\n})', drm, re.S
     )
@@ -116,11 +115,8 @@ def test_tiling_adds_no_planes(name: str, planes: int, modifier: int) -> None:
     'modifier', [INVALID, 0x7F << 56 | 1, 1 << 56 | 4, 5, 2 << 56 | 0x3B02, 6 << 56 | 1 << 48 | 1]
 )
 def test_where_nobody_says_it_the_number_of_planes_is_open(modifier: int) -> None:
-    """The vendor isn't known, or its modifiers can add planes with a compression's state."""
+    """Either the vendor is unknown, or its modifiers can add planes for compression."""
     assert plane_count(NV12, modifier) is None
-
-
-# The header.
 
 
 def macro(known: KnownModifier) -> str:

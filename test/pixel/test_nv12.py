@@ -48,7 +48,7 @@ UNTOUCHED = 0xAB
 
 
 def limited_bt601(rgb: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Luma and (U, V) of every pixel, from Kr = 0.299, Kb = 0.114 and limited range."""
+    """Return luma and (U, V) of each pixel: Kr = 0.299, Kb = 0.114, limited range."""
     red, green, blue = np.moveaxis(rgb.astype(np.float64) / 255.0, 2, 0)
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
     u, v = (blue - luma) / (2 * (1 - 0.114)), (red - luma) / (2 * (1 - 0.299))
@@ -58,7 +58,7 @@ def limited_bt601(rgb: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.fl
 def strided_planes(
     width: int, height: int, padding: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Memory of both planes with *padding* bytes behind each row."""
+    """Return memory of both planes with *padding* bytes after each row."""
     return np.full((height, width + padding), UNTOUCHED, np.uint8), np.full(
         (height // 2, width + padding), UNTOUCHED, np.uint8
     )
@@ -67,8 +67,7 @@ def strided_planes(
 @pytest.mark.parametrize('rgb_order', [True, False])
 @pytest.mark.parametrize(('width', 'height', 'padding'), [(64, 48, 0), (50, 34, 14), (2, 2, 1)])
 def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_order: bool) -> None:
-    # Blocks of 2x2 equal pixels, so that the result doesn't depend on where between pixels chroma
-    # is sited.
+    # Blocks of 2x2 equal pixels, so that the place of chroma samples doesn't matter.
     blocks = np.random.default_rng(width).integers(0, 256, (height // 2, width // 2, 3), np.uint8)
     rgb = blocks.repeat(2, axis=0).repeat(2, axis=1)
     luma_memory, chroma_memory = strided_planes(width, height, padding)
@@ -142,7 +141,7 @@ def test_arrays_that_opencv_would_silently_replace_are_refused(
 
 
 def halved(chroma: NDArray[np.uint8], name: str) -> NDArray[np.float64]:
-    """Return the mean of what a sample of 4:2:0 covers, from the format's own chroma."""
+    """Return the mean of the format's chroma under each 4:2:0 sample."""
     across, down = SUBSAMPLING[name]
     rows, columns = chroma.shape
     return chroma.reshape(rows * down // 2, 2 // down, columns * across // 2, 2 // across).mean(

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Where messages have their planes, and the colours of Bayer, by NumPy's slices and sums."""
+"""Plane places in messages, and colours of Bayer pictures, by NumPy's slices and sums."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_buffer_of_whole_pages_is_taken_where_nothing_else_has_so_many_bytes()
 @pytest.mark.parametrize(
     ('picture', 'text'),
     [
-        # 62 rows in whole pages, or 64 rows? 48 or 64?
+        # Either 62 rows in whole pages, or 64 rows; and either 48 or 64 rows.
         (
             raw(640, 62, 'nv12', 640, noise(61440)),
             'needs 59520 bytes of data; there are 61440, and',
@@ -93,7 +93,7 @@ def test_a_buffer_of_whole_pages_is_taken_where_nothing_else_has_so_many_bytes()
             'needs 4608 bytes of data; there are 4609, and which',
         ),
         (raw(64, 48, 'nv12', 64, noise(64 * 48)), 'needs 4608 bytes of data; there are 3072:'),
-        # What another encoding or another step would explain.
+        # Sizes that another encoding or another step would explain.
         (
             raw(640, 480, 'rgb8', 1920, noise(640 * 480 * 4)),
             '921600 bytes of data; there are 1228800',
@@ -108,7 +108,7 @@ def test_a_buffer_of_whole_pages_is_taken_where_nothing_else_has_so_many_bytes()
         ),
         (raw(64, 48, 'mono16', 128, noise(6144), big=True), 'mono16 is big-endian; only little'),
         (raw(1, 48, 'mono8', 1, noise(48)), '1x48; both sides of mono8 must be from 2 to 65535'),
-        # OpenCV's demosaicing makes black of it.
+        # OpenCV's demosaicing makes this black.
         (
             raw(64, 2, 'bayer_rggb8', 64, noise(128)),
             'sides of bayer_rggb8 must be from 3 to 65535',
@@ -157,12 +157,12 @@ def test_no_picture_passes_that_would_be_read_beyond_its_data(
     assert layout.buffer_size(0) <= size and layout.planes[0].stride == step
 
 
-#: One for all sizes: its memory follows the picture.
+#: One reader for all sizes: its memory adapts to the picture.
 READER = PictureReader()
 
 
 def neighbours(mosaic: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return at each inner pixel the mean of the neighbours, or its own, that *mask* has."""
+    """Return for each inner pixel the mean of neighbours in *mask*, or its own value."""
     total, count = np.zeros(mosaic.shape), np.zeros(mosaic.shape)
     straight, slanted = [(0, 1), (1, 0), (0, -1), (-1, 0)], [(1, 1), (1, -1), (-1, 1), (-1, -1)]
     for places in ([(0, 0)], straight, slanted):

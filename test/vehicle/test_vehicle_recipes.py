@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What is shipped for a vehicle: udev rules, a systemd unit, limits, a compose file.
+Files shipped for a vehicle: udev rules, a systemd unit, limits, a compose file.
 
-The tests read them, and run the real tools where these are installed.
+The tests parse them, and run the real tools where these are installed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PAIR = re.compile(r'(?P<key>[A-Z]+)(?:\{(?P<of>\w+)\})?(?P<how>==|\+=|=)"(?P<val
 
 
 def rules(*, disabled: bool = False) -> list[list[re.Match[str]]]:
-    """Each rule's pairs; with *disabled* those in comments too."""
+    """Return each rule's pairs; with *disabled* also those in comments."""
     lines = (VEHICLE / '70-zc-perception.rules').read_text(encoding='utf-8').splitlines()
     lines = [
         line.lstrip('#') if disabled and line.startswith('#SUBSYSTEM') else line for line in lines
@@ -67,9 +67,9 @@ def test_each_rule_compares_and_sets_what_udev_knows() -> None:
 
 def settings_of(**device: str) -> dict[str, str]:
     """
-    Return what the rules give a device.
+    Return the settings that the rules give a device.
 
-    Patterns are the shell's, alternatives stand between bars.
+    Patterns are the shell's; bars separate alternatives.
     """
     given: dict[str, str] = {}
     for rule in rules():
@@ -159,7 +159,7 @@ def test_the_unit_starts_a_launch_file_with_a_parameter_file_and_more_arguments(
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    """By systemd's own reader where it is installed; everywhere as the ini file that it is."""
+    """Use systemd's own reader where it is installed, and an ini parser everywhere."""
     parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=('#',))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read(UNIT, encoding='utf-8')
@@ -229,7 +229,7 @@ def test_the_containers_run_programs_that_are_installed() -> None:
 
 
 def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
-    """What docker's init signals is the command's own process and none of its children."""
+    """Docker's init signals only the command's own process, none of its children."""
     (tmp_path / 'lib/zc_perception').mkdir(parents=True)
     program = tmp_path / 'lib/zc_perception/capture_node'
     program.write_text(
@@ -243,7 +243,7 @@ def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
     command = [word.replace('$$', '$') for word in composed()['services']['capture']['command']]
     pipe: Any = subprocess.PIPE
     path = f'{tmp_path}:{os.environ["PATH"]}'
-    # A shell can't catch what was ignored when it began, as in a job in the background.
+    # A shell can't catch a signal that was ignored at its start, as in a background job.
     heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
         command,
@@ -263,7 +263,7 @@ def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
 
 
 def test_a_device_with_colons_in_its_name_is_written_out() -> None:
-    """The name "/dev/metis-0:1:0" would be source, target and permissions."""
+    """"/dev/metis-0:1:0" would be read as source, target and permissions."""
     for service in composed()['services'].values():
         for device in service['devices']:
             if isinstance(device, str):
