@@ -125,7 +125,7 @@ class DeviceLostError(AcceleratorError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest known word, ignoring case; or no text."""
+    """Return ``; did you mean 'x'?`` with the known word most like *word*, or an empty text."""
     from difflib import get_close_matches  # imported here, because only mistakes need this module
 
     names = {name.lower(): name for name in known}

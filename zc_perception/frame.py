@@ -98,7 +98,7 @@ class FrameData:
     :param colorimetry: the colour space of the pixels.
     :param buffer_uid: identifies the buffers; a buffer that replaces another one has a new uid.
     :param generation: increases each time that the camera fills the buffers again.
-    :param sequence: the camera's number of the frame; a gap means that frames were lost.
+    :param sequence: the camera's frame number; a gap means that frames were lost.
     :param captured_ns: the time, in CLOCK_MONOTONIC, at which the camera delivered the frame.
     :param capture_cost_ns: how long software worked on the frame (drawing, decoding), in
         nanoseconds; 0 for a frame that a driver filled.
@@ -351,7 +351,7 @@ class Frame:
 
     @property
     def sequence(self) -> int:
-        """The camera's number of the frame; a gap means that frames were lost."""
+        """The camera's frame number; a gap means that frames were lost."""
         return self.data.sequence
 
     @property

@@ -107,7 +107,7 @@ def load_entry_point(group: str, name: str) -> object | None:
     try:
         return entry.load()  # type: ignore[no-any-return]
     except Exception as error:  # the module is another package's, and may raise anything
-        # AttributeError: the module lacks the class, so importing only the module would succeed.
+        # AttributeError: the module lacks the class; importing the module alone would succeed.
         outermost = entry.attr.partition('.')[0]
         trial = (
             f'from {entry.module} import {outermost}'

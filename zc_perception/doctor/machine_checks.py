@@ -110,8 +110,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
 _LIMITS_FILE = '/etc/security/limits.d/zc-perception.conf'
-# About the number of descriptors that Python, rclpy and a middleware open; then for each buffer of
-# a slot.
+# Estimated descriptors of a process (Python, rclpy, middleware), and of each buffer of a slot.
 _OWN_DESCRIPTORS = 128
 _PER_SLOT = 6
 

@@ -163,7 +163,7 @@ class JobOwners:
         """
         Assign a node to each thread that submitted jobs, beginning with the best match.
 
-        Threads that submitted jobs during the same time can't belong to the same node.
+        Threads whose jobs overlap in time can't belong to the same node.
 
         :param threads: by thread id, the nodes of the thread's process, and the thread's jobs.
         :param imported: by thread id, how often the thread imported each buffer.

@@ -201,7 +201,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 0: all checks hold; 1: one doesn't; 3: at least one is not known."""
+        """The exit code: 0 if all checks hold, 1 if one doesn't, 3 if one is not known."""
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
@@ -673,7 +673,7 @@ def _as_root() -> str:
 
 
 def parser() -> OptionParser:
-    """Return the parser of the command line."""
+    """Make the parser of ``zc_verify``'s command line."""
     made = OptionParser(
         'zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG
     )
