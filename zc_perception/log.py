@@ -49,8 +49,7 @@ class Seldom:
 
         :param text: the text, or a function that returns it and is called only if the text is
             logged. With a function, *about* is required.
-        :param about: texts with the same *about* count as the same message; empty: texts that are
-            equal do.
+        :param about: texts with the same *about* count as the same message; default: the text.
         """
         now, about = time.monotonic(), about or str(text)
         with self._lock:

@@ -124,7 +124,7 @@ class Interruption:
         self._writing: IO[bytes] | None = None
 
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
-        """Forget earlier signals; *exception* makes the exception from a later signal's number."""
+        """Forget earlier signals; a later signal number *n* raises ``exception(n)``."""
         self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:

@@ -29,7 +29,7 @@ import stat
 
 from zc_perception.errors import ConfigError
 
-# Write to these open descriptors: the path opened anew would be written from its beginning.
+# The open descriptors of these paths: a path opened again would be written from its beginning.
 _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 
