@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Runs in a process with GStreamer and the double of nvarguscamerasrc (``doubles/gst_argus.c``).
+Cases for a process with GStreamer and a double of nvarguscamerasrc.
 
-See ``test_gstreamer.py``.
+See ``doubles/gst_argus.c`` and ``test_gstreamer.py``.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _nothing_stays(no_fd_leak: None) -> Iterator[None]:
 
 
 def row_numbers(frame: Frame) -> list[np.ndarray[Any, Any]]:
-    """Return the number of each row of each plane, the same all over the row."""
+    """Return each row's number, which all of its pixels have, for each plane."""
     with frame.map() as planes:
         found = []
         for plane in planes:
@@ -113,8 +113,8 @@ def picture(first: int) -> list[np.ndarray[Any, Any]]:
 )
 def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Range) -> None:
     with streaming({'double-color': str(color)}) as camera:
-        # 256-byte pitch and 64 KiB planes are the double's, whatever GstVideoInfo thinks of 322
-        # pixels.
+        # The double's pitch is 256 bytes and its planes 64 KiB, whatever GstVideoInfo computes for
+        # 322 pixels.
         assert [(p.buffer, p.offset, p.stride, p.size) for p in camera.pool.layout.planes] == [
             (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
         ]  # fmt: skip

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What a camera is opened with, for tests, which name only what they are about."""
+"""Options to open a camera; a test names only those that matter to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OTHERS = ('now_ns', 'ledger', 'clock', 'stopping', 'consumers', 'identity', 'be
 
 
 def camera_options(**values: Any) -> CameraOptions:
-    """Return *values*: fields of :class:`CameraOptions`, and parameters by name."""
+    """Return options with *values*: fields of :class:`CameraOptions`, and parameters by name."""
     fields = {name: values.pop(name) for name in _OTHERS if name in values}
     assert values.keys() <= PARAMETERS.keys(), values.keys() - PARAMETERS.keys()
     return CameraOptions(

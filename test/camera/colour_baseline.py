@@ -14,15 +14,12 @@
 # limitations under the License.
 
 """
-How far colour alone gets in the road scene.
+A detector that knows colours but no shapes: the baseline for the road scene.
 
-A detector that knows every class's colours and nothing of shapes.
-
-It learns, per class, how much likelier each YUV cell (16 x 16 x 16) is inside that class's truth
-boxes than elsewhere, keeps the pixels where that ratio exceeds a threshold, and boxes the
-connected components: of each class on its own, or of all classes together, a component then being
-of the class that is likeliest over its pixels. Threshold and way are those with the best mAP on
-the frames that it learnt from. It works on the chroma grid (half size).
+For each class it learns how much likelier each YUV cell (16 x 16 x 16) is inside the class's boxes
+than elsewhere. It keeps pixels where this ratio exceeds a threshold, and boxes connected
+components, of each class or of all together; then the likeliest class wins. Threshold and way are
+those with the best mAP on the training frames. It works on the chroma grid (half size).
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ THRESHOLDS = (1.2, 1.6, 2.2, 3.0, 5.0)
 
 @dataclass(frozen=True)
 class RoadFrame:
-    """One drawn frame: ``luma`` (h, w), ``chroma`` (h/2, w/2, 2), and what is in it."""
+    """One drawn frame: ``luma`` (h, w), ``chroma`` (h/2, w/2, 2), and its objects."""
 
     luma: NDArray[np.uint8]
     chroma: NDArray[np.uint8]
@@ -58,7 +55,6 @@ class RoadFrame:
 
     @property
     def truth(self) -> ImageBoxes:
-        """The ground truth as boxes."""
         corners = [(o.x, o.y, o.x + o.width, o.y + o.height) for o in self.objects]
         return ImageBoxes(np.array(corners), np.array([o.class_index for o in self.objects]))
 
@@ -72,7 +68,7 @@ def road_frames(
     frames_per_scene: int,
     apart: int = 37,
 ) -> Iterable[RoadFrame]:
-    """Freshly drawn frames of ``scenes`` scenes, ``apart`` frame times from one to the next."""
+    """Draw frames of ``scenes`` scenes, each ``apart`` frame times after the previous one."""
     for seed in range(first_seed, first_seed + scenes):
         scene = RoadScene(width, height, seed, palette)
         for index in range(0, frames_per_scene * apart, apart):
@@ -84,7 +80,7 @@ def road_frames(
 
 
 class ColourBaseline:
-    """The colour detector, learnt from ``frames``."""
+    """The colour detector, trained on ``frames``."""
 
     def __init__(self, frames: Sequence[RoadFrame]) -> None:
         inside = np.ones((len(CLASS_NAMES), CELLS**3))
@@ -106,7 +102,7 @@ class ColourBaseline:
         )
 
     def detect(self, frame: RoadFrame) -> ImageBoxes:
-        """Boxes in frame pixels; the score is the component's mean likelihood ratio."""
+        """Return boxes in frame pixels; the score is the component's mean likelihood ratio."""
         return self._detect(frame, self._together, self._threshold)
 
     def _mean_precision(
@@ -137,11 +133,7 @@ class ColourBaseline:
 
 
 def _components(mask: NDArray[np.bool_]) -> Iterable[tuple[tuple[int, ...], Pixels]]:
-    """
-    Return the components that are as large as objects are.
-
-    For each: its box in frame pixels, and its pixels on the chroma grid.
-    """
+    """Yield large enough components: box in frame pixels, pixels on the chroma grid."""
     closed = cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
     count, components, stats, _ = cv2.connectedComponentsWithStats(closed)
     for component in range(1, count):

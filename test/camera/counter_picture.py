@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Reads the counter's picture, as the comment of ``camera/synthetic.py`` describes it."""
+"""Read the counter's picture, which a comment in ``camera/synthetic.py`` describes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from zc_perception.camera.synthetic import TimeCode
 _COLUMNS, _ROWS = 16, 8
 _FIELDS = struct.Struct('>BBIqH')
 _CHESS = (np.add.outer(np.arange(_ROWS), np.arange(_COLUMNS)) % 2).astype(np.uint8)
-# Each cell is measured in its middle, away from what scaling and JPEG do to its edges.
+# Each cell is measured in its middle, because scaling and JPEG blur its edges.
 _SAMPLES = 8
 _MARGIN = 2
 _MIN_CONTRAST = 32
@@ -37,11 +37,9 @@ _MIN_CONTRAST = 32
 
 def read_counter(luma: NDArray[np.uint8]) -> TimeCode | None:
     """
-    Read what the picture says; ``None``: it can't be read.
+    Return the picture's time code, or ``None`` if it can't be read.
 
-    It is read from luma or any grey version of the whole picture, of any size.
-
-    :param luma: (height, width).
+    :param luma: (height, width): luma or any grey version of the whole picture, of any size.
     """
     if luma.ndim != 2 or luma.shape[0] < _ROWS or luma.shape[1] < _COLUMNS:
         return None

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Runs in a process with GStreamer and the ``zcframes`` source (``doubles/gst_frames.c``).
+Cases for a process with GStreamer and the source ``zcframes``.
 
-See ``test_gstreamer.py``.
+See ``doubles/gst_frames.c`` and ``test_gstreamer.py``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 @pytest.fixture(scope='module', autouse=True)
 def _gstreamer_is_up() -> None:
-    """Start GStreamer before descriptors are counted: it opens some of its own, once."""
+    """Start GStreamer before descriptors are counted: it keeps some of its own."""
     open_camera(f'zcframes {TIGHT}').camera.close()
     with pytest.raises(CameraError):
         open_camera('v4l2src device=/dev/video99')
@@ -79,7 +79,7 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
         (TIGHT, [(0, 0, 64), (0, 3072, 64)], 1),
         (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192',
          [(0, 0, 128), (0, 8192, 256)], 1),
-        # Without GstVideoMeta: GStreamer's own defaults.
+        # Without GstVideoMeta, GStreamer's default strides and offsets apply.
         ('frame-size=4488 caps-text=video/x-raw,format=NV12,width=66,height=44',
          [(0, 0, 68), (0, 2992, 68)], 1),
         # NM12: a descriptor for each plane.
@@ -196,7 +196,7 @@ def test_a_leased_frame_outlives_its_camera() -> None:
 
 @pytest.mark.parametrize(
     'memory',
-    # A memfd is its element's alone, which maps it anew to write to it: it can't be sealed.
+    # An element maps its own memfd again to write to it, so that it can't be sealed.
     ['system', 'fd', 'unsealed'],
 )
 def test_a_copying_pipeline_is_reported_and_booked(memory: str) -> None:
@@ -219,7 +219,7 @@ def test_a_copying_pipeline_is_reported_and_booked(memory: str) -> None:
 
 
 def test_a_copy_is_the_picture_itself() -> None:
-    # Each of its frames is the same: which one comes first depends on the machine.
+    # All frames are equal, because it depends on the machine which one comes first.
     pipeline = (
         'videotestsrc pattern=colors num-buffers=3 ! video/x-raw,format={},width=322,height=46'
     )
@@ -295,8 +295,7 @@ def test_a_file_keeps_its_pace() -> None:
 
 
 def test_frames_that_the_source_lost_or_marked_are_counted() -> None:
-    # A consumer that the machine holds up may not get the one that is bad, but one that came after
-    # it.
+    # If the machine pauses the consumer, a later frame may replace the bad one.
     for _ in range(5):
         with streaming(f'zcframes live=1 skip-at=20 bad-at=30 rate=100 {TIGHT}') as opened:
             camera = opened.camera
@@ -328,7 +327,7 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
 @pytest.mark.parametrize(
     ('accepted', 'offers', 'expected'),
     [
-        # A source that would rather give I420.
+        # The source prefers I420.
         ([('NV12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('NV12', LINEAR)),
         ([], f'video/x-raw,format=ABGR64_LE,{SIZE};{CAPS}', ('NV12', LINEAR)),
         # Tiled dma-bufs, and LINEAR ones.
@@ -344,14 +343,14 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
             f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
             ('NV12', LINEAR),
         ),
-        # NVIDIA's generic kind has two numbers: the consumer says the one, the source the other.
+        # NVIDIA's generic modifier has two numbers: the consumer uses one, the source the other.
         (
             [('NV12', 3 << 56 | 0x14)],
             f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
             f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x03000000000fe014,{SIZE}',
             ('NV12', 3 << 56 | 0xFE014),
         ),
-        # Caps of the old style say nothing of the layout.
+        # Old caps for dma-bufs don't name a modifier.
         ([], f'{DMABUF},format=NV12,{SIZE};{CAPS}', ('NV12', LINEAR)),
         ([('NV12', INVALID)], f'{CAPS};{DMABUF},format=NV12,{SIZE}', ('NV12', INVALID)),
     ],
@@ -383,13 +382,13 @@ def test_a_source_with_a_choice_gives_what_consumers_accept_or_a_program_can_rea
     ('elements', 'format_name'),
     [
         ('videotestsrc ! videorate ! videoflip method=clockwise', 'NV12'),
-        # A converter loses as little as it can.
+        # A converter loses as little as possible.
         ('videotestsrc ! video/x-raw,format=I420_10LE ! videoconvert', 'P010'),
         ('videotestsrc ! video/x-raw,format=RGBA64_LE ! videoconvert', 'AR24'),
         # Tiled frames in plain memory can't be copied.
         ('videotestsrc ! video/x-raw,format=NV12_4L4 ! videoconvert', 'NV12'),
         ('videotestsrc num-buffers=9 ! jpegenc ! decodebin', 'YU12'),
-        # What is fixed stays.
+        # A fixed format stays.
         ('videotestsrc ! video/x-raw,format=UYVY', 'UYVY'),
     ],
 )
@@ -439,15 +438,12 @@ def test_a_source_without_a_choice_runs_as_it_is_and_that_is_said() -> None:
 
 
 def test_one_whom_nothing_suits_does_not_cost_the_others_a_format_that_they_can_read() -> None:
-    """The first that the source has is ABGR64, which nobody here can."""
+    """The source's first format is ABGR64, which no consumer here can read."""
     source = 'videotestsrc num-buffers=9 ! video/x-raw,width=64,height=48'
     with streaming(source, consumers=[consumer('odd', ('NV12', INVALID))]) as opened:
         with next_frame(opened.camera) as frame:
             assert (frame.data.fourcc, frame.data.layout.modifier) in READABLE_FORMATS
         assert any('accept (NV12 INVALID)' in notice for notice in opened.camera.notices())
-
-
-# What goes wrong, and what is said then.
 
 
 def capture_until_error(camera: GStreamerCamera) -> CameraError:
@@ -500,7 +496,7 @@ def test_another_format_or_kind_of_memory_is_a_changed_camera(
 
 
 def changed(pipeline: str, **options: Any) -> Opened:
-    """Return a camera that was closed after its caps had changed."""
+    """Return a camera that was closed after its caps changed."""
     opened = open_camera(pipeline, **options)
     configure(opened.camera)
     assert isinstance(capture_until_error(opened.camera), CameraChangedError)
@@ -535,7 +531,7 @@ def test_a_changed_pipeline_that_nobody_goes_on_with_is_ended() -> None:
     later = 'video/x-raw,format=NV21,width=64,height=48,framerate=200/1'
     pipeline = f'zcframes live=1 change-at=60 caps-later="{later}" {TIGHT}'
     changed(pipeline).camera.close_rest()
-    # Whoever gives up before the change: the pipeline ends with the camera.
+    # The camera is closed before the change: the pipeline must end with it.
     opened = open_camera(pipeline)
     configure(opened.camera)
     opened.camera.close_rest()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Colours and crops, against GStreamer's own conversion; see ``test_gstreamer.py``."""
+"""Colours and crops, compared with GStreamer's own conversion; see ``test_gstreamer.py``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WIDTH = 32
 
 
 def source(fmt: str, colorimetry: str, height: int) -> str:
-    """Return one colour, so that it doesn't matter how chroma is spread over the pixels."""
+    """Return a source of one colour, so that the position of chroma samples has no effect."""
     caps = f'video/x-raw,format={fmt},width={WIDTH},height={height}'
     return (
         f'videotestsrc pattern=solid-color foreground-color=0xff9050c0 num-buffers=4 '
@@ -47,7 +47,7 @@ def source(fmt: str, colorimetry: str, height: int) -> str:
 
 
 def picture_of(pipeline: str) -> Pixels:
-    """Return the first frame as R, G, B, as a consumer makes it."""
+    """Return the first frame as R, G, B, converted as a consumer does."""
     with streaming(pipeline) as opened, next_frame(opened.camera) as frame, frame.map() as planes:
         data = frame.data
         picture = ToPicture(data.fourcc, data.width, data.height, data.colorimetry)
@@ -61,10 +61,10 @@ def picture_of(pipeline: str) -> Pixels:
         ('NV12', '', 720),
         ('YUY2', 'bt2020', 48),
         ('NV12', '1:3:5:1', 48),
-        # A webcam's, and jpegdec's own, which knows no more of the colours than that.
+        # From a webcam, and from jpegdec, which has no more information about the colours.
         ('I420', '1:4:7:1', 720),
         ('I420', '1:4:0:0', 48),
-        # NTSC as a decoder of MPEG-2 says it.
+        # NTSC as MPEG-2 decoders describe it.
         ('I420', '2:4:4:2', 720),
         ('GRAY8', '', 720),
         ('GRAY8', '1:4:0:0', 48),
@@ -81,7 +81,7 @@ def test_pictures_have_the_colours_that_gstreamer_shows(
     assert np.abs(got.astype(int) - expected).max() <= 4, (got, expected)
 
 
-# The range is the string's; there is no matrix but that of R, G, B.
+# The string's range is used, and the matrix of R, G, B.
 @pytest.mark.parametrize(
     ('fmt', 'colorimetry'), [('RGB', ''), ('BGRx', '2:1:7:1'), ('RGB', 'bt709')]
 )
@@ -105,11 +105,11 @@ def test_colours_without_a_name_here_are_refused(fmt: str, colorimetry: str, wor
         open_camera(source(fmt, colorimetry, 48))
 
 
-# Cropping elements say which part of the frame is to be seen.
+# Cropping elements set the visible part of the frame.
 
 
 WHOLE_WIDTH, WHOLE_HEIGHT = 128, 96
-# Of each plane: the bytes of an element, and the pixels that it stands for.
+# For each plane: bytes of an element, and the pixels in x and y that it covers.
 PLANES = {
     'NV12': ((1, 1, 1), (2, 2, 2)),
     'I420': ((1, 1, 1), (1, 2, 2), (1, 2, 2)),
@@ -121,7 +121,7 @@ PLANES = {
 
 
 class Crop(NamedTuple):
-    """Elements, and the part of the picture that they leave."""
+    """Elements, and the part of the picture that they keep."""
 
     elements: str
     x: int
@@ -132,7 +132,7 @@ class Crop(NamedTuple):
 
 EVEN = (
     Crop('videocrop left=16 top=8 right=4 bottom=2', 16, 8, 108, 86),
-    # Their sum is even.
+    # Each is odd, but their sum is even.
     Crop('videocrop left=3 top=1 ! queue ! videocrop left=5 top=3', 8, 4, 120, 92),
     Crop('aspectratiocrop aspect-ratio=1/1', 16, 0, 96, 96),
 )
@@ -143,17 +143,17 @@ ODD = (
 
 
 def changing(fmt: str) -> str:
-    """Make one picture, whose brightness and colours change in both directions."""
+    """Return a source whose brightness and colours change in both directions."""
     caps = f'video/x-raw,format={fmt},width={WHOLE_WIDTH},height={WHOLE_HEIGHT}'
     return f'videotestsrc pattern=colors num-buffers=4 ! {caps}'
 
 
 def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
     """
-    Return the crop's rows of each plane, from the bytes of a whole picture.
+    Return each plane's rows of the crop, from the bytes of a whole picture.
 
-    At odd places each plane begins at the sample that has the crop's corner, as videocrop's own
-    copies have it, and a column or row without a whole chroma sample is left out.
+    At odd positions each plane begins at the sample of the crop's corner, as in videocrop's
+    copies. Columns and rows without a whole chroma sample are omitted.
     """
     grid = [max(plane[i] for plane in PLANES[fmt]) for i in (1, 2)]
     width, height = crop.width - crop.width % grid[0], crop.height - crop.height % grid[1]
@@ -168,7 +168,7 @@ def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
 
 
 def taken(pipeline: str) -> list[Pixels]:
-    """Return the planes of the first frame."""
+    """Return copies of the first frame's planes."""
     with streaming(pipeline) as opened, next_frame(opened.camera) as frame, frame.map() as planes:
         return [plane.copy() for plane in planes]
 

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the tests that run inside a process with GStreamer share.
-
-Cameras, frames, and looking at what is left open.
-"""
+"""Helpers for tests inside a process with GStreamer: cameras, frames, and leaks."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ TIGHT = f'frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,3072'
 
 @dataclass
 class Opened:
-    """A camera and what it booked."""
+    """A camera, its ledger, and the heaps that it opened."""
 
     camera: Any
     ledger: CopyLedger
@@ -71,7 +67,6 @@ class Opened:
 def open_camera(
     pipeline: str, heaps: Sequence[str] = ('memfd',), start_timeout_s: float = 10.0, **options: Any
 ) -> Opened:
-    """Return a camera that isn't configured yet."""
     ledger, opened = CopyLedger(), list[str]()
 
     def open_heap(name: str) -> NamedHeap:
@@ -89,7 +84,7 @@ def open_camera(
 
 
 def configure(camera: Camera, slots: int = 4) -> None:
-    """As the node does it, with consumers that want *slots* in all."""
+    """Allocate as the node does, with consumers that want *slots* in all."""
     own = camera.constraints()
     others = BufferConstraints('slots', slots=slots - own.slots)
     camera.allocate(agree([own, others], (camera.width, camera.height)))
@@ -97,7 +92,6 @@ def configure(camera: Camera, slots: int = 4) -> None:
 
 @contextmanager
 def streaming(pipeline: str, slots: int = 4, **options: Any) -> Iterator[Opened]:
-    """Yield a camera that is ready to capture."""
     opened = open_camera(pipeline, **options)
     try:
         configure(opened.camera, slots)
@@ -108,16 +102,11 @@ def streaming(pipeline: str, slots: int = 4, **options: Any) -> Iterator[Opened]
 
 
 def next_frame(camera: Camera) -> Frame:
-    """Return the next frame that comes."""
     return until(camera.capture, 'a frame')
 
 
 def shown(frame: Frame) -> tuple[int, ...]:
-    """
-    Return the number that the source wrote to each plane.
-
-    It must be the same all over the plane.
-    """
+    """Return each plane's number, which all of its samples must have."""
     with frame.map() as planes:
         values = []
         for plane in planes:
@@ -127,15 +116,15 @@ def shown(frame: Frame) -> tuple[int, ...]:
 
 
 def inodes(frame: Frame) -> tuple[int, ...]:
-    """Return which buffers the frame is in."""
+    """Return the inodes of the frame's buffers."""
     return tuple(buffer.identity.inode for buffer in frame.data.buffers)
 
 
 def written_by_gstreamer(description: str, file: Path) -> Pixels:
     """
-    Return the bytes of the first frame as GStreamer's own sink writes them.
+    Return the first frame's bytes as written by GStreamer's filesink.
 
-    It knows neither GstVideoMeta nor GstVideoCropMeta, so that elements copy for it.
+    The sink supports neither GstVideoMeta nor GstVideoCropMeta, so elements copy for it.
     """
     gst, failure = load_gstreamer(), ctypes.POINTER(Error)()
     text = f'{description} ! identity eos-after=2 ! filesink location={file}'
@@ -154,7 +143,7 @@ def written_by_gstreamer(description: str, file: Path) -> Pixels:
 
 
 def _said(bus: int) -> int:
-    """Return the kind of the next message; 0: there is none."""
+    """Return the type of the bus's next message, 0 for none."""
     gst = load_gstreamer()
     message = gst.gst_bus_pop(bus)
     if not message:

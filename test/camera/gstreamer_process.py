@@ -14,12 +14,11 @@
 # limitations under the License.
 
 """
-Runs test files in a process of their own that has the tests' GStreamer.
+Run test files in a process with the tests' GStreamer.
 
-The dynamic linker looks for libraries only once, at the start.
-
-Such a file is called ``*_cases.py``, so that pytest does not collect it here. Each of its
-functions is a test here too, which fails with what it said there.
+It needs its own process, because the dynamic linker reads its search path only at the start. Such
+files are named ``*_cases.py``, so pytest doesn't collect them here. Each of their functions is a
+test here, too, and shows that function's failure.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ Nothing, or why it failed.
 
 
 def gstreamer(*, newer: bool = False) -> GStreamerRoot:
-    """
-    Return the tests' GStreamer.
-
-    Without one the test is skipped, or fails if it is required.
-    """
+    """Return the tests' GStreamer; without it, skip the test, or fail if it is required."""
     try:
         return gstreamer_root.newer_root() if newer else gstreamer_root.root()
     except SetupError as error:
@@ -64,14 +59,9 @@ def gstreamer(*, newer: bool = False) -> GStreamerRoot:
 
 
 def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) -> Path:
-    """
-    Compile one of the doubles that are GStreamer plugins.
-
-    ``gst_frames.c`` is the plugin ``zcframes``, and its file has that name.
-    """
+    """Compile a double that is a GStreamer plugin: ``gst_frames.c`` becomes ``zcframes``."""
     target = folder / f'libgstzc{Path(source).stem.removeprefix("gst_")}.so'
-    # A function of one GStreamer class goes into the table of its base class: that is how GObject
-    # is written.
+    # GObject casts functions of a class to the types in its base class's table.
     warnings = ('-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type')
     command = [
         'gcc',
@@ -90,7 +80,7 @@ def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) 
 
 
 def names_of(*cases: str | Path) -> list[str]:
-    """Return the test functions of files, without importing them."""
+    """Return the names of test functions in files, without importing them."""
     trees = [ast.parse((HERE / name).read_text(encoding='utf-8')) for name in cases]
     functions = [
         node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)
@@ -102,9 +92,9 @@ def python_with(
     *arguments: str, plugins: Path | None = None, newer: bool = False
 ) -> tuple[list[str], dict[str, str]]:
     """
-    Return the command and environment of a Python in which GStreamer and ROS can be loaded.
+    Return command and environment of a Python that can load GStreamer and ROS.
 
-    :param newer: GStreamer 1.26, in place of the machine's own release's.
+    :param newer: use GStreamer 1.26 instead of this machine's version.
     """
     root = gstreamer(newer=newer)
     variables, ros = root.environment(plugins), os.environ.get('LD_LIBRARY_PATH')
@@ -125,7 +115,7 @@ def run_cases(
     *,
     newer: bool = False,
 ) -> Outcome:
-    """Run all tests of some files in one process with GStreamer, and report what each said."""
+    """Run all tests of some files in one process with GStreamer; return each one's failures."""
     report = folder / 'report.xml'
     arguments = [
         '-m',
@@ -167,7 +157,7 @@ def run_cases(
 
 
 def check(name: str, outcome: Outcome) -> None:
-    """Fail unless the function ran, and said nothing."""
+    """Fail unless the function ran and passed."""
     assert name in outcome, f'{name} did not run'
     found = [text for text in outcome[name] if text]
     if found:

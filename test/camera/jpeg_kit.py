@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-JPEGs as webcams make them, for tests.
-
-By OpenCV's libjpeg, and without the tables that webcams leave out.
-"""
+"""JPEGs for tests, as webcams make them: by libjpeg, without the tables that webcams omit."""
 
 from __future__ import annotations
 
@@ -34,23 +30,19 @@ FUZZED_SIZE = (64, 48)
 
 
 def need_decoder() -> None:
-    """
-    Load libturbojpeg into this process.
-
-    Without it the test is skipped, or fails if it is required.
-    """
+    """Load libturbojpeg; without it, skip the test, or fail if it is required."""
     try:
         turbojpeg.load()
     except SetupError as error:
         if os.environ.get('ZC_RIG') == 'required':
             raise
-        import pytest  # a guest of the rig has no use for it
+        import pytest  # guests of the rig don't have pytest
 
         pytest.skip(f'no libturbojpeg for tests here: {error}')
 
 
 def picture(width: int, height: int) -> NDArray[np.uint8]:
-    """Smooth colours of all hues, B, G, R: what half of the chroma's resolution can show."""
+    """Return smooth colours of all hues (B, G, R) that survive halved chroma."""
     corners = np.random.default_rng(1).integers(0, 256, (5, 6, 3), dtype=np.uint8)
     return np.asarray(
         cv2.resize(corners, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8
@@ -70,11 +62,7 @@ def jpeg(image: NDArray[np.uint8], sampling: str = '422', quality: int = 90) -> 
 
 
 def segments(data: bytes) -> list[tuple[int, bytes]]:
-    """
-    Return a JPEG's marker segments before its picture data.
-
-    They are keyed by the last byte of their marker, and include the marker.
-    """
+    """Return a JPEG's segments before its picture data: last byte of the marker, whole segment."""
     found, at = [], 2
     while data[at + 1] != 0xDA:
         length = 2 + int.from_bytes(data[slice(at + 2, at + 4)], 'big')
@@ -84,6 +72,6 @@ def segments(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def without_tables(data: bytes) -> bytes:
-    """Without its Huffman tables, which are the standard's own in what :func:`jpeg` makes."""
+    """Remove the Huffman tables; :func:`jpeg` uses the standard's tables."""
     kept = [segment for marker, segment in segments(data) if marker != 0xC4]
     return data[:2] + b''.join(kept)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A webcam that keeps time.
-
-The double of a driver, whose pictures come when they are due, of the drawn road as JPEGs.
-"""
+"""A webcam in real time: a driver's double that gives JPEGs of the drawn road when due."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 def road_pictures(
     width: int, height: int, frames: int, sampling: str = '422', quality: int = 60, seed: int = 11
 ) -> list[bytes]:
-    """Return *frames* of the drawn road as a webcam sends them: full range, half of the chroma."""
+    """Return *frames* JPEGs of the drawn road like a webcam's: full range, halved chroma."""
     scene = RoadScene(width, height, seed)
     luma, chroma = (
         np.empty((height, width), np.uint8),
@@ -65,9 +61,9 @@ def road_pictures(
 
 class LiveWebcam(DriverDouble):
     """
-    Fills a buffer every 1/*hz* s; a picture that is due while no buffer is queued is lost.
+    Fill a buffer every 1/*hz* s; a picture that is due while no buffer is queued is lost.
 
-    :param pictures: one after the other, again and again.
+    :param pictures: used in order, again and again.
     """
 
     def __init__(
@@ -105,7 +101,7 @@ class LiveWebcam(DriverDouble):
         return super().poll(wake, timeout_ms)
 
     def camera(self, ledger: CopyLedger, **options: Any) -> V4l2Camera:
-        """Return the package's camera of it."""
+        """Return the package's camera for this driver."""
         made = camera_options(
             width=self.size[0], height=self.size[1], framerate=30.0, ledger=ledger, **options
         )
@@ -113,11 +109,7 @@ class LiveWebcam(DriverDouble):
 
 
 def exports_are_memfds(monkeypatch: Any) -> None:
-    """
-    Let exported buffers be memfds, as doubles of drivers make them.
-
-    The CPU's access to a dma-buf needs an ioctl, which doubles don't have.
-    """
+    """Export buffers as memfds: doubles lack the ioctl for the CPU's access to dma-bufs."""
     monkeypatch.setattr(
         memory_module, 'DmaBuf', lambda fd, kind, heap: DmaBuf(fd, BufferKind.MEMFD, heap)
     )

@@ -23,11 +23,7 @@ from zc_perception.memory.heaps import SealedMemfd
 
 
 class NamedHeap(SealedMemfd):
-    """
-    Counts those that are open.
-
-    :param room: bytes that it has.
-    """
+    """Count heaps that are open; *room* is the heap's size in bytes."""
 
     open = 0  # noqa: A003
 
@@ -37,7 +33,6 @@ class NamedHeap(SealedMemfd):
         NamedHeap.open += 1
 
     def allocate(self, size: int) -> DmaBuf:
-        """See :class:`Heap`."""
         self._room -= size
         if self._room < 0:
             raise AllocationError(
@@ -46,5 +41,4 @@ class NamedHeap(SealedMemfd):
         return super().allocate(size)
 
     def close(self) -> None:
-        """See :class:`Heap`."""
         NamedHeap.open -= 1

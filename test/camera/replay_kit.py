@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Cameras over recordings, and recordings written by others' libraries."""
+"""Cameras for recordings, and recordings written by other libraries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def configure(camera: DrawnCamera, *, slots: int = 4, **constraints: Any) -> None:
-    """Memory for *camera*; *constraints* are another participant's."""
+    """Allocate memory for *camera*; *constraints* are another participant's."""
     participants = [camera.constraints(), BufferConstraints('npu', slots=slots - 2, **constraints)]
     camera.allocate(agree(participants, (camera.width, camera.height)))
 
@@ -58,7 +58,7 @@ def replay(
     clock: StampClock | None = None,
     **options: Any,
 ) -> ReplayCamera:  # fmt: skip
-    """Return a camera over *path*, every frame once unless *options* say otherwise."""
+    """Return a camera for *path*; by default it plays every frame once."""
     constraints = options.pop('constraints', {})
     parameters = {**PARAMETERS, 'video': str(path), **options}
     camera = ReplayCamera(
@@ -74,20 +74,19 @@ def replay(
 
 
 def captured(camera: Camera) -> Frame:
-    """Return the next frame, which has to come at once."""
+    """Return the next frame, which must be available at once."""
     frame = camera.capture()
     assert frame is not None
     return frame
 
 
 def planes_of(frame: Frame) -> tuple[NDArray[Any], ...]:
-    """Return copies of a frame's planes."""
     with frame.map() as planes:
         return tuple(plane.copy() for plane in planes)
 
 
 def played(camera: DrawnCamera) -> list[tuple[Frame, tuple[NDArray[Any], ...]]]:
-    """Return every frame until the camera ends, released, with copies; closes the camera."""
+    """Play to the end; return every frame, released, with copies of its planes."""
     found = []
     try:
         while not camera.ended:
@@ -157,7 +156,7 @@ def write_bag(
 
 
 def write_mcap(path: Path, entries: Sequence[Entry]) -> Path:
-    """Return a single file written by MCAP's own library, without rosbag2's metadata."""
+    """Return a file written by MCAP's own library, without rosbag2's metadata."""
     with path.open('wb') as file:
         writer = McapWriter(file)
         writer.start('ros2', 'test')
@@ -177,7 +176,7 @@ def write_mcap(path: Path, entries: Sequence[Entry]) -> Path:
 
 
 def nv12_rows(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return both planes as rows of one picture, as ROS's nv12 has them."""
+    """Stack both planes as rows of one picture, like ROS's nv12."""
     return np.vstack([luma, chroma.reshape(chroma.shape[0], -1)])
 
 
@@ -194,7 +193,7 @@ def png_chunk(kind: bytes, content: bytes) -> bytes:
 
 
 class Gate:
-    """Something that waits until it is opened."""
+    """A wait that lasts until a test opens it."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()

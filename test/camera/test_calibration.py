@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Calibration files: those of the standard calibrator and its parsers, and spoilt ones."""
+"""Calibration files: from the standard calibrator, for its parsers, and damaged ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def calibrator_text(
     r: NDArray[np.float64],
     p: NDArray[np.float64],
 ) -> str:
-    """Return ost.yaml as the standard calibrator writes it, in NumPy's own printing."""
+    """Return ost.yaml as the standard calibrator writes it, with NumPy's formatting."""
 
     def matrix(values: NDArray[np.float64], precision: int) -> str:
         text = np.array2string(values, precision=precision, suppress_small=True, separator=', ')
@@ -145,7 +145,7 @@ def test_every_number_comes_back_bit_by_bit(calibration: Calibration) -> None:
     assert [math.copysign(1, v) for v in found.p] == [
         math.copysign(1, v) for v in calibration.p
     ], 'minus zero, too'
-    # PyYAML is a reader of YAML 1.1, which takes 1e-05 for text: it must see numbers.
+    # PyYAML reads YAML 1.1, in which 1e-05 is text: the file must contain numbers.
     plain = yaml.safe_load(text)
     assert tuple(plain['projection_matrix']['data']) == calibration.p
     assert all(type(value) is float for value in plain['camera_matrix']['data'])
@@ -205,7 +205,7 @@ D8 = '[0.1, 0.2, 0.003, 0.0004, 0.5, 0.6, 0.7, 0.8]'
 
 
 def with_model(lines: str, data: str, columns: int = 0) -> str:
-    """Return the text of a calibration with these model lines and these coefficients."""
+    """Return a calibration's text with these model lines and coefficients."""
     columns = columns or data.count(',') + 1
     text = TEXT.replace('distortion_model: plumb_bob\n', lines)
     before, _, rest = text.partition('distortion_coefficients:')
@@ -219,7 +219,7 @@ def with_model(lines: str, data: str, columns: int = 0) -> str:
     [
         # camera_calibration from November 2019 to August 2020
         ('camera_model: fisheye\n', D4, 4, 'equidistant'),
-        # that of Foxy and Galactic, which says 'cols: 5' of all
+        # Foxy's and Galactic's, which always write 'cols: 5'
         ('distortion_model: rational_polynomial\n', D8, 5, 'rational_polynomial'),
         # by hand
         ('distortion_model: EQUIDISTANT\n', D4, 4, 'equidistant'),
@@ -272,7 +272,7 @@ INI = '# oST version 5.0 parameters\n\n\n[image]\n\nwidth\n640\n\nheight\n480\n'
 
 
 def opencv_file(suffix: str) -> str:
-    """Return what OpenCV's own example of a calibrator keeps."""
+    """Return the file that OpenCV's example of a calibrator writes."""
     storage = cv2.FileStorage(suffix, cv2.FILE_STORAGE_WRITE | cv2.FILE_STORAGE_MEMORY)
     storage.write('image_width', 640)
     storage.write('image_height', 360)
@@ -306,7 +306,7 @@ def test_a_completed_file_of_opencv_has_its_values() -> None:
 
 
 def project(made: Calibration, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return where OpenCV sees points of the world in the camera's picture."""
+    """Project points of the world into the camera's picture by OpenCV."""
     picture, _ = cv2.projectPoints(
         points, np.zeros(3), np.zeros(3), np.reshape(made.k, (3, 3)), np.array(made.d)
     )
@@ -322,7 +322,7 @@ def test_a_scaled_calibration_sees_points_where_a_scaled_picture_shows_them(
     assert (scaled.width, scaled.height, scaled.picture) == (*size, size)
     points = np.random.default_rng(1).uniform([-1, -0.5, 1], [1, 0.5, 3], (50, 3))
     scale = np.array([size[0] / 640, size[1] / 360])
-    # The edges of both pictures are the same, and pixel centres are half a pixel from them.
+    # Both pictures have the same edges; pixel centres are half a pixel away from them.
     plain = replace(right, k=(*K[:1], 0.0, *K[2:]))
     expected = (project(plain, points) + 0.5) * scale - 0.5
     assert np.allclose(project(plain.scaled(*size), points), expected, atol=1e-6)
@@ -363,7 +363,7 @@ def test_a_spoilt_file_is_read_or_refused_never_worse(data: st.DataObject) -> No
 
 
 def info(**changes: object) -> SimpleNamespace:
-    """Return a sensor_msgs/CameraInfo's attributes; arrays as rclpy has them."""
+    """Return a CameraInfo's attributes, with arrays as in rclpy."""
     roi = SimpleNamespace(x_offset=0, y_offset=0, width=0, height=0, do_rectify=False)
     values = {
         'width': 640, 'height': 360, 'distortion_model': 'plumb_bob', 'd': list(D),
@@ -400,7 +400,7 @@ def test_a_camera_info_that_can_not_be_is_refused(
         from_camera_info(info(**changes), 'front')
 
 
-# Where calibrations are kept: URLs, files, and writing that leaves a file whole.
+# Calibrations on disk: URLs, files, and writing that never leaves half a file.
 
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -408,7 +408,7 @@ HOME = {'HOME': '/h'}
 
 
 def package_folder(name: str) -> str:
-    """As ament_index_python answers."""
+    """Find a package as ament_index_python does."""
     if name != 'robot':
         raise LookupError(name)
     return '/opt/share/robot'
@@ -566,8 +566,8 @@ def test_a_file_of_zeros_counts_as_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
-        (b'', 'is no calibration: it has no keys'),  # the power was cut
-        (b'\0' * 512, 'is no YAML'),  # likewise, on some file systems
+        (b'', 'is no calibration: it has no keys'),  # after a power cut
+        (b'\0' * 512, 'is no YAML'),  # after a power cut on some file systems
         (b'\xff\xd8\xff\xe0\0\x10JFIF', 'is no text in UTF-8'),
     ],
 )

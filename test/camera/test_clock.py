@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Stamps from drivers' times, with clocks that the test turns and reads that are interrupted."""
+"""Stamps from drivers' times, with clocks set by the test, and reads that are interrupted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOOT_AHEAD = 5 * S
 
 
 class World:
-    """One true time, and the clocks as they differ from it; reading them takes time."""
+    """A true time, and clocks with offsets from it; reading them takes time."""
 
     def __init__(self) -> None:
         self.true = 100 * S
@@ -69,7 +69,7 @@ class World:
         return StampClock(self.ros, clocks, is_simulated=lambda: self.simulated is not None)
 
     def driver(self, clock: CaptureClock, at: int) -> int:
-        """Return what a driver with that clock says of the true time *at*."""
+        """Return the time that a driver with this clock reports for the true time *at*."""
         ahead = {
             CaptureClock.MONOTONIC: 0,
             CaptureClock.BOOTTIME: BOOT_AHEAD,
@@ -97,7 +97,7 @@ def test_within_a_millisecond_however_the_reads_are_interrupted(
         exposed, offset = world.true, world.wall_offset
         captured = world.driver(clock, exposed)
         world.true += 2 * MS
-        # In each frame a few of the reads are interrupted, not all.
+        # In each frame a few reads are interrupted, not all.
         part = interruptions[slice(index * 5, index * 5 + 5)]
         world.interruptions = iter([*part, *([0] * 1000)])
         stamp = stamps.stamp(captured, clock)
@@ -124,7 +124,7 @@ def test_a_frame_whose_every_read_was_interrupted_keeps_the_offset_before() -> N
         stamps.stamp(world.true, CaptureClock.MONOTONIC)
         world.true += PERIOD
     exposed = world.true
-    # Long before the ROS clock is read, little after: the middle of the pair is off by 4 ms.
+    # Reading the ROS clock is delayed before it, not after: the middle is wrong by 4 ms.
     world.interruptions = iter([0, 0, *([0, 8 * MS, 0] * 30)])
     stamp = stamps.stamp(exposed, CaptureClock.MONOTONIC)
     assert abs(stamp - (exposed + EPOCH)) < MS

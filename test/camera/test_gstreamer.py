@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The GStreamer camera against a real GStreamer.
+The GStreamer camera with a real GStreamer.
 
-Its sources are GStreamer's own, and one of ours with buffers made of memfds.
+Sources are GStreamer's own, and one of this package with memfds as buffers.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ OF_BOTH = (
 
 
 def build(name: str, folder: Path, *options: str) -> str:
-    """
-    Compile a double.
-
-    A library that is loaded once stays loaded, so each is a file of its own.
-    """
+    """Compile a double; each is a file of its own, because loaded libraries stay loaded."""
     target = folder / f'lib{name}{"".join(options)}.so'
     subprocess.run(
         [
@@ -91,7 +87,7 @@ def build(name: str, folder: Path, *options: str) -> str:
 
 @pytest.fixture(scope='module')
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Run all cases with the newer structs, and those that read them with the older ones too."""
+    """Run all cases with the newer structs, and those that read structs with the older, too."""
     root, found = gstreamer(), {}
     for generation, options in GENERATIONS.items():
         folder, plugins = tmp_path_factory.mktemp('argus'), tmp_path_factory.mktemp('plugins')
@@ -114,7 +110,7 @@ def test_with_gstreamer_of_argus(generation: str, name: str, outcomes: dict[str,
     check(name, outcomes[generation])
 
 
-# Structs and numbers that the package reads by ctypes, by a C compiler.
+# Compare structs and constants in ctypes with those of a C compiler.
 
 
 STRUCTS = {

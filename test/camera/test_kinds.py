@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which kinds of cameras there are, those of other packages included."""
+"""The kinds of cameras, those of other packages included."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Slotted(DrawnCamera):
 def offer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: dict[str, dict[str, str]]
 ) -> None:
-    """Offer packages with their kinds, all of them classes of one module."""
+    """Install packages with these kinds, all of them classes of one module."""
     for number, (package, entries) in enumerate(packages.items()):
         install(tmp_path, package, {'zc_perception.cameras': entries})
         (tmp_path / f'other_{number}.py').write_text(OTHER, encoding='utf-8')
@@ -203,7 +203,7 @@ def test_what_the_chosen_kind_does_not_read_is_said_unless_it_is_the_default() -
 
 @pytest.mark.usefixtures('no_fd_leak')
 def test_the_camera_of_the_page_passes_the_test_of_the_page() -> None:
-    """Both stand in docs/contributing.md, under "Add a camera"."""
+    """The code is in docs/contributing.md, under "Add a camera"."""
     camera, test = re.findall(
         r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
     )

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The libcamera camera against a module with the interface of two generations of bindings."""
+"""The libcamera camera with a module that imitates two generations of bindings."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A webcam whose driver fills its buffers with JPEGs: frames are NV12, and the newest wins."""
+"""A webcam whose driver fills buffers with JPEGs: frames are NV12, and the newest is kept."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _exports_are_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def allocated(camera: V4l2Camera, request: AllocationRequest) -> Allocation:
-    """Return what the capture node answers its session."""
+    """Allocate, and return the answer of the capture node to its session."""
     camera.allocate(request)
     return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
 
@@ -87,7 +87,7 @@ def webcam(
     rates: dict[str, int] | None = None, slots: int = 6, misfits: Set[str] = frozenset(),
     **options: Any,
 ) -> Iterator[tuple[DriverDouble, V4l2Camera]]:  # fmt: skip
-    """Yield a driver and its camera, which agreed with *consumers* but for the *misfits*."""
+    """Yield a driver, and its camera after an agreement with *consumers* except *misfits*."""
     driver = DriverDouble(*(formats or ('MJPG',)))
     driver.contents, driver.due, driver.rates = list(contents), due, rates or {}
     camera = opened(driver, **({'heap': 'memfd'} | options))
@@ -103,7 +103,7 @@ def webcam(
 
 
 def captured(driver: DriverDouble, camera: V4l2Camera) -> Frame:
-    """Return the frame of the next picture that the driver fills in."""
+    """Let the driver fill one buffer; return the frame."""
     driver.due = 1
     frame: Frame = until(camera.capture, camera.facts)
     return frame
@@ -270,7 +270,8 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
         frame = captured(driver, camera)
         driver.due = 3
         for _ in range(4):
-            driver.due and camera.capture()  # decoded or waiting when the camera is closed
+            # the picture is decoded or waits when the camera is closed
+            driver.due and camera.capture()
     with frame.map() as planes:
         assert planes[0].any()
     frame.release()
@@ -357,7 +358,7 @@ def test_many_mutated_pictures_end_nothing() -> None:
         captured(driver, camera).release()
 
 
-# The decoder: every sampling, missing tables, and what is broken.
+# The decoder: every sampling, missing tables, and damaged data.
 
 
 WIDTH, HEIGHT = 320, 176
@@ -374,7 +375,7 @@ def decoded(
     padding: int = 0,
     mended: bool = False,
 ) -> Planes:
-    """Return the planes; *mended*: whether the decoder tells that it had to copy."""
+    """Return the planes; *mended* is whether the decoder should report that it copied."""
     luma = np.full((height, width + padding), 7, np.uint8)
     chroma = np.full((-(-height // 2), (-(-width // 2) * 2 + padding)), 7, np.uint8)
     planes = (
@@ -391,7 +392,7 @@ def decoded(
 
 
 def in_full(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """B, G, R by JFIF's own formula: BT.601, full range."""
+    """Return B, G, R by JFIF's formula: BT.601, full range."""
     height, width = luma.shape
     u, v = (
         cv2.resize(
@@ -413,7 +414,7 @@ def test_colours_are_those_of_libjpegs_own_conversion(sampling: str, tables: boo
     reference = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).astype(int)
     found = in_full(*decoded(data if tables else without_tables(data)))
     difference = np.abs(found - reference)
-    # libjpeg repeats the few chroma samples of 4:1:1 instead of blending them.
+    # For 4:1:1, libjpeg repeats chroma samples instead of interpolating.
     most = 3 if sampling != '411' else 8
     assert difference.mean() < most / 3 and np.percentile(difference, 99) <= most
 
@@ -435,10 +436,10 @@ def test_sizes_that_are_no_whole_blocks_stay_within_their_planes(
 
 
 def test_other_colours_are_refused() -> None:
-    # Adobe's marker with transform 0: the components are R, G, B.
+    # Adobe's marker with transform 0 means that the components are R, G, B.
     data = jpeg(picture(WIDTH, HEIGHT), '444')
     adobe = b'\xff\xee' + (14).to_bytes(2, 'big') + b'Adobe' + bytes([0, 100, 0, 0, 0, 0, 0])
-    end = 4 + int.from_bytes(data[4:6], 'big')  # JFIF's segment comes first, and says otherwise
+    end = 4 + int.from_bytes(data[4:6], 'big')  # the JFIF segment comes first, and contradicts it
     with pytest.raises(BadJpegError, match='a JPEG with RGB came'):
         decoded(data[:2] + adobe + data[end:])
 
@@ -476,7 +477,7 @@ def test_without_the_library_the_error_says_what_to_install(
     assert missing_library() == ''
 
 
-# Whole pictures that are not as JPEG wants them are decoded; what lacks something is refused.
+# Whole pictures that break JPEG's rules are decoded; incomplete ones are refused.
 
 
 def same(found: Planes, expected: Planes) -> bool:
@@ -484,7 +485,7 @@ def same(found: Planes, expected: Planes) -> bool:
 
 
 def of_ffmpeg(data: bytes) -> Planes:
-    """Return the picture as another decoder makes it, in NV12."""
+    """Return the picture as NV12, decoded by FFmpeg."""
     context = av.CodecContext.create('mjpeg', 'r')
     (frame,) = [*context.decode(av.Packet(data)), *context.decode(None)]
     planes = [
@@ -496,7 +497,7 @@ def of_ffmpeg(data: bytes) -> Planes:
 
 
 def with_stray(data: bytes, stray: bytes, place: int | None = None) -> bytes:
-    """Return *data* with *stray* in front of each of its segments, or of one."""
+    """Return *data* with *stray* before each of its segments, or before the *place*-th."""
     return data[:2] + b''.join(
         (stray if place in (None, number) else b'') + segment
         for number, (_, segment) in enumerate(segments(data))
@@ -547,7 +548,7 @@ def test_stray_bytes_anywhere_in_the_header_and_any_number_of_zeros_change_no_pi
 def test_zeros_that_are_the_pictures_own_are_kept(
     grey: int, sampling: str, across: int, down: int
 ) -> None:
-    """The data of flat pictures ends with zero bits, in some sizes with a zero byte."""
+    """The data of flat pictures end with zero bits, in some sizes with a zero byte."""
     size = 16 * across, 16 * down
     whole = jpeg(np.full((size[1], size[0], 3), grey, np.uint8), sampling)
     assert same(decoded(whole[:-2] + bytes(40), *size, mended=True), decoded(whole, *size))
@@ -565,7 +566,7 @@ def test_a_picture_that_is_cut_off_is_refused_and_zeros_make_nothing_up(
     except BadJpegError:
         return
     expected = decoded(WHOLE)
-    # The last bits of the last block may be zeros, which is what follows.
+    # The last block's last bits may be zeros, like the padding that follows.
     assert np.array_equal(found[0][:-16, :-16], expected[0][:-16, :-16])
     assert same((found[0][:-16], found[1][:-8]), (expected[0][:-16], expected[1][:-8]))
     assert missing < 16

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Recordings: there and back for every reader, bad disks, and files that a kill has cut."""
+"""Recordings: other readers, bad disks, and files that a kill has cut."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def publish(pool: BufferPool, index: int, stamp_ns: int | None = None) -> Frame:
 
 
 def put(recorder: Recorder, pool: BufferPool, *indexes: int) -> list[tuple[Any, ...]]:
-    """Record frames; their planes."""
+    """Record frames; return their planes."""
     kept = []
     for index in indexes:
         with publish(pool, index) as frame:
@@ -96,7 +96,7 @@ def put(recorder: Recorder, pool: BufferPool, *indexes: int) -> list[tuple[Any, 
 
 
 def record(folder: Path, pool: BufferPool, count: int, **limits: int) -> list[tuple[Any, ...]]:
-    """Record *count* frames, and a note after each."""
+    """Record *count* frames with a note after each; return the frames' planes."""
     with Recorder(folder, ledger=CopyLedger(), limits=Limits(**limits)) as recorder:
         kept = []
         for index in range(count):
@@ -113,7 +113,7 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def by_rosbags(path: Path) -> list[tuple[str, bytes]]:
-    """Topics and pixels or contents, by rosbags."""
+    """Return topics and pixels or contents as rosbags reads them."""
     with Reader(path) as reader:
         assert reader.message_count == sum(topic.msgcount for topic in reader.topics.values())
         found = list(reader.messages())
@@ -130,7 +130,7 @@ def by_stream(path: Path) -> int:
         try:
             for record in StreamReader(file, validate_crcs=True).records:
                 count += isinstance(record, Message)
-        except Exception as error:  # cut anywhere: in a length, in a chunk
+        except Exception as error:  # the cut may be in a length or in a chunk
             assert isinstance(error, EndOfFile) or path.stat().st_size, error
     return count
 
@@ -179,7 +179,7 @@ def test_every_reader_gets_what_was_recorded(
 
 
 class SlowDisk:
-    """A file of which one write waits until the gate is opened."""
+    """A file whose *wait_at*-th write waits for the gate."""
 
     def __init__(self, path: Path, gate: Gate, wait_at: int = 3) -> None:
         self._file = path.open('xb', buffering=0)
@@ -196,7 +196,7 @@ class SlowDisk:
         self._writes += 1
         if self._writes == self._wait_at:
             self._gate.wait()
-        # A disk may take less than it is given.
+        # A disk may write less than it was given.
         return self._file.write(content[:100])
 
     def close(self) -> None:
@@ -218,8 +218,7 @@ def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
     ) as recorder:
         kept = []
         for index in range(20):
-            # The producer has two slots; if the recorder kept one, there would be none before
-            # long.
+            # The producer has two slots; if the recorder kept one, none would be free soon.
             frame = publish(pool, index)
             if recorder.put(frame, '/image_raw'):
                 kept.append((index, planes_of(frame)))
@@ -238,7 +237,7 @@ def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
 
 
 class SmallDisk(SlowDisk):
-    """A disk that is full behind so many bytes."""
+    """A disk that is full after ``capacity`` bytes."""
 
     capacity = 0
 
@@ -311,7 +310,7 @@ def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(
     )
     assert not recorder.close(), 'it is not waited for again'
     gate.opened.set()
-    recorder._thread.join(60.0)  # it ends by itself when the disk lets it
+    recorder._thread.join(60.0)  # it ends by itself when the write returns
     assert recorder.close() and len(played(replay(folder))) == 3
 
 
@@ -388,11 +387,11 @@ def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: P
         Snapshot.of(Tiled(), CopyLedger())  # type: ignore[arg-type]
 
 
-# What a kill or a power cut leaves.
+# Files after a kill or a power cut.
 
 
 def killed(folder: Path, pool: BufferPool, frames: int) -> Path:
-    """Return a recording whose second file has no end, as a kill leaves it."""
+    """Return a recording whose second file lacks its end, as after a kill."""
     record(folder, pool, 2)
     recorder = Recorder(folder, ledger=CopyLedger())
     put(recorder, pool, *range(2, 2 + frames))
@@ -408,7 +407,7 @@ def killed(folder: Path, pool: BufferPool, frames: int) -> Path:
 def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
-    """At 8 random places, and with blocks that never reached the disk."""
+    """Cut it at 8 random places, and zero blocks that never reached the disk."""
     pool, chance = make_pool(160, 120), random.Random(5)
     path = killed(tmp_path / 'a', pool, 10)
     whole, chunk = path.read_bytes(), 160 * 120 * 3 // 2 + 300
@@ -467,13 +466,13 @@ def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: M
     assert len(by_rosbags(tmp_path / 'a')) == 2
 
 
-# The black box: what it keeps, and that it begins with a picture that can be read.
+# The black box: the part that it keeps, which must begin with a decodable picture.
 
 
 S = 1_000_000_000
 FRONT, REAR = (Topic(f'/{name}/image_raw/foxglove', VIDEO, 'x\n') for name in ('front', 'rear'))
 STATIC = NOTE._replace(name='/tf')
-# What encoders put before: parameter sets, and what is no key frame.
+# Encoded pictures with what encoders put before them: key frames, and others.
 KEYS = {'h264': b'\0\0\0\1\x67ps\0\0\0\1\x68pp\0\0\1\x65', 'h265': b'\0\0\0\1\x40vps\0\0\1\x2a\1'}
 OTHERS = {'h264': b'\0\0\0\1\x67ps\0\0\0\1\x41', 'h265': b'\0\0\0\1\x02\1\0\0\1\x45'}
 
@@ -487,7 +486,7 @@ def test_a_key_frame_is_known_by_its_slices(kind: str, frame_id: str) -> None:
 
 
 def drive(box: BlackBox, begin_s: float, end_s: float, *videos: Topic, group: int = 10) -> None:
-    """Ten pictures and notes a second; a key frame each second, or so many pictures."""
+    """Write ten pictures and notes a second; every *group*-th picture is a key frame."""
     for tick in range(round(begin_s * 10), round(end_s * 10)):
         now_ns = START + tick * S // 10
         for topic in videos:
@@ -571,14 +570,13 @@ def test_memory_has_a_limit(tmp_path: Path) -> None:
     assert is_key_frame(found[0]) and 30 <= len(found) <= 50
 
 
-# A snapshot of a frame.
+# Snapshots of a frame.
 
 
 BASE = f'capture_{START // S}_000000000'
 
 
 def snapshot_of(pool: BufferPool, ledger: CopyLedger) -> tuple[Snapshot, Any]:
-    """Return a snapshot of a frame, and the frame's planes."""
     with publish(pool, 0) as frame:
         return Snapshot.of(frame, ledger), planes_of(frame)
 

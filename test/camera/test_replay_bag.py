@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Recordings that other libraries wrote, folders of pictures, and what is no recording."""
+"""Recordings written by other libraries, folders of pictures, and files that are neither."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def nv12_entries(topic: str = '/camera/image_raw', padding: int = 0) -> list[tup
 
 
 def make(kind: str, folder: Path, entries: list[tuple[str, int, Any]]) -> Path:
-    """Return a recording of *kind*, by the library that it is named for."""
+    """Return a recording, written by the library in the name *kind*."""
     if kind == 'mcap library, one file':
         return write_mcap(folder / 'one.mcap', entries)
     storage = 'mcap' if 'mcap' in kind else 'sqlite3'
@@ -125,7 +125,7 @@ def test_nv12_comes_out_bit_by_bit_at_its_own_times(
 def test_recorded_stamps_go_on_when_the_recording_begins_again(
     recorded: bool, tmp_path: Path
 ) -> None:
-    """Also those of 0, which become times of recording."""
+    """Stamps of 0 are replaced by the times of recording."""
     entries = [
         ('/i', stamp(i), image(recorded * stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
         for i, planes in enumerate(PLANES)
@@ -206,7 +206,7 @@ DEEP = cv2.imencode('.png', LEVELS)[1]
 
 @pytest.mark.parametrize('encoding', ['mono16', 'bayer_rggb8', 'bayer_grbg16'])
 def test_compressed_samples_are_played_as_the_raw_ones(encoding: str, tmp_path: Path) -> None:
-    """image_transport compresses Bayer as if it were grey, and names it in the format."""
+    """image_transport compresses Bayer data as grey, and names the encoding in the format."""
     dtype, each = (np.uint16, 2) if encoding.endswith('16') else (np.uint8, 1)
     random = np.random.default_rng(1)
     samples = random.integers(0, np.iinfo(dtype).max, (HEIGHT, WIDTH), dtype)
@@ -321,7 +321,7 @@ def test_recorded_stamps_that_say_nothing_become_times_of_recording(
     )
     assert camera.facts()['stamp_trouble'] == ''.join(camera.notices())
     assert [frame.header.stamp_ns for frame, _ in played(camera)] == (given or recorded)
-    # The replay's own stamps have the distances of the recording; nothing is wrong with them.
+    # The replay's own stamps keep the recording's intervals, and nothing is reported.
     camera = replay(path)
     assert not camera.notices() and not camera.facts()
     stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in played(camera)]
@@ -350,7 +350,7 @@ def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
         replay(tmp_path / 'x.avi', replay_topic='/i')
 
 
-# Folders of pictures and files of raw frames.
+# Folders of pictures, and files of raw frames.
 
 
 def write_picture(path: Path, level: int, width: int = WIDTH, height: int = HEIGHT) -> None:
@@ -358,7 +358,7 @@ def write_picture(path: Path, level: int, width: int = WIDTH, height: int = HEIG
 
 
 def levels(found: list[Any]) -> list[int]:
-    """Grey levels of the frames to the nearest ten, from their luma in limited range."""
+    """Return the frames' grey levels to the nearest ten, from luma in limited range."""
     return [10 * round((float(planes[0].mean()) - 16) * 255 / 2190) for _, planes in found]
 
 
@@ -400,7 +400,6 @@ def seen_through_a_lossless_file(folder: Path, bgr: NDArray[np.uint8]) -> list[N
 
 
 def ramp(top: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
-    """Grey levels from 0 to *top*."""
     return np.linspace(0, top, WIDTH * HEIGHT).round().astype(dtype).reshape(HEIGHT, WIDTH)
 
 
@@ -491,7 +490,7 @@ def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> No
             replay(path)
 
 
-# What parameter video may be, and files that are told by their first bytes to be no recording.
+# Values of the parameter video, and files whose first bytes show that they are no recording.
 
 
 def entries() -> list[tuple[str, int, Any]]:

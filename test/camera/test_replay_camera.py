@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The replay camera on a small MJPEG file whose frames' grey levels say which they are."""
+"""The replay camera on a small MJPEG file whose frames have numbers as grey levels."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def open_camera(video: str, ledger: CopyLedger) -> Iterator[Callable[..., Replay
 
 
 def index_of(frame: Frame) -> int:
-    """Return which frame of the file it shows, from its grey level."""
+    """Return the number of the frame in the file, from its grey level."""
     picture = frame.bgr()
     level = float(picture.mean())
     assert np.ptp(picture.astype(int), axis=2).max() <= 6, 'grey has no colour'
@@ -85,7 +85,7 @@ def index_of(frame: Frame) -> int:
 
 
 def drained(camera: ReplayCamera) -> list[Frame]:
-    """Return all frames of a camera that ends; released."""
+    """Return all frames of a camera that ends, released."""
     frames = []
     while not camera.ended:
         frame = camera.capture()
@@ -244,7 +244,7 @@ def write_folder(folder: Path, *sizes: int) -> str:
 def test_a_recording_that_fails_in_the_middle_ends_there(
     open_camera: Callable[..., ReplayCamera], tmp_path: Path
 ) -> None:
-    """Opened again it would begin at its first frame, again and again."""
+    """Reopening would start it at its first frame, again and again."""
     path, opened, delivered = write_folder(tmp_path, 64, 64, 64, 32, 64), [], []
     conditions: list[CameraCondition] = []
     done = threading.Event()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Video files in the replay camera: pixels, colours, times, turns, and damage that is counted."""
+"""Video files in the replay camera: pixels, colours, times, rotation, and counted damage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LENGTH = 24
 
 
 class Played(NamedTuple):
-    """All frames of a file: planes, ``None`` for one that is damaged, times, what else is said."""
+    """All frames of a file: planes (``None`` if damaged), times, and the camera's reports."""
 
     planes: list[Planes | None]
     times_ms: list[float]
@@ -88,7 +88,7 @@ def play(path: Path, **options: Any) -> Played:
     with closing(open_source(str(path), **options)) as source:
         size, found, times = (source.width, source.height), [], []
         while (moment := source.advance()) is not None:
-            # What nobody wrote would be seen.
+            # Fill the planes, so that samples that nobody writes are noticed.
             luma = np.full(size[::-1], 3, np.uint8)
             chroma = np.full((size[1] // 2, size[0] // 2, 2), 5, np.uint8)
             found.append((luma, chroma) if source.read([luma, chroma]) else None)
@@ -97,7 +97,7 @@ def play(path: Path, **options: Any) -> Played:
 
 
 def nv12(planes: Planes) -> Planes:
-    """Return of Y, U, V in 4:2:0."""
+    """Convert Y, U, V in 4:2:0 to NV12."""
     return planes[0], np.dstack(planes[1:])
 
 
@@ -119,7 +119,7 @@ def all_same(found: Played, pictures: Sequence[Planes]) -> bool:
 
 
 def all_close(found: Played, pictures: Sequence[Planes], least: float = 30.0) -> bool:
-    """As :func:`all_same`, for codecs with losses."""
+    """Do as :func:`all_same`, for lossy codecs."""
     return len(found.planes) == len(pictures) and all(
         close(planes, nv12(picture), least)
         for planes, picture in zip(found.planes, pictures, strict=True)
@@ -127,7 +127,7 @@ def all_close(found: Played, pictures: Sequence[Planes], least: float = 30.0) ->
 
 
 def context(**values: int) -> Callable[[Any], None]:
-    """Set these of an encoder."""
+    """Return a setup that sets these attributes of an encoder."""
 
     def setup(encoder: Any) -> None:
         for name, value in values.items():
@@ -153,13 +153,13 @@ def test_interlaced_pictures_are_those_that_were_encoded(
 
 
 def halves(plane: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return the mean of two neighbours."""
+    """Return the mean of each two neighbours."""
     first, second = (np.take(plane, range(at, plane.shape[axis], 2), axis) for at in (0, 1))
     return (first.astype(float) + second) / 2
 
 
 def full_size(picture: Planes, across: int, down: int) -> Planes:
-    """Y, U, V of 4:2:0 with more chroma."""
+    """Repeat the chroma samples of a 4:2:0 picture."""
     y, *chroma = picture
     return y, *(plane.repeat(across, 1).repeat(down, 0) for plane in chroma)
 
@@ -176,7 +176,7 @@ def test_planes_of_a_lossless_file_come_as_they_are(
     for planes, picture in zip(found.planes, pictures, strict=True):
         assert planes is not None and np.array_equal(planes[0], picture[0])
         wanted = nv12(picture)[1]
-        # What is halved was written twice. FFmpeg's filter for 4:4:0 reads further neighbours.
+        # The halved samples are equal pairs. FFmpeg's filter for 4:4:0 reads more neighbours.
         most = 2 if form == 'yuv440p' else 0
         assert np.abs(planes[1].astype(int) - wanted).max() <= most
     assert found.colorimetry == Colorimetry(Matrix.BT601, Range.LIMITED)
@@ -192,13 +192,13 @@ def test_deep_samples_are_rounded(tmp_path: Path, form: str, bits: int) -> None:
     found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', [stored], form, setup=setup))
     wanted = np.clip(np.rint(deep / (1 << (bits - 8))), 0, 255)
     (planes,) = found.good
-    # A half may go either way.
+    # Halves may be rounded up or down.
     assert np.abs(planes[0] - wanted).max() <= 1 and (planes[0] == wanted).mean() > 0.8
     assert (planes[1] == 128).all()
 
 
 def bt601(rgb: NDArray[Any]) -> NDArray[Any]:
-    """Y, Cb, Cr of limited range by the recommendation's equations; R, G, B are 0..255."""
+    """Convert R, G, B (0..255) to limited Y, Cb, Cr by BT.601's equations."""
     red, green, blue = np.moveaxis(rgb / 255, -1, 0)
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
     return np.stack(
@@ -231,7 +231,7 @@ def test_red_green_and_blue_become_bt601(tmp_path: Path, codec: str, form: str, 
 
 
 def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
-    """As Windows programs write raw AVI: with a height above zero, the last row comes first."""
+    """Windows programs write raw AVI so: if the height is positive, the last row comes first."""
     top = np.zeros((48, 64, 3), np.uint8)
     top[:16] = 200
     path = write_video(tmp_path / 'clip.avi', 'rawvideo', [(top,)], 'bgr24')
@@ -321,7 +321,7 @@ def test_pictures_are_turned_as_the_file_says(
     matrix: tuple[float, float, float, float],
     turned: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> None:
-    """As ISO/IEC 14496-12 has it: x' = a·x + c·y, y' = b·x + d·y, and rows are counted down."""
+    """ISO/IEC 14496-12 defines x' = a·x + c·y, y' = b·x + d·y, with rows counted downwards."""
     found = play(with_matrix(upright, tmp_path / 'turned.mp4', matrix))
     assert found.size == ((48, 64) if matrix[0] == 0 else (64, 48))
     for planes, before in zip(found.planes, play(upright).good, strict=True):
@@ -336,7 +336,7 @@ def test_a_turn_by_no_quarter_of_a_circle_is_refused(tmp_path: Path, upright: Pa
 
 CUT = (5, 13)
 GROUPS = {'g': '8', 'bf': '2'}
-# A codec, its options and format, and how many frames may be lost for two that are damaged.
+# A codec, its options and format, and how many frames may be lost if two are damaged.
 CUTS = {
     'mjpeg': ('mjpeg', {}, 'yuvj420p', 2),
     'h264': ('libx264', GROUPS, 'yuv420p', 2),
@@ -358,7 +358,7 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
     assert found.times_ms == pytest.approx(clean.times_ms, abs=1.0)
     numbers = ', '.join(map(str, found.bad[:5]))
     assert f'damaged frames are left out and counted as bad: frame {numbers}' in found.notice
-    # No memory that nobody wrote. What refers to a damaged picture may drift a little.
+    # No uninitialised memory; frames that refer to a damaged one may differ a little.
     for number, planes in enumerate(found.planes):
         if planes is not None:
             assert close(planes, nv12(scene(number, 128, 96)), 14.0), number
@@ -368,7 +368,7 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
 
 
 def test_a_video_that_begins_between_key_frames(tmp_path: Path) -> None:
-    """As loop recorders cut them. What the decoder has to leave out counts."""
+    """Loop recorders cut files so. Frames that the decoder must skip are counted."""
     options = {'g': '8', 'bf': '0'}
     whole = write_video(tmp_path / 'whole.ts', 'libx264', scenes(LENGTH), options=options)
     clean, dropped = play(whole), {0, 1, 2}
@@ -403,7 +403,7 @@ def test_a_file_that_was_cut_off_says_so_at_its_end(tmp_path: Path, name: str) -
 
 
 def with_sound(path: Path, pictures: Sequence[Planes], blocks: int) -> Path:
-    """Return a video of *pictures*, and so many blocks of 1,024 samples of silence."""
+    """Write *pictures*, with *blocks* blocks of 1,024 samples of silence."""
     with av.open(str(path), 'w') as out:
         video, audio = out.add_stream('mpeg4', rate=RATE), out.add_stream('aac', rate=44100)
         video.width, video.height, video.pix_fmt = 64, 48, 'yuv420p'
@@ -431,7 +431,7 @@ TIMES = [0, 40, 100, 400, 410, 1000]
 
 @pytest.fixture
 def uneven(tmp_path: Path) -> Path:
-    """Return a recording whose frames come at TIMES, in ms."""
+    """Return a recording whose frames have the times TIMES, in ms."""
     path, unit = tmp_path / 'uneven.mkv', Fraction(1, 1000)
     return write_video(path, 'ffv1', scenes(len(TIMES)), times=TIMES, unit=unit)
 
@@ -463,7 +463,7 @@ def test_a_live_replay_waits_for_the_file_s_own_times_and_the_rate_shortens_them
 
 
 def test_times_that_begin_anew_go_on(tmp_path: Path) -> None:
-    """Two recordings of a transport stream, joined: both have the same times."""
+    """Two copies of a transport stream are joined, so the times repeat."""
     one = write_video(tmp_path / 'one.ts', 'mpeg2video', scenes(LENGTH * 2), options={'g': '8'})
     (tmp_path / 'two.ts').write_bytes(one.read_bytes() * 2)
     found = play(tmp_path / 'two.ts')
@@ -473,7 +473,7 @@ def test_times_that_begin_anew_go_on(tmp_path: Path) -> None:
 
 
 def test_sound_that_begins_later_does_not_end_it(tmp_path: Path) -> None:
-    """Later than FFmpeg looks for it when the file is opened."""
+    """The sound begins after the part that FFmpeg analyses when it opens the file."""
     silent = write_video(tmp_path / 'silent.ts', 'mpeg4', scenes(LENGTH)).read_bytes()
     loud = with_sound(tmp_path / 'loud.ts', scenes(LENGTH), 40).read_bytes()
     path = tmp_path / 'joined.ts'
@@ -484,7 +484,7 @@ def test_sound_that_begins_later_does_not_end_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('name', ['clip.h264', 'clip.avi'])
 def test_a_file_without_times_has_a_rate(tmp_path: Path, name: str) -> None:
-    """The order of H.264 frames in AVI is not the one in which they are stored."""
+    """In AVI, H.264 frames are stored in another order than they are shown."""
     path = write_video(tmp_path / name, 'libx264', scenes(LENGTH), options={'bf': '3'})
     found = play(path)
     assert found.times_ms == pytest.approx([40 * number for number in range(LENGTH)])
@@ -517,7 +517,7 @@ def test_b_frames_of_a_loop_begin_at_exactly_the_same_frame(tmp_path: Path) -> N
 
 
 def test_neither_descriptors_nor_threads_nor_frames_pile_up(tmp_path: Path) -> None:
-    """With the garbage collector off: what only it would free is as large as a frame."""
+    """The garbage collector is off: one frame that only it frees would be seen."""
     options = {'x264-params': 'slices=4', 'g': '8'}
     path = write_video(tmp_path / 'clip.mp4', 'libx264', scenes(8), options=options)
     planes = [np.empty((48, 64), np.uint8), np.empty((24, 32, 2), np.uint8)]
@@ -582,11 +582,10 @@ def test_of_several_video_streams_the_first_is_played_and_the_others_are_named(
     assert 'it has 2 video streams, of which the first is played' in found.notice
 
 
-# What is given as a video and is none, or none that can be decoded, is named with what to do.
+# Files that are no video, or can't be decoded: the error names them and the next step.
 
 
 def sound(path: Path) -> bytes:
-    """Return a wave file of a tenth of a second."""
     with wave.open(str(path), 'wb') as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -596,7 +595,7 @@ def sound(path: Path) -> bytes:
 
 
 def without_index(path: Path) -> None:
-    """Return what a camera leaves of an MP4 when its power fails."""
+    """Write an MP4 as a camera leaves it when its power fails."""
     write_video(path, 'mpeg4', scenes(20, 128, 96))
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b'moov') - 4])
@@ -696,7 +695,7 @@ def test_a_name_is_a_file_s_name_whatever_is_in_it(
     source.close()
 
 
-# Video topics of recordings: each message's picture at its own time, from the first key frame on.
+# Video topics of recordings: each picture has its message's time; playing starts at a key frame.
 
 
 S, START, COUNT = 1_000_000_000, 1_700_000_000_000_000_000, 12
@@ -704,7 +703,7 @@ TOPIC = Topic('/front/image_raw/foxglove', VIDEO, DEFINITION)
 
 
 def access_units(codec: str = 'libx264', **options: str) -> list[bytes]:
-    """Return what an encoder makes of :func:`scene`; key frames at 0, 5 and 10."""
+    """Encode :func:`scene`, with key frames at 0, 5 and 10."""
     encoder: Any = av.CodecContext.create(codec, 'w')
     encoder.width, encoder.height, encoder.pix_fmt = 128, 96, 'yuv420p'
     encoder.time_base, encoder.gop_size = Fraction(1, 15), 5
@@ -788,13 +787,13 @@ def test_what_can_not_be_played_is_named(
         played(replay(folder))
 
 
-# Pictures that are to be turned as their EXIF data say, in every container that has such data.
+# Pictures that EXIF data rotate, in every container that has such data.
 
 
 WIDTH, HEIGHT = 64, 32
 ORIENTATION, SHORT, LONG = 0x0112, 3, 4
 
-# EXIF's own words: where the stored picture's first row is seen, and its first column.
+# EXIF's definition: the side where the stored first row is shown, and the first column.
 SIDES = {
     1: ('top', 'left'),
     2: ('top', 'right'),
@@ -808,7 +807,7 @@ SIDES = {
 
 
 def seen(stored: NDArray[Any], value: int) -> NDArray[Any]:
-    """Return the picture as a viewer has to show it, pixel by pixel from :data:`SIDES`."""
+    """Return the picture as a viewer must show it, pixel by pixel from :data:`SIDES`."""
     rows, columns = stored.shape[:2]
     first_row, first_column = SIDES[value]
     upright = first_row in ('top', 'bottom')
@@ -824,7 +823,7 @@ def seen(stored: NDArray[Any], value: int) -> NDArray[Any]:
 
 
 def stored_picture() -> NDArray[np.uint8]:
-    """No two of its eight turnings are alike."""
+    """Return a picture whose eight orientations all differ."""
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     picture = np.stack([x * 3, y * 6, 120 + x], -1).astype(np.uint8)
     picture[:8, :16] = 250
@@ -832,7 +831,7 @@ def stored_picture() -> NDArray[np.uint8]:
 
 
 def directory(value: int, order: str = '<', kind: int = SHORT, prefix: bytes = b'') -> bytes:
-    """EXIF data: a TIFF header and a directory of three entries."""
+    """Return EXIF data: a TIFF header and a directory of three entries."""
     number = struct.pack(order + {SHORT: 'HH', LONG: 'I'}[kind], *((value, 0)[: 5 - kind]))
     entries = [
         struct.pack(f'{order}HHII', 0x0100, LONG, 1, WIDTH),
@@ -862,7 +861,7 @@ def png(picture: NDArray[np.uint8], exif: bytes) -> bytes:
 
 
 def webp(picture: NDArray[np.uint8], exif: bytes) -> bytes:
-    """In the extended format, which alone has metadata; lossless."""
+    """Return lossless WebP in the extended format, the only one with metadata."""
     plain = bytes(cv2.imencode('.webp', picture, [cv2.IMWRITE_WEBP_QUALITY, 101])[1])
     height, width = picture.shape[:2]
     size = struct.pack('<I', width - 1)[:3] + struct.pack('<I', height - 1)[:3]
@@ -897,7 +896,7 @@ def test_a_picture_is_turned_as_its_exif_data_say(suffix: str, value: int, tmp_p
     found, wanted = (turned_frame(tmp_path / f'a{suffix}'), turned_frame(tmp_path / 'seen.bmp'))
     for plane, expected in zip(found, wanted, strict=True):
         assert plane.shape == expected.shape
-        # JPEG has half the colour resolution, and loses a little.
+        # JPEG halves the chroma resolution, and loses a little.
         assert np.abs(plane.astype(int) - expected).mean() < (3 if suffix == '.jpg' else 0.01)
 
 

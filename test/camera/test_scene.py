@@ -98,7 +98,7 @@ def test_levels_are_limited_range() -> None:
 
 
 class RecordingPaint:
-    """Stands in for ``scene.paint``: keeps, per shape painted, the pixels that it touched."""
+    """Replace ``scene.paint``: record the pixels that each painted shape touches."""
 
     def __init__(self) -> None:
         self.touched: list[NDArray[np.bool_]] = []
@@ -162,7 +162,7 @@ def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
 
 
 def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:
-    """First colour drawn by each class, 100 times: (Y, U, V)."""
+    """Draw 100 shapes of each class; return all colours of their parts (Y, U, V)."""
     rng = np.random.default_rng(0)
     makers = (scene.car, scene.pedestrian, scene.sign, scene.cone)
     hues = scene.PALETTES[palette]
@@ -209,7 +209,7 @@ def test_impossible_scenes_are_refused(arguments: tuple[Any, ...], named: str) -
         RoadScene(*arguments)
 
 
-# Test patterns: the counter after all that a pipeline does to it, and bars.
+# Test patterns: bars, and the counter after every step of a pipeline.
 
 
 SIZES = [(640, 360), (64, 64), (130, 66)]
@@ -274,11 +274,11 @@ def test_a_picture_that_was_damaged_says_the_truth_or_nothing(data: st.DataObjec
         luma[slice(12 * row, 12 * row + 12), slice(8 * column, 8 * column + 8)] = data.draw(
             st.sampled_from([16, 235, 120])
         )
-    # This CRC finds any three wrong bits of 128; more may, once in 65536, look right.
+    # The CRC finds any three wrong bits of 128; with more, one in 65536 may look right.
     assert read_counter(luma) in (code, None)
 
 
-#: Levels of 75 % bars as ITU-R BT.801 and SMPTE RP 219 print them (8 bits, limited range).
+#: Levels of 75 % bars as in ITU-R BT.801 and SMPTE RP 219 (8 bits, limited range).
 PRINTED = {
     Matrix.BT601: {
         'white': (180, 128, 128), 'yellow': (162, 44, 142), 'cyan': (131, 156, 44),
@@ -305,7 +305,7 @@ def test_the_bars_have_the_levels_that_the_standards_print(matrix: Matrix) -> No
         assert np.abs(np.subtract((int(y), int(u), int(v)), PRINTED[matrix][name])).max() <= 1, (
             name
         )
-    # Below the bars: eight greys from black to white.
+    # Below the bars there are eight greys from black to white.
     assert (
         np.abs(luma[340, 40::80] - np.linspace(16, 235, 8)).max() <= 1
         and (chroma[170, 20::40] == 128).all()

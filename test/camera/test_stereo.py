@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Stereo pairs: of times alone, of two cameras' frames, and of two threads."""
+"""Stereo pairs: of times alone, of two cameras' frames, and in two threads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ times = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
 
 
 def most_pairs(left: list[int], right: list[int], tolerance: int) -> int:
-    """Return the largest number of pairs in order, by trying everything."""
+    """Return the largest possible number of ordered pairs, by exhaustive search."""
     best = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left)):
         for j in range(len(right)):
@@ -119,14 +119,14 @@ def test_time_that_goes_back_is_another_stream() -> None:
     assert matcher.offer(LEFT, 40, 'l') is None and matcher.offer(RIGHT, 41, 'r') == ('l', 'r')
 
 
-# Two cameras, one thread: only pairs come out.
+# Two cameras in one thread: only pairs are delivered.
 
 
 class TimedCamera(SyntheticCamera):
     """
-    Its frames' times are those that a test gives; an exception among them is raised.
+    A camera with the frame times of a test; an exception among them is raised.
 
-    The stamp is the time and 7 more on the left, 9 on the right.
+    A stamp is the time plus 7 on the left, plus 9 on the right.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Pair:
         return camera
 
     def held(self, *sides: Side) -> int:
-        """Return the slots that are leased on these sides, or on both."""
+        """Return how many slots are leased on these sides, by default on both."""
         pools = [
             camera.pool
             for camera in self.opened
@@ -216,7 +216,7 @@ class Pair:
 
 
 def drain(pair: Pair, side: Side, into: list[tuple[int, int]]) -> None:
-    """Return one capture of a side: (stamp, time) of what came."""
+    """Capture once on a side; append the frame's stamp and time, if one came."""
     frame = pair.cameras[side].capture()
     assert pair.held(side) <= pair.sides.depth
     if frame is not None:
@@ -227,7 +227,7 @@ def drain(pair: Pair, side: Side, into: list[tuple[int, int]]) -> None:
 
 @st.composite
 def two_sensors(draw: st.DrawFn) -> tuple[list[int], list[int], list[Side]]:
-    """Return frames 100 apart with jitter and losses, and the order of looking at the sides."""
+    """Draw frames 100 apart with jitter and losses, and the order in which sides are polled."""
     count = draw(st.integers(0, 15))
     left, right, order = [], [], []
     for number in range(1, count + 1):
@@ -250,8 +250,8 @@ def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(
     out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
     try:
         for side in order:
-            # A ready frame comes before a new one is taken, so that a side is looked at until its
-            # camera was.
+            # A ready frame is delivered before a new one is taken, so poll until the camera was
+            # read.
             left_over = len(pair.cameras[side].inner.times)  # type: ignore[attr-defined]
             while len(pair.cameras[side].inner.times) == left_over:  # type: ignore[attr-defined]
                 drain(pair, side, out[side])

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A camera that comes and goes, and what its supervisor makes of that."""
+"""A camera that disappears and returns, and its supervisor's reactions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WAIT_S = 60.0
 
 
 class CountedFrame:
-    """Stands for a frame: only its lease counts here."""
+    """A frame of which only the lease is counted."""
 
     def __init__(self, number: int, camera: ScriptedCamera) -> None:
         self.number = number
@@ -61,7 +61,7 @@ class CountedFrame:
 
 
 class ScriptedCamera:
-    """``script``: numbers are frames, exceptions are raised, ``None`` is a time without one."""
+    """In ``script``, numbers are frames, exceptions are raised, ``None`` means no frame yet."""
 
     def __init__(self, identity: str, script: list[Any], *, ends: bool = False) -> None:
         self.identity = identity
@@ -98,7 +98,7 @@ class ScriptedCamera:
 
 
 class Bench:
-    """A supervisor on cameras that come one after the other: what an opening yields, or raises."""
+    """A supervisor with the results of its attempts to open a camera: cameras and exceptions."""
 
     def __init__(self, *openings: ScriptedCamera | Exception) -> None:
         self.openings = list(openings)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The synthetic camera: which picture (test_scene.py has what is in it), when, and where."""
+"""The synthetic camera: order, time and memory of its pictures; test_scene.py has the content."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WIDTH, HEIGHT, FAST = 128, 96, 2000.0
 
 
 class Clock:
-    """A ROS clock that is read as often as there are stamps."""
+    """A ROS clock that advances by 7 ns with each reading."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000
@@ -201,7 +201,8 @@ def test_a_failing_picture_costs_no_slot(
     place = rf'\(test_synthetic_camera\.py:{forget_return.__code__.co_firstlineno}\)'
     for owner, method, body, error, message in (
         (camera, 'render', fail, RuntimeError, 'no such colour'),
-        # The supervisor opens a camera again after a CameraError. This class would fail each time.
+        # After a CameraError the supervisor reopens a camera; this class would fail each time, so
+        # it must be another error.
         (
             camera,
             'render',

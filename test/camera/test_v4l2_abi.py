@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A C compiler says what V4L2's structs and requests are; ours must be the same."""
+"""V4L2's structs and requests as ctypes must equal those of a C compiler."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STRUCTS = {
     'v4l2_input': abi.Input,
     'v4l2_dv_timings': abi.DvTimings,
 }
-# Fields inside C's anonymous unions that are ours by another name.
+# Fields inside C's anonymous unions that have other names here.
 MEMBERS = {
     'v4l2_dv_timings': {'words': 'reserved'},
     'v4l2_frmsizeenum': {'_size': 'stepwise'},

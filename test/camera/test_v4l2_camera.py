@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The V4L2 camera's decisions against a driver made of Python; the rig has real ones."""
+"""The V4L2 camera's decisions, with a driver written in Python; the rig has real ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ from zc_perception.pixel.modifier import LINEAR
 
 
 def open_buffers() -> Counter[str]:
-    """Descriptors of frames' memory. Other threads' own come and go."""
+    """Count descriptors of frames' memory; other threads may change those of other kinds."""
     return Counter(
         {target: count for target, count in open_descriptors().items() if 'memfd' in target}
     )
@@ -103,7 +103,7 @@ def test_frames_come_from_the_memory_that_was_asked_for(
 def test_the_heap_of_imported_buffers_is_the_one_that_is_agreed_on(
     contiguous: bool, heap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Notices name those that would have been better, which the driver can't import."""
+    """Notices name better heaps that the driver can't import."""
     rooms = {'dma_heap/vendor': 5000, 'udmabuf': 5000}
     names = ['dma_heap/vendor', 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf']
     offered = partial(
@@ -261,7 +261,7 @@ def test_facts_for_diagnostics() -> None:
         )
 
 
-# What a V4L2 stream does when frames, buffers or the device are missing.
+# V4L2 streams when frames, buffers or the device are missing.
 
 
 def test_gaps_are_lost_frames_unless_consumers_held_all_slots() -> None:
@@ -299,7 +299,7 @@ def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(
 
 
 def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_once() -> None:
-    """The slot is free before its listener is called: both it and the restart find it."""
+    """The slot is free before its listener is called: listener and restart both find it."""
     driver = DriverDouble('NV12')
     with streaming(driver) as camera:
         stream, start = camera._stream, driver._streamon
@@ -314,7 +314,7 @@ def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_on
         take(camera)
         assert (
             driver.calls.count('QBUF') == len(camera.slots) + 1
-        )  # all, and the one that was taken
+        )  # all slots, and the one that was taken
 
 
 def test_a_pipeline_that_does_not_fit_is_no_matter_of_trying_again() -> None:
@@ -328,7 +328,7 @@ def test_a_pipeline_that_does_not_fit_is_no_matter_of_trying_again() -> None:
 
 
 class PacedDriver(DriverDouble):
-    """Whose frames take their time."""
+    """A driver whose frames take 1/30 s."""
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
         self.now += 1 / 30
@@ -364,11 +364,11 @@ def test_a_slow_camera_is_not_silent() -> None:
         assert camera.restarts == 1
 
 
-# Where the driver's numbers put the planes, for drivers of every kind.
+# The planes' places for all kinds of drivers.
 
 
-# Of each V4L2 format what its page in the kernel's documentation draws: per plane the bytes of a
-# row per pixel of width, and the share of the rows; and whether each has a buffer.
+# From each format's page in the kernel's documentation: per plane, the bytes of a row per pixel of
+# width, and its share of the rows; and whether each plane has its own buffer.
 _HALF = Fraction(1, 2)
 PAGES = {
     'NV12': (((1, 1), (1, 2)), False), 'NM12': (((1, 1), (1, 2)), True),
@@ -492,7 +492,8 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
     ('name', 'fields', 'matrix', 'span'),
     [
         ('NV12', V4l2Colorimetry(3), Matrix.BT709, Range.LIMITED),
-        ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),  # SMPTE 240M has no name here
+        # the package has no name for SMPTE 240M
+        ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),
         ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
     ],
 )
@@ -505,11 +506,11 @@ def test_colours_are_the_drivers_own_or_the_usual_ones(
     assert (colorimetry.matrix, colorimetry.range) == (matrix, span)
 
 
-# Which camera it is, by sysfs as the kernel lays it out.
+# The camera's identity, from sysfs as the kernel arranges it.
 
 
 def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> Path:
-    """Make a device below /sys/devices, with a node of that device number."""
+    """Make a device below /sys/devices with a video node of this number."""
     device = root / 'devices' / place
     node = device / 'video4linux' / 'video0'
     node.mkdir(parents=True)
@@ -595,9 +596,6 @@ def test_the_name_that_a_device_gives_itself_moves_no_cursor() -> None:
     driver = DriverDouble()
     driver.card = b'Nice \x1b[2J Camera'
     assert V4l2Device(driver).card == 'Nice \\x1b[2J Camera'  # type: ignore[arg-type]
-
-
-# Controls.
 
 
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)

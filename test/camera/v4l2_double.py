@@ -16,11 +16,9 @@
 """
 A V4L2 driver in Python, written from the kernel's documentation.
 
-It has videobuf2's queues, formats of both APIs, controls and events.
-
-It stands at :class:`~zc_perception.camera.v4l2.device.DeviceFile`, below which everything is the
-kernel's. What it does is checked against vivid by ``test/rig/guest/camera_*.py``, which ask the
-same of a real driver. Time passes in :meth:`DriverDouble.poll` alone.
+It has videobuf2's queues, formats of both APIs, controls and events, and replaces
+:class:`~zc_perception.camera.v4l2.device.DeviceFile`. ``test/rig/guest/camera_*.py`` check the
+same behaviour with the driver vivid. Time passes only in :meth:`DriverDouble.poll`.
 """
 
 from __future__ import annotations
@@ -66,8 +64,6 @@ _FULL = object()
 
 @dataclass
 class Control:
-    """One control of the driver."""
-
     title: str
     kind: int
     low: int = 0
@@ -81,7 +77,7 @@ class Control:
 
 @dataclass
 class Frame:
-    """What the driver says of one filled buffer; ``None``: as it should be."""
+    """The driver's report about one filled buffer; ``None`` means the correct value."""
 
     sequence: int | None = None
     flags: int = 0
@@ -93,8 +89,8 @@ class DriverDouble:
     """
     A device with one queue of buffers.
 
-    :param formats: V4L2's fourccs in its order.
-    :param multiplanar: which API.
+    :param formats: V4L2's fourccs, in this order.
+    :param multiplanar: whether it has the multiplanar API.
     :param offset: ``data_offset`` of each buffer.
     """
 
@@ -127,11 +123,11 @@ class DriverDouble:
         self.broken = False
         self.sequence = 0
         self.script: list[Frame] = []
-        # What it writes into the next buffers that it fills; the last one goes on.
+        # The contents of the next filled buffers; the last one repeats.
         self.contents: list[bytes] = []
-        # How many buffers it fills from now on; None: as many as are queued.
+        # How many more buffers it fills; None for all that are queued.
         self.due: int | None = None
-        # The most frames per second of a format, where that isn't 30.
+        # The highest frame rates of formats, where that isn't 30.
         self.rates: dict[str, int] = {}
         self.files: dict[int, int] = {}
         self.silent = False
@@ -145,10 +141,8 @@ class DriverDouble:
         self.closed = False
 
     def fail(self, name: str, *numbers: int) -> None:
-        """Let the next calls of an ioctl fail; 0: that one does not."""
+        """Let the next calls of an ioctl fail with these numbers; 0 lets a call succeed."""
         self.errors[name] += numbers
-
-    # What a DeviceFile does.
 
     def ioctl(self, request: int, argument: Any) -> None:
         if self.closed:
@@ -186,8 +180,6 @@ class DriverDouble:
     def _forget_files(self) -> None:
         while self.files:
             os.close(self.files.popitem()[1])
-
-    # The driver.
 
     @staticmethod
     def _refuse(number: int) -> None:
@@ -229,7 +221,7 @@ class DriverDouble:
         return next((name for name in self.formats if fourcc_code(name) == code), self.formats[0])
 
     def planes(self) -> list[tuple[int, int]]:
-        """Return bytes per line and in all of each buffer of the format in force."""
+        """Return bytes per line, and size of each buffer, in the current format."""
         found = []
         for bits in FORMATS[self._name(self.code)]:
             # NM12's chroma rows are as long as its luma rows, and half as many.
@@ -437,7 +429,7 @@ def opened(
     framerate: float = 30.0,
     **options: Any,
 ) -> V4l2Camera:
-    """Return a camera of that driver, not configured; its clock is the driver's."""
+    """Return a camera on the driver and its clock, not yet configured."""
     made = camera_options(
         width=width, height=height, framerate=framerate, **{'now_ns': lambda: 1, **options}
     )
@@ -448,7 +440,7 @@ def opened(
 
 @contextmanager
 def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[V4l2Camera]:
-    """Yield a configured one."""
+    """Yield a configured camera."""
     camera = opened(driver, **options)
     try:
         own = camera.constraints()
@@ -464,7 +456,7 @@ def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[
 
 
 def take(camera: V4l2Camera, count: int = 1) -> list[int]:
-    """Sequence numbers of the next frames."""
+    """Return the sequence numbers of the next frames."""
     found: list[int] = []
     for _ in range(20 * count):
         frame = camera.capture()

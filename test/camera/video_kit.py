@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Video files for the tests of replay: known pictures, encoded, damaged or cut after."""
+"""Video files for the tests of replay: known pictures, encoded, then damaged or cut."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Planes = tuple[NDArray[Any], ...]
 
 
 def scene(number: int, width: int, height: int) -> Planes:
-    """Smooth Y, U, V of 4:2:0 that move with *number*. Codecs keep them, no turn leaves them."""
+    """Return smooth 4:2:0 planes that move with *number*; codecs keep them, rotations don't."""
     rows, columns = np.mgrid[:height, :width]
     luma = 40 + 90 * columns / width + 50 * rows / height
     luma += 30 * np.sin((columns + 4 * number) / 9) * (rows > height / 3)
@@ -48,7 +48,7 @@ def scenes(count: int, width: int = 64, height: int = 48) -> list[Planes]:
 
 
 def frame_of(planes: Planes, form: str) -> Any:
-    """Return a frame of PyAV with these planes, (rows, columns) or (rows, columns, components)."""
+    """Return a PyAV frame; planes are (rows, columns) or (rows, columns, components)."""
     height, width = planes[0].shape[:2]
     frame = av.VideoFrame(width, height, form)
     for plane, samples in zip(frame.planes, planes, strict=True):
@@ -73,10 +73,10 @@ def write_video(
     setup: Callable[[Any], None] = lambda context: None,
 ) -> Path:
     """
-    Return a file of *pictures*.
+    Write a file of *pictures*, and return its path.
 
-    :param times: of the frames, in *unit*; ``None``: one after the other.
-    :param setup: of the encoder.
+    :param times: of the frames, in *unit*; ``None`` for a constant rate.
+    :param setup: called with the encoder.
     """
     with av.open(str(path), 'w', options=dict(container or {})) as out:
         stream = out.add_stream(codec, rate=rate, options=dict(options or {}))
@@ -112,12 +112,12 @@ def rewritten(source: Path, target: Path, change: Callable[[int, bytes], bytes])
 
 
 def halved(*numbers: int) -> Callable[[int, bytes], bytes]:
-    """For :func:`rewritten`: these packets lose their second half, as where a disk failed."""
+    """Return a change for :func:`rewritten`: these packets lose half, as if a disk failed."""
     return lambda number, content: content[: len(content) // 2] if number in numbers else content
 
 
 def with_matrix(video: Path, target: Path, matrix: tuple[float, float, float, float]) -> Path:
-    """Return a copy of an MP4 whose track header has (a, b, c, d) in the place of (1, 0, 0, 1)."""
+    """Copy an MP4 with (a, b, c, d) in its track header's matrix in place of (1, 0, 0, 1)."""
 
     def packed(a: float, b: float, c: float, d: float) -> bytes:
         fixed = [round(value * 65536) for value in (a, b, 0, c, d, 0, 0, 0)]
@@ -131,21 +131,20 @@ def with_matrix(video: Path, target: Path, matrix: tuple[float, float, float, fl
 
 
 def pictures_of(video: Path, count: int, form: str) -> list[NDArray[np.uint8]]:
-    """Return the first pictures of a file, in a format that FFmpeg converts them to."""
+    """Return a file's first pictures in a format that FFmpeg converts them to."""
     with av.open(str(video)) as container:
         frames = islice(container.decode(video=0), count)
         return [frame.to_ndarray(format=form) for frame in frames]
 
 
 def psnr(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Peak signal to noise ratio of 8-bit samples, in dB."""
+    """Return the peak signal-to-noise ratio of 8-bit samples, in dB."""
     difference = found.astype(float) - wanted.astype(float)
     mean = float((difference * difference).mean())
     return 99.0 if mean == 0 else float(10 * np.log10(255**2 / mean))
 
 
 def compressed_video(frame_id: str, data: bytes, kind: str = 'h264') -> bytes:
-    """Return a serialised ``CompressedVideo``."""
     text = frame_id.encode() + b'\0'
     body = struct.pack('<iII', 1, 2, len(text)) + text + bytes(-len(text) % 4)
     body += struct.pack('<I', len(data)) + data
