@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Cases for a process with GStreamer and a double of nvarguscamerasrc.
-
-See ``doubles/gst_argus.c`` and ``test_gstreamer.py``.
-"""
+"""Cases for a process with GStreamer and the double ``gst_argus.c``; see ``test_gstreamer.py``."""
 
 from __future__ import annotations
 
@@ -113,8 +109,7 @@ def picture(first: int) -> list[np.ndarray[Any, Any]]:
 )
 def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Range) -> None:
     with streaming({'double-color': str(color)}) as camera:
-        # The double's pitch is 256 bytes and its planes 64 KiB, whatever GstVideoInfo computes for
-        # 322 pixels.
+        # The double's pitch is 256 bytes and its planes 64 KiB; GstVideoInfo computes others.
         assert [(p.buffer, p.offset, p.stride, p.size) for p in camera.pool.layout.planes] == [
             (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
         ]  # fmt: skip

@@ -17,9 +17,8 @@
 A detector that knows colours but no shapes: the baseline for the road scene.
 
 For each class it learns how much likelier each YUV cell (16 x 16 x 16) is inside the class's boxes
-than elsewhere. It keeps pixels where this ratio exceeds a threshold, and boxes connected
-components, of each class or of all together; then the likeliest class wins. Threshold and way are
-those with the best mAP on the training frames. It works on the chroma grid (half size).
+than elsewhere. It boxes connected pixels above a threshold, for each class or for all together;
+then the likeliest class wins. It chooses threshold and way by the best mAP on its training frames.
 """
 
 from __future__ import annotations

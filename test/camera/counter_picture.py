@@ -36,11 +36,7 @@ _MIN_CONTRAST = 32
 
 
 def read_counter(luma: NDArray[np.uint8]) -> TimeCode | None:
-    """
-    Return the picture's time code, or ``None`` if it can't be read.
-
-    :param luma: (height, width): luma or any grey version of the whole picture, of any size.
-    """
+    """Return the time code, or ``None``; *luma* is any grey version of the whole picture."""
     if luma.ndim != 2 or luma.shape[0] < _ROWS or luma.shape[1] < _COLUMNS:
         return None
     small = cv2.resize(luma, (_COLUMNS * _SAMPLES, _ROWS * _SAMPLES), interpolation=cv2.INTER_AREA)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Cases for a process with GStreamer and the source ``zcframes``.
-
-See ``doubles/gst_frames.c`` and ``test_gstreamer.py``.
-"""
+"""Cases for a process with GStreamer and ``gst_frames.c``; see ``test_gstreamer.py``."""
 
 from __future__ import annotations
 

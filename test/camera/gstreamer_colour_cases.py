@@ -152,8 +152,8 @@ def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
     """
     Return each plane's rows of the crop, from the bytes of a whole picture.
 
-    At odd positions each plane begins at the sample of the crop's corner, as in videocrop's
-    copies. Columns and rows without a whole chroma sample are omitted.
+    As in videocrop's copies, each plane begins at the sample of the crop's corner, and columns and
+    rows without a whole chroma sample are omitted.
     """
     grid = [max(plane[i] for plane in PLANES[fmt]) for i in (1, 2)]
     width, height = crop.width - crop.width % grid[0], crop.height - crop.height % grid[1]
@@ -168,7 +168,6 @@ def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
 
 
 def taken(pipeline: str) -> list[Pixels]:
-    """Return copies of the first frame's planes."""
     with streaming(pipeline) as opened, next_frame(opened.camera) as frame, frame.map() as planes:
         return [plane.copy() for plane in planes]
 

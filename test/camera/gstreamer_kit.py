@@ -116,16 +116,11 @@ def shown(frame: Frame) -> tuple[int, ...]:
 
 
 def inodes(frame: Frame) -> tuple[int, ...]:
-    """Return the inodes of the frame's buffers."""
     return tuple(buffer.identity.inode for buffer in frame.data.buffers)
 
 
 def written_by_gstreamer(description: str, file: Path) -> Pixels:
-    """
-    Return the first frame's bytes as written by GStreamer's filesink.
-
-    The sink supports neither GstVideoMeta nor GstVideoCropMeta, so elements copy for it.
-    """
+    """Return the first frame as written by filesink, which doesn't support GstVideoMeta."""
     gst, failure = load_gstreamer(), ctypes.POINTER(Error)()
     text = f'{description} ! identity eos-after=2 ! filesink location={file}'
     made = gst.gst_parse_launch_full(text.encode(), None, PARSE_FATAL_ERRORS, byref(failure))

@@ -14,11 +14,9 @@
 # limitations under the License.
 
 """
-Run test files in a process with the tests' GStreamer.
+Run ``*_cases.py`` in a process that starts with the tests' GStreamer on the linker's path.
 
-It needs its own process, because the dynamic linker reads its search path only at the start. Such
-files are named ``*_cases.py``, so pytest doesn't collect them here. Each of their functions is a
-test here, too, and shows that function's failure.
+Each of their functions is a test here, too, and shows that function's failure.
 """
 
 from __future__ import annotations
@@ -91,11 +89,7 @@ def names_of(*cases: str | Path) -> list[str]:
 def python_with(
     *arguments: str, plugins: Path | None = None, newer: bool = False
 ) -> tuple[list[str], dict[str, str]]:
-    """
-    Return command and environment of a Python that can load GStreamer and ROS.
-
-    :param newer: use GStreamer 1.26 instead of this machine's version.
-    """
+    """Return command and environment of a Python with GStreamer (1.26 if *newer*) and ROS."""
     root = gstreamer(newer=newer)
     variables, ros = root.environment(plugins), os.environ.get('LD_LIBRARY_PATH')
     if newer:
@@ -157,7 +151,6 @@ def run_cases(
 
 
 def check(name: str, outcome: Outcome) -> None:
-    """Fail unless the function ran and passed."""
     assert name in outcome, f'{name} did not run'
     found = [text for text in outcome[name] if text]
     if found:

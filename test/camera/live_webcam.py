@@ -60,11 +60,7 @@ def road_pictures(
 
 
 class LiveWebcam(DriverDouble):
-    """
-    Fill a buffer every 1/*hz* s; a picture that is due while no buffer is queued is lost.
-
-    :param pictures: used in order, again and again.
-    """
+    """Fill a buffer every 1/*hz* s with the next of *pictures*; without a buffer it is lost."""
 
     def __init__(
         self, *formats: str, pictures: Sequence[bytes], size: tuple[int, int], hz: float = 30.0
@@ -101,7 +97,6 @@ class LiveWebcam(DriverDouble):
         return super().poll(wake, timeout_ms)
 
     def camera(self, ledger: CopyLedger, **options: Any) -> V4l2Camera:
-        """Return the package's camera for this driver."""
         made = camera_options(
             width=self.size[0], height=self.size[1], framerate=30.0, ledger=ledger, **options
         )

@@ -408,7 +408,6 @@ HOME = {'HOME': '/h'}
 
 
 def package_folder(name: str) -> str:
-    """Find a package as ament_index_python does."""
     if name != 'robot':
         raise LookupError(name)
     return '/opt/share/robot'

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The GStreamer camera with a real GStreamer.
-
-Sources are GStreamer's own, and one of this package with memfds as buffers.
-"""
+"""The GStreamer camera with a real GStreamer; one source has memfds as buffers."""
 
 from __future__ import annotations
 

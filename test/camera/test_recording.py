@@ -86,7 +86,6 @@ def publish(pool: BufferPool, index: int, stamp_ns: int | None = None) -> Frame:
 
 
 def put(recorder: Recorder, pool: BufferPool, *indexes: int) -> list[tuple[Any, ...]]:
-    """Record frames; return their planes."""
     kept = []
     for index in indexes:
         with publish(pool, index) as frame:

@@ -85,7 +85,6 @@ def index_of(frame: Frame) -> int:
 
 
 def drained(camera: ReplayCamera) -> list[Frame]:
-    """Return all frames of a camera that ends, released."""
     frames = []
     while not camera.ended:
         frame = camera.capture()

@@ -97,7 +97,6 @@ def play(path: Path, **options: Any) -> Played:
 
 
 def nv12(planes: Planes) -> Planes:
-    """Convert Y, U, V in 4:2:0 to NV12."""
     return planes[0], np.dstack(planes[1:])
 
 
@@ -153,7 +152,6 @@ def test_interlaced_pictures_are_those_that_were_encoded(
 
 
 def halves(plane: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return the mean of each two neighbours."""
     first, second = (np.take(plane, range(at, plane.shape[axis], 2), axis) for at in (0, 1))
     return (first.astype(float) + second) / 2
 
@@ -231,7 +229,7 @@ def test_red_green_and_blue_become_bt601(tmp_path: Path, codec: str, form: str, 
 
 
 def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
-    """Windows programs write raw AVI so: if the height is positive, the last row comes first."""
+    """In raw AVI files of Windows programs, the last row comes first if the height is positive."""
     top = np.zeros((48, 64, 3), np.uint8)
     top[:16] = 200
     path = write_video(tmp_path / 'clip.avi', 'rawvideo', [(top,)], 'bgr24')
@@ -368,7 +366,7 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
 
 
 def test_a_video_that_begins_between_key_frames(tmp_path: Path) -> None:
-    """Loop recorders cut files so. Frames that the decoder must skip are counted."""
+    """Loop recorders cut files like this. Frames that the decoder must skip are counted."""
     options = {'g': '8', 'bf': '0'}
     whole = write_video(tmp_path / 'whole.ts', 'libx264', scenes(LENGTH), options=options)
     clean, dropped = play(whole), {0, 1, 2}

@@ -123,11 +123,7 @@ def test_time_that_goes_back_is_another_stream() -> None:
 
 
 class TimedCamera(SyntheticCamera):
-    """
-    A camera with the frame times of a test; an exception among them is raised.
-
-    A stamp is the time plus 7 on the left, plus 9 on the right.
-    """
+    """A camera with a test's times or errors; stamps are 7 more (left) or 9 more (right)."""
 
     def __init__(
         self,
@@ -173,8 +169,6 @@ class TimedCamera(SyntheticCamera):
 
 
 class Pair:
-    """Two such cameras, joined."""
-
     def __init__(
         self,
         left: list[Any],
@@ -250,8 +244,7 @@ def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(
     out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
     try:
         for side in order:
-            # A ready frame is delivered before a new one is taken, so poll until the camera was
-            # read.
+            # A ready frame is delivered before a new one is taken: poll until the camera was read.
             left_over = len(pair.cameras[side].inner.times)  # type: ignore[attr-defined]
             while len(pair.cameras[side].inner.times) == left_over:  # type: ignore[attr-defined]
                 drain(pair, side, out[side])

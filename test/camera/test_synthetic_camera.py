@@ -201,8 +201,7 @@ def test_a_failing_picture_costs_no_slot(
     place = rf'\(test_synthetic_camera\.py:{forget_return.__code__.co_firstlineno}\)'
     for owner, method, body, error, message in (
         (camera, 'render', fail, RuntimeError, 'no such colour'),
-        # After a CameraError the supervisor reopens a camera; this class would fail each time, so
-        # it must be another error.
+        # Not a CameraError: the supervisor would reopen the camera, and fail each time.
         (
             camera,
             'render',

@@ -16,9 +16,9 @@
 """
 A V4L2 driver in Python, written from the kernel's documentation.
 
-It has videobuf2's queues, formats of both APIs, controls and events, and replaces
-:class:`~zc_perception.camera.v4l2.device.DeviceFile`. ``test/rig/guest/camera_*.py`` check the
-same behaviour with the driver vivid. Time passes only in :meth:`DriverDouble.poll`.
+It replaces :class:`~zc_perception.camera.v4l2.device.DeviceFile`; time passes only in
+:meth:`DriverDouble.poll`. ``test/rig/guest/camera_*.py`` check the same behaviour with the driver
+vivid.
 """
 
 from __future__ import annotations
@@ -90,7 +90,6 @@ class DriverDouble:
     A device with one queue of buffers.
 
     :param formats: V4L2's fourccs, in this order.
-    :param multiplanar: whether it has the multiplanar API.
     :param offset: ``data_offset`` of each buffer.
     """
 
@@ -440,7 +439,6 @@ def opened(
 
 @contextmanager
 def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[V4l2Camera]:
-    """Yield a configured camera."""
     camera = opened(driver, **options)
     try:
         own = camera.constraints()

@@ -72,12 +72,7 @@ def write_video(
     container: Mapping[str, str] | None = None,
     setup: Callable[[Any], None] = lambda context: None,
 ) -> Path:
-    """
-    Write a file of *pictures*, and return its path.
-
-    :param times: of the frames, in *unit*; ``None`` for a constant rate.
-    :param setup: called with the encoder.
-    """
+    """Write *pictures*; *times* are in *unit*, and *setup* is called with the encoder."""
     with av.open(str(path), 'w', options=dict(container or {})) as out:
         stream = out.add_stream(codec, rate=rate, options=dict(options or {}))
         height, width = pictures[0][0].shape[:2]
