@@ -14,25 +14,23 @@
 # limitations under the License.
 
 """
-``zc_bench pipeline``: what a frame costs the host from capture to published detections.
+``zc_bench pipeline``: the host's CPU time and latency of a frame, from capture to detections.
 
-The model's own time isn't counted.
+The model's time isn't counted. Real nodes run in a process of their own, as in ``perception``: a
+camera of pre-filled slots, the in-process link, the scheduler, an accelerator that completes after
+a set delay, the model's head, and ``vision_msgs`` over ROS to a reader in another process.
 
-Real nodes in a process of their own, as ``perception`` runs them: a camera of pre-filled slots,
-the in-process link, the scheduler, an accelerator that completes after a set delay, the model's
-head, ``vision_msgs`` over ROS to a reader in another process.
+CPU time is CLOCK_PROCESS_CPUTIME_ID of the nodes' process: user and system time of all its
+threads, also the middleware's; the reader's isn't counted. It is read whenever a frame's
+detections were published. ``cpu_p50_us`` is the median of the differences; ``cpu_us_per_frame`` is
+the mean over the series. Both are reduced by the CPU time of the same process while its cameras
+rest (timers, diagnostics: ``idle_cpu_us_per_s``). They still include the benchmark's own work, to
+pace the camera and to read the clock.
 
-How CPU time is measured: CLOCK_PROCESS_CPUTIME_ID of that process, user and system time of all its
-threads, those of the interpreter and of the middleware included, the reader's not. It is read as
-each frame's detections have been published; ``cpu_p50_us`` is the median of the differences,
-``cpu_us_per_frame`` the mean over the series. From both is subtracted what the same process uses
-in the same time while its cameras rest (timers, diagnostics: ``idle_cpu_us_per_s``). Nothing of
-the benchmark's own, the camera's pace and these readings, is.
-
-Each size is measured twice, at two rates. Unthrottled, the next frame comes when the last one's
-detections are out: what the work costs. At 30 Hz the process sleeps nearly all the time, and each
-wake-up finds caches, branch predictors and, in a virtual machine, the CPU itself cold: the same
-work costs several times as much there, and that is what a vehicle pays.
+Each size is measured at two rates. Unthrottled, the next frame comes when the last frame's
+detections were published, which shows the cost of the work alone. At 30 Hz the process sleeps most
+of the time, and each wake-up begins with cold caches, cold branch predictors and, in a virtual
+machine, an idle CPU. So the same work costs several times as much; that is the cost on a vehicle.
 """
 
 from __future__ import annotations
@@ -74,16 +72,16 @@ UNTHROTTLED = 0.0
 _MATCH_S = 120.0
 PATIENCE_S = 120.0
 _READ_S = 5.0
-# Wall times; what is between them is waking up.
+# Stages whose wall times are in the figures; the time between them is spent on waking up threads.
 _STAGES = ('capture', 'link', 'decode', 'publish')
 
 
 @dataclass(frozen=True)
 class Setup:
     """
-    *cameras* of one size in one process, each at *rate_hz*.
+    The cameras of one process: their number, their size, and the rate of each.
 
-    0: the next frame comes when the last one's detections are out.
+    :param rate_hz: 0: the next frame comes when the last frame's detections were published.
     """
 
     cameras: int
@@ -92,12 +90,12 @@ class Setup:
 
     @property
     def variant(self) -> str:
-        """Its name in rows."""
+        """The name in the rows."""
         return f'{self.cameras}_camera{"s" if self.cameras > 1 else ""}'
 
     @property
     def condition(self) -> Condition:
-        """Rate of each camera."""
+        """Each camera's size and rate."""
         return Condition(*self.size, self.rate_hz)
 
 
@@ -113,9 +111,9 @@ SETUPS = (
 @dataclass(frozen=True)
 class PipelinePlan:
     """
-    What to measure.
+    The setups to measure, and how long.
 
-    :param seconds: of each series, and the same again at rest.
+    :param seconds: length of each series, and of the rest before it.
     :param delay_ms: how long the accelerator takes.
     """
 
@@ -127,16 +125,15 @@ class PipelinePlan:
 
 def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received: int) -> Series:
     """
-    Return one repetition, from what the process answered.
+    Make a repetition's series from the nodes' answers to ``run`` and ``idle``.
 
-    :param received: messages that the reader got; a frame whose detections didn't get there is
-        lost.
-    :raises BenchError: it measured something else than the path it is named for.
+    :param received: messages that the reader got; each frame without a message counts as lost.
+    :raises BenchError: see :func:`check_path`.
     """
     check_path(run)
     latencies, due = run['latencies_us'], run['due'] - run['drops']['late']
     at_rest = idle['cpu_us'] / idle_s
-    # In a short run what is done once a second may fall into the rest alone.
+    # Not below 0: in a short run, work that is done once a second may happen only during the rest.
     cpu_us = max(0.0, run['cpu_us'] - at_rest * run['wall_s']) / due
     figures = {
         'idle_cpu_us_per_s': at_rest,
@@ -154,10 +151,9 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
 
 def check_path(run: dict[str, Any]) -> None:
     """
-    Check what a run measured.
+    Check that a run measured the path from camera to detections within a process.
 
-    :raises BenchError: it measured something else than the path from camera to detections within a
-        process.
+    :raises BenchError: a frame became a message, or fewer than two frames gave detections.
     """
     if run['conversions']:
         raise BenchError(
@@ -171,13 +167,13 @@ class Cameras:
     """
     Owns two processes: one with the nodes, and one that reads their detections.
 
-    The first has the nodes of all cameras of one size and rate; the second stands for a user's own
-    node. There is no camera before :meth:`grow`. The nodes run on the first two CPUs.
+    The nodes' process runs on the first two CPUs. All its cameras have one size and rate; it has
+    none before :meth:`grow`. The reader stands for a user's own node.
 
-    :param topic: the prefix of all cameras' topics, which shows which run they are of.
-    :param how: the reader takes messages, ``decoded`` or ``raw``.
-    :param depth: this many of a camera's frames may wait for the inference node.
-    :param parameters: of the nodes, a JSON object; empty: none.
+    :param topic: the last part of the prefix of all cameras' topics.
+    :param how: the reader takes messages ``decoded`` or ``raw``.
+    :param depth: this many frames of a camera may wait for the inference node.
+    :param parameters: the nodes' parameters, a JSON object; empty: none.
     """
 
     def __init__(
@@ -213,9 +209,9 @@ class Cameras:
 
     def grow(self, cameras: int) -> str:
         """
-        Grow to this many cameras; return why not, or nothing.
+        Add cameras until there are this many; return why that is refused, or an empty text.
 
-        :raises BenchError: the nodes have not found each other, or the reader has not found them.
+        :raises BenchError: the nodes didn't find each other or the reader.
         """
         self.reader.ask(
             op='watch',
@@ -237,7 +233,7 @@ class Cameras:
         """
         Run this many cameras; the others rest.
 
-        Returns what the nodes answer, and how many messages the reader got.
+        Returns the nodes' answer, and the number of messages that the reader got.
         """
         self.reader.ask(op='received')
         run = self.nodes.ask(
@@ -250,7 +246,7 @@ class Cameras:
         return run, received
 
     def end(self) -> None:
-        """Tell both to end, without waiting for that."""
+        """Tell both processes to end, without waiting for that."""
         for worker in (self.nodes, self.reader):
             worker.end()
 
@@ -283,8 +279,8 @@ class Processes:
         """
         Measure one repetition.
 
-        :param rest_s: how long to look at what the process does at rest; as long as the series,
-            unless given; 0: not at all.
+        :param rest_s: how long to measure the process at rest before the series; ``None``: as long
+            as the series.
         """
         cameras = self._of[setup]
         rest_s = seconds if rest_s is None else rest_s
@@ -297,7 +293,7 @@ class Processes:
         return series_of(run, idle, rest_s or 1.0, received)
 
     def close(self) -> None:
-        """End them, all at once."""
+        """Tell all processes to end, then wait for each."""
         for cameras in self._of.values():
             cameras.end()
         for cameras in self._of.values():
@@ -308,12 +304,12 @@ def measure_pipelines(plan: PipelinePlan, say: Say) -> Measured:
     """
     Run the plan.
 
-    :raises BenchError: a process failed, or measured something else.
+    :raises BenchError: a process failed; see also :func:`check_path`.
     """
     rounds = Measuring(list)
     with contextlib.closing(Processes(plan)) as processes:
         say(f'measuring: {len(plan.setups)} series in each repetition')
-        # What is done once: threads, caches, the import of each buffer.
+        # Warm up: start threads, fill caches, import each buffer.
         for setup in plan.setups:
             processes.measure(setup, min(1.0, plan.seconds))
         for repetition in repetitions(plan.repetitions, say):
@@ -335,7 +331,7 @@ _CPU_US = 300
 
 
 def _cpu(key: Key) -> Figure:
-    """Return the CPU time that half of the frames stay below."""
+    """Return a figure: the median of the CPU time of a frame."""
     return figure_of(key, lambda row: row.figures.get('cpu_p50_us'))
 
 
@@ -376,7 +372,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         '--seconds',
         type=float,
         default=3.0,
-        help='of each series, and the same again at rest (default: 3)',
+        help='length of each series, and of the rest before it (default: 3)',
     )
     add_delay(parser)
 

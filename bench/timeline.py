@@ -16,10 +16,10 @@
 """
 ``zc_bench timeline``: how long each stage of a frame takes, from the nodes' frame logs.
 
-It needs neither root nor the rig. It measures one 1080p camera at 30 Hz as in ``zc_bench
-pipeline``; the installed program ``zc_timeline`` does the same for nodes that already run. Each
-row is a stage: its median, its 99th percentile, and its share of the time from captured to
-published. The trace holds every frame, for ui.perfetto.dev.
+It needs neither root nor the rig. It measures one 1080p camera at 30 Hz as ``zc_bench pipeline``
+does; the installed program ``zc_timeline`` does the same for nodes that already run. Each row is a
+stage: its median, its 99th percentile, and its share of the time from captured to published. The
+trace holds every frame, for ui.perfetto.dev.
 """
 
 from __future__ import annotations

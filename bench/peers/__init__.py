@@ -16,14 +16,13 @@
 """
 Libraries that one could use instead of the links: zenoh, iceoryx2, Cyclone DDS.
 
-A library that is not installed is reported as absent. Plain rclpy messages are measured beside
-them.
+A library that is not installed is reported as absent.
 
-Read ``processes`` first: the list of the peers, their goals, and how their processes are run.
-``worker`` is such a process. Each peer has one module with its name, and only that module imports
-it; its producer and consumer are :class:`~bench.link_roles.PicturesOut` and ``PicturesIn``: a
-producer's picture is in a buffer of its own, stamped, when the clock starts, which stops when the
-consumer has a NumPy view of all of it. Copies into and out of the peer are within.
+Read ``processes`` first: it has the list of the peers and their bars, and runs their processes.
+``worker`` is such a process. Each peer has a module of its name, and only that module imports the
+library. Its producer and consumer are :class:`~bench.link_roles.PicturesOut` and ``PicturesIn``.
+The clock starts when the stamped picture is in the producer's own buffer, and stops when the
+consumer has a NumPy view of all pixels. So copies into and out of the library are measured.
 """
 
 from __future__ import annotations
@@ -38,9 +37,10 @@ _MATCH_S = 20.0
 
 def wait_until(there: Callable[[], bool], what: str) -> None:
     """
-    Wait until the condition is true.
+    Wait until *there* returns true.
 
-    :raises ZcError: it isn't, for long.
+    :param what: the beginning of the error's text, such as ``zenoh has no subscriber``.
+    :raises ZcError: it is still false after 20 s.
     """
     deadline = time.monotonic() + _MATCH_S
     while not there():

@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-Eclipse Cyclone DDS, from process to process.
+Eclipse Cyclone DDS, from process to process, in its fastest setup for Python.
 
-Set up as quick as it gets from Python: the picture is an array of bytes (a sequence would be a
-list of integers), on the loopback device alone, without multicast; datagrams of 65 kB, socket
-buffers of 4 MB where the kernel allows them, and a writer's history that holds a frame of 8K.
-Reliable: best effort loses most frames of 1080p. The type has a frame's size in it, and so each
-size a topic of its own.
+The picture is an array of bytes (a sequence would be a list of integers). It goes over the
+loopback device without multicast, in datagrams of 65 kB, with socket buffers of 4 MB if the kernel
+allows them, and a writer's history that holds an 8K frame. The writer is reliable: with best
+effort most frames of 1080p are lost. The message type includes the frame's size, so each size has
+a topic.
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ _WAKE = duration(milliseconds=500)
 
 
 class _Participant:
-    """On the run's domain, with the topic of a size."""
-
     def __init__(self, place: Path) -> None:
         domain = int(os.environ.get('ROS_DOMAIN_ID', '0'))
         self._domain = Domain(domain, _CONFIG)
@@ -84,7 +82,7 @@ class _Participant:
 
 
 class CycloneDdsOut(PicturesOut):
-    """Writes."""
+    """Publishes pictures with a DataWriter."""
 
     def __init__(self, place: Path, answers: socket.socket) -> None:
         super().__init__(answers)
@@ -102,13 +100,14 @@ class CycloneDdsOut(PicturesOut):
         )
 
     def publish(self) -> None:
-        # Its history is full and the reader doesn't follow: the frame is lost.
+        # An error means that the history is full because the reader is too slow: the frame is
+        # lost.
         with contextlib.suppress(DDSException):
             self._writer.write(self._picture)
 
 
 class CycloneDdsIn(PicturesIn):
-    """Reads."""
+    """Takes pictures from a DataReader, on a thread of its own."""
 
     def __init__(self, place: Path, answers: socket.socket) -> None:
         super().__init__(answers)

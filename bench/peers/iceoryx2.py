@@ -14,15 +14,14 @@
 # limitations under the License.
 
 """
-iceoryx2, from process to process.
+iceoryx2, from process to process, in its fastest setup for Python.
 
-The frame is copied into the loan, as a camera's would have to be; and it is written in place, as
-if the camera had written it there.
+One variant copies the frame into the loaned memory, as a camera's frame would have to be. The
+other (*in_place*) takes the loan before the clock starts, as if the camera had written into it.
 
-Set up as quick as it gets from Python: one publisher and one subscriber, newest frames win; an
-event wakes the consumer, which blocks and doesn't spend a CPU on asking; the copy is NumPy's, into
-a page-aligned loan. The loan is taken before the clock starts where the pixels are in it. Its
-files lie in the run's own folder, under the run's own prefix.
+There is one publisher and one subscriber, and the newest frames win. An event wakes the consumer,
+which blocks instead of polling. NumPy copies the frame, into page-aligned memory. iceoryx2's files
+are in the run's folder, and their names have the run's prefix.
 """
 
 from __future__ import annotations
@@ -44,13 +43,11 @@ _WAKE_MS = 500
 
 
 def segment_prefix(place: Path) -> str:
-    """Return what the names of its shared memory begin with."""
+    """Return the prefix of the names of iceoryx2's shared memory."""
     return f'{place.name}_'
 
 
 class _Services:
-    """A node with the services of frames and of wake-ups."""
-
     def __init__(self, place: Path) -> None:
         iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
         config = iceoryx2.config.default()
@@ -81,7 +78,7 @@ def _view(address: int, size: int) -> Pixels:
 
 
 class Iceoryx2Out(PicturesOut):
-    """Publishes."""
+    """Publishes pictures, copied or written in place, and wakes the subscriber by an event."""
 
     def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
         super().__init__(answers)
@@ -141,7 +138,7 @@ class Iceoryx2Out(PicturesOut):
 
 
 class Iceoryx2In(PicturesIn):
-    """Subscribes."""
+    """Takes pictures from a subscriber, on a thread that waits for the publisher's event."""
 
     def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
         super().__init__(answers)

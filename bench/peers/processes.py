@@ -14,12 +14,13 @@
 # limitations under the License.
 
 """
-The peers, what their rows are compared with, and their processes as the benchmark sees them.
+The list of the peers, their bars, and the benchmark's end of their processes.
 
-It imports none of the peers.
+It imports none of the peers' libraries.
 
-Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which
-one stalls or ends has lost all of its frames, and what it leaves behind is removed.
+A failing peer doesn't end the run. A peer that isn't installed is reported as absent. If a peer
+stalls or ends, all frames of that series count as lost, and its files and shared memory are
+removed.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ from bench.worker import BenchError, Worker
 @dataclass(frozen=True)
 class Variant:
     """
-    One.
+    A peer in one setup.
 
     :param distribution: its name in the package index.
     :param module: of this folder.
-    :param options: for both classes.
-    :param one_cpu: nothing of it runs at the same time, so that unthrottled series run on one CPU,
-        as the links' do; that is where it is quickest.
-    :param copies: a frame's pixels by itself, so that fewer frames make a series.
-    :param read: with a consumer that reads every pixel it is measured, too: the best of its kind.
+    :param producer: its :class:`~bench.link_roles.PicturesOut` in that module.
+    :param consumer: its :class:`~bench.link_roles.PicturesIn` in that module.
+    :param options: keyword arguments of both classes.
+    :param one_cpu: its threads never run at the same time. Its unthrottled series run on one CPU,
+        where it is quickest, as the links do.
+    :param copies: the library itself copies the pixels; a series has fewer frames.
+    :param read: also measure it with a consumer that reads every pixel, as the best of its kind.
     """
 
     distribution: str
@@ -101,7 +104,7 @@ VARIANTS: dict[str, Variant] = {
         'cyclonedds', 'cyclonedds', 'CycloneDdsOut', 'CycloneDdsIn', copies=True
     ),
 }
-# What copies a camera's frame at least once.
+# Variants with bars that copy a camera's frame at least once.
 _COPYING = ('zenoh_shared_memory', 'cyclonedds', 'iceoryx2_copy')
 _SIZES = {'VGA': VGA, '1080p': FULL_HD, '4K': UHD_4K, '8K': UHD_8K}
 
@@ -139,7 +142,7 @@ BARS = (
     *(_above_in_place(size) for size in _SIZES),
 )
 
-# Its processes are modules of this folder's package.
+# The module that the peers' processes run.
 WORKER = 'bench.peers.worker'
 _SEGMENTS = Path('/dev/shm')
 _PATIENCE_S = 30.0
@@ -147,11 +150,11 @@ _TRIES = 3
 
 
 class PeerAbsentError(BenchError):
-    """It isn't installed, or can't be used here."""
+    """A peer isn't installed, or can't be used on this machine."""
 
 
 def _segments_of(worker: Worker) -> set[Path]:
-    """Return the shared memory that a process has mapped, by name."""
+    """Return the paths of the shared memory that a process has mapped."""
     with contextlib.suppress(OSError):
         lines = Path(f'/proc/{worker.pid}/maps').read_text(encoding='utf-8').splitlines()
         return {
@@ -164,9 +167,9 @@ def _segments_of(worker: Worker) -> set[Path]:
 
 class PeerCase:
     """
-    Owns a peer's two processes, producer and consumer, and starts them again after each failure.
+    Owns a peer's producer and consumer process, and starts them again after each failure.
 
-    It also removes what they leave behind: the run's folder, and shared memory.
+    It also removes the files and shared memory that they leave behind.
 
     :param say: gets a line for each failure.
     """
@@ -189,7 +192,7 @@ class PeerCase:
 
     @property
     def stalled(self) -> str:
-        """What became of its series, if not all were measured."""
+        """How many series failed, and the last one's error; empty if none failed."""
         return (
             f'{len(self.failures)} of {self._series} series: {self.failures[-1]}'
             if self.failures
@@ -198,10 +201,10 @@ class PeerCase:
 
     def open(self) -> None:  # noqa: A003
         """
-        Start it.
+        Start both processes.
 
-        :raises PeerAbsentError: it isn't installed, or can't be used here.
-        :raises BenchError: its ends don't find each other.
+        :raises PeerAbsentError: the peer isn't installed, or can't be used on this machine.
+        :raises BenchError: producer and consumer don't find each other.
         """
         self._place = Path(tempfile.mkdtemp(prefix='zcb'))
         self._others = set(_SEGMENTS.glob('*'))
@@ -225,9 +228,10 @@ class PeerCase:
         """
         See :class:`Case`.
 
-        A failure is said, and all frames are lost.
+        A failure is reported, and all frames of the series count as lost. After three failures in
+        a row the peer isn't started again.
 
-        :raises TornFrameError: a frame was torn: that is no loss.
+        :raises TornFrameError: a frame was torn; this is not counted as a lost frame.
         """
         self._series += 1
         if self._failed_in_a_row == _TRIES:
@@ -259,8 +263,8 @@ class PeerCase:
             + (f', and it is not tried again after {_TRIES} in a row' if given_up else '')
         )
         self.close()
-        # At once: its next series may have to run on other CPUs from its start. If it fails, that
-        # series says so.
+        # Start the processes again now, because the CPUs of the next series are set before it
+        # begins. If the start fails, the next series tries again and reports the error.
         if not given_up:
             with contextlib.suppress(BenchError):
                 self.open()
@@ -270,12 +274,12 @@ class PeerCase:
             self._segments |= _segments_of(worker)
 
     def end(self) -> None:
-        """Tell both ends to end, without waiting for that."""
+        """Tell both processes to end, without waiting for that."""
         for worker in self.workers:
             worker.end()
 
     def close(self) -> None:
-        """End both, and remove what they left. It can be opened again."""
+        """End both processes, and remove files and shared memory; :meth:`open` may follow."""
         self._note_segments()
         self.end()
         for worker in self.workers:
@@ -283,7 +287,8 @@ class PeerCase:
         self._ends = None
         if self._place is None:
             return
-        # iceoryx2 names them after the folder; others' names are known only by what was mapped.
+        # iceoryx2's segments have the folder's name; the other peers' were found in their
+        # mappings.
         for segment in (self._segments - self._others) | set(
             _SEGMENTS.glob(f'{self._place.name}_*')
         ):
@@ -295,7 +300,7 @@ class PeerCase:
 
 
 class PeerProcesses:
-    """All of a run: a :class:`~bench.link.PeerCases`."""
+    """A :class:`~bench.link.PeerCases` with the peers of :data:`VARIANTS`."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -303,7 +308,7 @@ class PeerProcesses:
         self.absent: dict[str, str] = {}
 
     def open(self, variants: Sequence[str]) -> dict[str, Case]:  # noqa: A003
-        """Open those of *variants* that are there; the others are in :attr:`absent`."""
+        """Start these peers; :attr:`absent` has each that can't be measured, with the reason."""
         environment = {**plain_environment(os.environ), **KEPT_MEMORY}
         for variant in variants:
             case = self._cases[variant] = PeerCase(variant, environment, self._say)
@@ -318,16 +323,16 @@ class PeerProcesses:
 
     @property
     def stalled(self) -> dict[str, str]:
-        """Of which series failed: how many, and why the last one did."""
+        """By peer with failed series: how many failed, and why the last one did."""
         return {variant: case.stalled for variant, case in self._cases.items() if case.stalled}
 
     def end(self) -> None:
-        """Tell all of them to end."""
+        """Tell all processes to end, without waiting for that."""
         for case in self._cases.values():
             case.end()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         for case in self._cases.values():
             case.close()
 

@@ -16,10 +16,10 @@
 """
 One process of a peer: ``python -m bench.peers.worker ROLE VARIANT FOLDER ANSWERS``.
 
-ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's own for sockets and files, ANSWERS the
-descriptor of the socket for answers. Its first line is ``ready``, or ``absent`` with the reason:
-the peer is not installed or can't be used. From then on it obeys as :mod:`~bench.link_worker`
-does.
+ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's folder for sockets and files, ANSWERS the
+descriptor of the socket for answers. The first line of output is ``ready``, or ``absent`` with the
+reason: the peer is not installed or can't be used. Then the process takes the commands of
+:mod:`~bench.link_worker`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PARENT_ENDS_S = 1.0
 
 
 class _Absent(Exception):
-    """It can't be measured here."""
+    """The peer isn't installed, or can't be used on this machine."""
 
 
 def _version(distribution: str) -> str:
@@ -60,7 +60,7 @@ def _make(role: str, variant: Variant, place: Path, answers: socket.socket) -> R
         raise _Absent(
             f'{variant.distribution} is not installed: pip install {variant.distribution}'
         ) from error
-    except Exception as error:  # a library that isn't this machine's, a version with other names
+    except Exception as error:  # a library for another machine, or a version with another API
         raise _Absent(
             f'{variant.distribution} ({_version(variant.distribution)}) can not be used: {error}'
         ) from error
@@ -80,7 +80,7 @@ def _serve(role_name: str, variant_name: str, place: Path, answers: socket.socke
 
 
 def _has_ended(parent: int) -> bool:
-    """Tell whether it has ended; its pipes end a little before it does."""
+    """Return whether the process *parent* ends within a second; its pipes close before it ends."""
     deadline = time.monotonic() + _PARENT_ENDS_S
     while os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -100,8 +100,8 @@ def main() -> None:
         answer({'failure': str(error)})
         raise SystemExit(1) from None
     else:
-        # Its standard input ended without SIGTERM: the benchmark is being killed. Nobody else
-        # cleans up then.
+        # Standard input ended without SIGTERM: the benchmark may have been killed. Then only this
+        # process can remove the folder.
         if _has_ended(benchmark):
             shutil.rmtree(place, ignore_errors=True)
 

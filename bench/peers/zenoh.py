@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-Zenoh, from process to process, with and without shared memory.
+Zenoh, from process to process, with and without shared memory, in its fastest setup for Python.
 
-Set up as quick as it gets from Python: two peers over a Unix socket, which was quicker than TCP on
-the loopback device; no scouting; reliable, blocking when full (dropping loses large frames),
-without batching, of the highest priority; the subscriber's callback takes the frame, so that no
-further thread has to wake up. With shared memory: an explicit provider, larger than 64 MiB and
-four frames, which was quicker than the implicit pool. Its Python buffers have no buffer protocol:
-a frame is copied into one and out of it again.
+Two peers are connected over a Unix socket, which was quicker than TCP on the loopback device,
+without scouting. The publisher is reliable, blocks if the queue is full (dropping loses large
+frames), sends without batching, and has the highest priority. The subscriber's callback takes the
+frame, so that no further thread has to wake up. With shared memory, an explicit provider of at
+least 64 MiB and four frames was quicker than the implicit pool. Its Python buffers have no buffer
+protocol, so that a frame is copied into a buffer and out of it again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _session(place: Path, *, listens: bool, shared_memory: bool) -> Any:
 
 
 class ZenohOut(PicturesOut):
-    """Publishes."""
+    """Publishes pictures, from shared memory or not."""
 
     def __init__(self, place: Path, answers: socket.socket, *, shared_memory: bool) -> None:
         super().__init__(answers)
@@ -77,7 +77,7 @@ class ZenohOut(PicturesOut):
     def prepare(self, width: int, height: int) -> None:
         super().prepare(width, height)
         if self._shared_memory:
-            self._provider = None  # the old one's memory first
+            self._provider = None  # free the old provider's memory first
             self._provider = zenoh.shm.ShmProvider.default_backend(
                 max(_POOL, _POOL_FRAMES * nv12_size(width, height))
             )
@@ -96,7 +96,7 @@ class ZenohOut(PicturesOut):
 
 
 class ZenohIn(PicturesIn):
-    """Subscribes."""
+    """Takes pictures in a subscriber's callback, on a thread of zenoh's."""
 
     def __init__(self, place: Path, answers: socket.socket, *, shared_memory: bool) -> None:
         super().__init__(answers)
