@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The kernel rig: a real Linux kernel with real dma-bufs, in QEMU, without KVM and without root.
+The kernel rig: a real Linux kernel with real dma-bufs, in QEMU, without KVM or root.
 
     from rig.rig import Rig
     result = Rig().run(["/usr/bin/python3", "-I", "script.py"], timeout=120, out_dir=tmp_path)

@@ -14,13 +14,11 @@
 # limitations under the License.
 
 """
-The rig on arm64, on a machine of another architecture.
+The rig on arm64, on a machine of another architecture: an emulated board with an SMMU.
 
-It runs Debian's arm64 kernel and an arm64 Python on QEMU's board with an SMMU.
-
-The guest can't run this machine's programs, so it has a root of its own in the cache: packages of
-Debian, and the wheels that checks need. The repository lies beside it, under its own path. QEMU
-and the cross compiler are taken from Debian's packages as well where they are not installed.
+The guest runs Debian's arm64 kernel and Python from a root of its own in the cache: packages of
+Debian, and the wheels that checks need. The repository is shared under its own path. QEMU and the
+cross compiler come from Debian's packages where they are not installed.
 """
 
 from __future__ import annotations
@@ -53,9 +51,9 @@ _TRIPLET = 'aarch64-linux-gnu'
 _TOOLS = ('qemu-system-arm', f'gcc-12-{_TRIPLET}', 'libc6-dev-arm64-cross')
 #: The guest's own programs and libraries.
 _USERLAND = ('python3.11', 'dash', 'coreutils', 'libstdc++6')
-#: What the compiled steps of the package are compiled against.
+#: Headers for compiling the package's compiled steps.
 _HEADERS = ('libpython3.11-dev',)
-#: As setup.py has them.
+#: The same sources as in setup.py.
 _STEPS = ('zc_perception/native/*.c', 'client/src/transport.c', 'client/src/wire.c')
 #: In the versions of this environment.
 _WHEELS = (
@@ -76,7 +74,7 @@ _PLATFORMS = (
     'manylinux_2_27_aarch64',
     'manylinux_2_28_aarch64',
 )
-#: Part of the root's key: what is made of the packages.
+#: Version of the root's format; part of the root's key.
 _FORMAT = 1
 
 
@@ -88,7 +86,7 @@ class Tools:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what the programs need: installed ones come first."""
+        """Return the environment for the programs; installed ones come first."""
         found = dict(os.environ)
         libraries = [str(self.root / part / 'x86_64-linux-gnu') for part in ('usr/lib', 'lib')]
         return {
@@ -100,7 +98,6 @@ class Tools:
 
     @property
     def qemu(self) -> Path:
-        """Return the emulator."""
         path = shutil.which('qemu-system-aarch64', path=self.environment['PATH'])
         if path is None:
             raise RigError(
@@ -123,14 +120,10 @@ class Tools:
 
 
 class Arm64Rig(Rig):
-    """
-    A rig whose guest has a root of its own, see :class:`Rig`.
-
-    It never installs anything.
-    """
+    """A rig whose guest has a root of its own, see :class:`Rig`; it never installs anything."""
 
     def __init__(self) -> None:
-        """Choose the cache; nothing is looked at or fetched before `prepare`."""
+        """Choose the cache; nothing is read or fetched before `prepare`."""
         super().__init__(cache_folder=cache.rig_folder() / ARCHITECTURE, install=False)
         self.tools: Tools | None = None
         self._root: Path | None = None
@@ -160,14 +153,13 @@ class Arm64Rig(Rig):
         return self._cache_folder.resolve()
 
     def compile_steps(self) -> Path:
-        """Compile ``zc_perception.native.compiled`` for the guest's Python."""
         assert self.tools is not None
         headers = _unpacked(self.folder / 'headers', _HEADERS) / 'usr/include'
         target = ROOT / f'zc_perception/native/compiled.cpython-311-{_TRIPLET}.so'
         sources = sorted(str(path) for pattern in _STEPS for path in ROOT.glob(pattern))
         includes = (headers / 'python3.11', headers, ROOT / 'client/include', ROOT / 'client/src')
-        # The C library is the guest's, which its Python has loaded: the compiler's own is not
-        # where its linker script says.
+        # Leave out the C library: the guest's Python has loaded its own, and the compiler's copy
+        # is not where its linker script expects it.
         command = [
             self.tools.compiler, '-shared', '-nostdlib', '-fPIC', '-O3', '-ffp-contract=off',
             '-fvisibility=hidden', '-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type',
@@ -192,11 +184,7 @@ class Arm64Rig(Rig):
 
 
 def _unpacked_tools(folder: Path) -> Path:
-    """
-    Return the folder with the programs of this machine and what they need.
-
-    What is installed is left out.
-    """
+    """Return the folder with this machine's programs and libraries, without installed ones."""
     root = folder / 'tools' / _key(_TOOLS)
     if not root.is_dir():
         with cache.appearing(root) as scratch:
@@ -206,7 +194,7 @@ def _unpacked_tools(folder: Path) -> Path:
 
 
 def _unpacked(folder: Path, names: Sequence[str]) -> Path:
-    """Return the folder with these packages for the guest, without what they depend on."""
+    """Return the folder with these packages for the guest, without their dependencies."""
     root = folder / _key(names)
     if not root.is_dir():
         with cache.appearing(root) as scratch:
@@ -233,7 +221,7 @@ def _guest_root(folder: Path) -> Path:
     """
     Return the guest's files: Debian's Python, and wheels.
 
-    Another list or another version of a wheel makes another root.
+    Another list or version of wheels makes another root.
     """
     wheels = [f'{name}=={importlib.metadata.version(name)}' for name in _WHEELS]
     root = folder / 'roots' / _key(_FORMAT, _USERLAND, wheels)
@@ -252,7 +240,7 @@ def _guest_root(folder: Path) -> Path:
 
 
 def _install_wheels(wheels: Sequence[str], target: Path) -> None:
-    """Wheels need no installation: they are archives of what lies in ``dist-packages``."""
+    """Unpack the wheels: they are archives of files in ``dist-packages``."""
     target.mkdir(parents=True)
     platforms = [word for platform in _PLATFORMS for word in ('--platform', platform)]
     options = [
@@ -288,9 +276,9 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
 
 def compile_for_guest(*folders: Path) -> None:
     """
-    Leave byte code, which the guest can't keep and compiles a dozen times slower.
+    Compile to byte code: the guest can't keep it, and compiles a dozen times slower.
 
-    A Python of another version can't use it: it takes longer.
+    A guest with another version of Python can't use it, and is slower.
     """
     if sys.version_info[:2] == (3, 11):
         for folder in folders:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What the rig keeps: folders that appear whole or not at all, and are removed when old."""
+"""The rig's cache: folders that appear complete or not at all, and are removed when old."""
 
 from __future__ import annotations
 
@@ -29,20 +29,12 @@ from .errors import RigUnavailable
 
 
 def rig_folder() -> Path:
-    """
-    Return the rig's part of the user's cache.
-
-    That is ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``.
-    """
+    """Return the rig's cache folder: ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
     return cache_folder() / 'rig'
 
 
 def checked_folder(folder: Path) -> Path:
-    """
-    Create `folder` and return its real path.
-
-    A folder in which the kernel cannot build a module is refused.
-    """
+    """Create `folder`, return its real path; refuse it if the kernel can't build there."""
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     if re.search(r'[\s:]', str(folder)):
@@ -56,7 +48,7 @@ def checked_folder(folder: Path) -> Path:
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Yield a scratch folder that becomes `target` when the block ends without an exception."""
+    """Yield a scratch folder that becomes `target` if the block ends without an exception."""
     with scratch_folder(target.parent) as scratch:
         content = scratch / 'content'
         content.mkdir()
@@ -66,11 +58,7 @@ def appearing(target: Path) -> Iterator[Path]:
 
 
 def keep_newest(entries: Iterable[Path], count: int) -> None:
-    """
-    Remove all but the `count` last used of these.
-
-    `count` is more than one, as others may be running from theirs.
-    """
+    """Remove all but the `count` last used ones; keep several, as other processes may use one."""
     for entry in sorted(entries, key=lambda path: path.stat().st_mtime, reverse=True)[count:]:
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)

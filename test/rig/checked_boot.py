@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What tests that run many checks in one boot share.
-
-:func:`boot_suites`, and what must hold of a :class:`Boot`.
-"""
+"""Helpers for tests that run many checks in one boot."""
 
 from __future__ import annotations
 
@@ -37,11 +33,11 @@ from .guest.harness import LONG_CHECKS
 from .machine import RigResult
 from .rig import Rig
 
-#  Of a boot's command. Enough for a machine that is several times too slow: the figures say how
-#  quick it was, a check must not.
+# Time limit in seconds of a boot's command, enough for a machine that is several times too slow.
+# Speed is reported as figures, and is no check.
 TIMEOUT_S = 3000.0
 
-#: Red zones and poison find what is used after it was freed, full preemption finds races.
+#: Red zones and poison detect use after free; full preemption detects races.
 STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
 
 GUEST = Path(__file__).parent / 'guest'
@@ -51,13 +47,13 @@ _BYTE_CODE = (GUEST.parent, _TEST / 'nodes', _TEST / 'link', _TEST.parent / 'zc_
 
 @dataclass(frozen=True)
 class Boot:
-    """The run, and what each check said: a traceback, or nothing."""
+    """The run, and the outcome of each check: a traceback, or empty."""
 
     result: RigResult
     outcome: dict[str, Any]
 
     def must_hold(self, name: str) -> None:
-        """Fail the test if the guest did not get to this check, or with the check's traceback."""
+        """Fail the test if the guest did not reach this check, or with the check's traceback."""
         if name not in self.outcome:
             pytest.fail(
                 f'the guest did not get to this check\n{self.result.report()}', pytrace=False
@@ -66,13 +62,13 @@ class Boot:
             pytest.fail(self.outcome[name], pytrace=False)
 
     def kernel_must_be_content(self) -> None:
-        """Whatever the checks say."""
+        """Fail the test if the kernel complained, whatever the checks say."""
         assert not self.result.complaints, self.result.report()
         assert self.result.rc in (0, 1), self.result.report()
 
 
 def compile_for_guest() -> None:
-    """Compile for the guest, which can't keep what it compiles, and is a dozen times slower."""
+    """Compile to byte code: the guest can't keep it, and compiles a dozen times slower."""
     for folder in _BYTE_CODE:
         compileall.compile_dir(folder, quiet=2)
 
@@ -81,7 +77,7 @@ def gstreamer_for_guest() -> dict[str, str]:
     """
     Return the environment of a guest's programs with GStreamer.
 
-    The register of plugins is made here, because the guest can't keep that, either.
+    It makes the register of plugins here, because the guest can't keep that either.
     """
     from camera.gstreamer_process import gstreamer
     from environment.gstreamer_root import with_environment
@@ -101,11 +97,7 @@ def gstreamer_for_guest() -> dict[str, str]:
 
 
 def checks_of(suites: str) -> list[Any]:
-    """
-    Return a test's parameters: the names of the checks of some suites.
-
-    Those that only the long form runs are marked.
-    """
+    """Return test parameters for the suites' checks; mark those of the long form."""
     return [
         pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else [])
         for suite in suites.split(',')
@@ -114,11 +106,7 @@ def checks_of(suites: str) -> list[Any]:
 
 
 def boot_suites(rig: Rig, out: Path, suites: str, *arguments: str, **options: Any) -> Boot:
-    """
-    Run the checks of some suites, with a comma between their names, in one boot.
-
-    :param options: of :meth:`Rig.run`.
-    """
+    """Run the checks of comma-separated *suites* in one boot; *options* are of :meth:`Rig.run`."""
     compile_for_guest()
     result = rig.run(
         [sys.executable, str(GUEST / 'run_checks.py'), suites, *arguments],

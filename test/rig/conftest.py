@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The rig for all tests that boot it, the two boots that they share, and what it did for them."""
+"""Fixtures for tests with the rig: the rig, its two shared boots, and a summary of boots."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from .rig import Rig
 from .verdicts import RUN
 
 MEMORY_SUITES, CAMERA_SUITES = 'contract,memory,accelerator,gstreamer', 'camera'
-#: ``make rig`` has its 300 frames; here time counts, too.
+#: ``make rig`` runs 300 frames of each; the tests run fewer, to save time.
 WANTED = {
     name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()
 }
-#: What only the long form and ``make rig`` run.
+#: Variants that only the long form and ``make rig`` run.
 LONG_RUNS = ('uncached', 'document')
 _BOOTS = pytest.StashKey[list[tuple[str, RigResult]]]()
 
 
 class _CountedRig(Rig):
-    """Remembers what each boot was for and how it ended."""
+    """Records the purpose and the result of each boot."""
 
     def __init__(self, boots: list[tuple[str, RigResult]]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def rig(request: pytest.FixtureRequest) -> Rig:
     """
     Return a prepared rig.
 
-    If there cannot be one, the tests are skipped, or fail if it is required.
+    Without one, the tests are skipped, or fail if it is required.
     """
     rig = _CountedRig(request.config.stash.setdefault(_BOOTS, []))
     try:
@@ -79,19 +79,19 @@ def rig(request: pytest.FixtureRequest) -> Rig:
 
 @dataclass(frozen=True)
 class GraphBoot(Boot):
-    """With the graph's figures."""
+    """A boot with the graph's figures."""
 
     graph: GraphRuns
 
 
 @dataclass(frozen=True)
 class VerifyBoot(Boot):
-    """With what ``zc_verify`` said of each case, and what else was seen."""
+    """A boot with the outcomes of ``zc_verify`` by case, and the guest's own observations."""
 
     cases: dict[str, Any]
 
     def case(self, name: str) -> dict[str, Any]:
-        """One case that came to its end."""
+        """Return the outcome of a case, which must have run to its end."""
         found: dict[str, Any] = self.cases.get(name) or self.cases.get('sabotaged', {})
         if name not in self.cases or 'error' in found:
             pytest.fail(
@@ -104,14 +104,14 @@ class VerifyBoot(Boot):
 @pytest.fixture(scope='session')
 def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoot:
     """
-    Boot for the driver, memory, links and the accelerator, and then for the whole node graph.
+    Boot for driver, memory, links and accelerator, and then for the whole node graph.
 
-    The C consumer is from here. With one processor threads take turns wherever the kernel is
+    The C consumer is compiled here. With one processor, threads switch wherever the kernel is
     interrupted (``preempt=full``).
     """
     out = tmp_path_factory.mktemp('memory')
     clear_runs(out, VARIANTS)
-    # The short form leaves zc_verify's verdict on such a graph to test_rig_verify.py.
+    # In the short form, test_rig_verify.py alone checks zc_verify's verdict on such a graph.
     _, _, *variants = graph_command(
         {name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS},
         verify=LONG,
@@ -128,7 +128,8 @@ def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoo
     """Boot for ``zc_verify``'s verdicts, then V4L2 cameras, the doctor and faults of the graph."""
     out = tmp_path_factory.mktemp('camera')
     if 'unixfd' in RUN:
-        gst('fakesrc', 'num-buffers=1', '!', 'fakesink').communicate()  # its register of plugins
+        # makes the register of plugins
+        gst('fakesrc', 'num-buffers=1', '!', 'fakesink').communicate()
     env = {**ENVIRONMENT, **gstreamer_for_guest()}
     boot = boot_suites(rig, out, CAMERA_SUITES, '--verify', *RUN, env=env)
     file = out / 'verify.json'
@@ -137,7 +138,7 @@ def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoo
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say how often the rig was booted, for which file, and how long that took."""
+    """Print how often the rig was booted, for which file, and how long that took."""
     boots = config.stash.get(_BOOTS, [])
     if not boots:
         return

@@ -13,14 +13,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What can go wrong in the rig, as two exceptions that callers tell apart."""
+"""The two errors of the rig: unavailable, or failed."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-#: The exit status that test runners (Automake, Meson) know as "skipped".
+#: The exit status that test runners (Automake, Meson) treat as "skipped".
 RC_UNAVAILABLE = 77
 
 
@@ -28,19 +28,19 @@ class RigUnavailable(Exception):
     """
     This machine cannot run the rig: QEMU, a compiler or the kernel packages are missing.
 
-    Tests turn it into a skip, or into an error when ``ZC_RIG=required``; it is never a pass.
+    Tests turn it into a skip, or into an error with ``ZC_RIG=required``; never into a pass.
     """
 
 
 class RigError(Exception):
-    """The rig itself failed: the module did not build, the guest did not come up."""
+    """The rig itself failed: the module did not build, or the guest did not boot."""
 
 
 def tell(error: RigUnavailable | RigError) -> int:
     """
-    Say why a program of the rig ends; return its exit code.
+    Print why a program of the rig ends; return its exit code.
 
-    That there is no rig is an error only where it is required.
+    A missing rig is an error only where the rig is required.
     """
     absent = isinstance(error, RigUnavailable)
     print(f'rig: {"not run" if absent else "error"}: {error}', file=sys.stderr)

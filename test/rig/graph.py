@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The node graph in the rig: one boot, several runs, and what must hold of each.
-
-``zc_verify`` judges it, and this test's own look does.
-"""
+"""The node graph in the rig: several runs in one boot, checked by ``zc_verify`` and by us."""
 
 from __future__ import annotations
 
@@ -45,10 +41,10 @@ KNOWN_EXPORTERS = (
 )
 ENVIRONMENT = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
 INVARIANTS = ('I1', 'I2', 'I3', 'I4')
-#: What the document's own script writes.
+#: The keys that the document's own script writes.
 DOCUMENT_KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
-#  Which run which part of the result is taken from: the restated checks are proved where nothing
-#  is imported per frame, the document's literal ones where they can hold.
+# The run that each part of the result comes from. The restated checks are proved where no frame
+# costs an import, the document's literal ones where they can hold.
 OF_RUN = {'checks': 'cached', 'document': 'document'}
 Checks = dict[str, dict[str, Any]]
 
@@ -67,9 +63,9 @@ def graph_command(
     """
     Return the command that runs these variants in the guest, with a number of frames each.
 
-    :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the
-        variant says, and draws one of them.
-    :param verify: whether ``zc_verify`` judges any.
+    :param whole: ``zc_verify`` checks all these frames and draws every run; otherwise the
+        variant's number of frames, and one run is drawn.
+    :param verify: whether ``zc_verify`` checks any run.
     """
     compile_for_guest()
     words = []
@@ -81,13 +77,13 @@ def graph_command(
 
 
 def clear_runs(out_dir: Path, names: Iterable[str]) -> None:
-    """Throw away what an earlier run left."""
+    """Delete the results of an earlier run."""
     for name in names:
         shutil.rmtree(out_dir / name, ignore_errors=True)
 
 
 def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return the figures that the guest left, by variant."""
+    """Return the figures that the guest wrote, by variant."""
     found = {name: out_dir / name / 'figures.json' for name in VARIANTS}
     return {
         name: json.loads(path.read_text(encoding='utf-8'))
@@ -97,7 +93,7 @@ def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
-    """Boot once and run these variants; ``zc_verify`` judges every frame."""
+    """Boot once and run these variants; ``zc_verify`` checks every frame."""
     clear_runs(out_dir, VARIANTS)
     command = graph_command(wanted, whole=True)
     boot = rig.run(
@@ -114,21 +110,19 @@ def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
 
 def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> Checks:
     """
-    Return every check of one run: whether it holds, and the figures that say so.
+    Return every check of one run: whether it holds, and its figures.
 
-    One is ``zc_verify``'s verdict, the others are our own.
+    One is ``zc_verify``'s verdict, the others are the rig's own.
 
-    :param verified: of how many frames ``zc_verify`` must have judged; ``None``: of all that were
-        wanted.
+    :param verified: how many frames ``zc_verify`` must have checked; ``None``: all wanted ones.
     """
     variant = VARIANTS[run['variant']]
     submitted = run['submitted_inodes']
     attached = {int(inode) for inode, devices in run['attached'].items() if NPU in devices}
-    # Without the cache, imports on trial before the first frame are given back at once and are no
-    # frame's: they count apart.
+    # Without the cache, trial imports before the first frame are released at once and belong to no
+    # frame: count them apart.
     trials = run['trial_imports'] * variant.buffers
-    # With it each of the pool's buffers is imported once; not all of a pool need ever carry a
-    # frame.
+    # With the cache each of the pool's buffers is imported once; some may never carry a frame.
     imported = set(run['traced_import_inodes'])
     imports_wanted = (
         len(imported & set(run['pool_inodes']))
@@ -146,7 +140,7 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
             {'buffers': run['buffers'], 'strides': run['strides'], 'rows': run['rows']},
         ),
         'content': (
-            # All of those that the node was done with, and not one picture again and again.
+            # All frames that the node finished, and not one picture again and again.
             0 < run['crc_equal'] == run['frames'] == run['processed']
             and run['distinct_contents'] > run['frames'] // 2,
             {
@@ -164,8 +158,8 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
             },
         ),
         'I1': (
-            # Without the cache an attachment lasts as long as its job: there the trace says it for
-            # every one.
+            # Without the cache an attachment lasts as long as its job: the trace shows it for
+            # every job.
             bool(submitted)
             and set(submitted)
             <= (attached if variant.cached else set(run['traced_import_inodes'])),
@@ -224,9 +218,9 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
 
 def check_names(variant: str) -> list[str]:
     """
-    Return what is checked of a variant.
+    Return the names of a variant's checks.
 
-    The CPU draws the pixels of some, so that I4 does not apply to these.
+    Where the CPU draws the pixels, I4 does not apply.
     """
     names = [
         'frames',
@@ -251,7 +245,8 @@ def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
     """
     Return ``zc_verify``'s verdict.
 
-    Everything is measured and true, and the document's four where they can be; waits are counted.
+    All checks must be measured and true, and the document's four where they can be; waits are
+    counted.
     """
     verdict = run['verify']
     checks = {name: verdict.get('checks', {}).get(name, {}) for name in INVARIANTS}

@@ -13,4 +13,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What runs inside the guest, with the standard library alone."""
+"""Programs that run inside the guest, with the standard library alone."""

@@ -14,12 +14,10 @@
 # limitations under the License.
 
 """
-Run in the arm64 guest all checks that need no ROS.
+Run all checks without ROS in the arm64 guest.
 
-``python arm64_checks.py PART ...``, each PART one of :data:`PARTS`.
-
-Results go to ``$RIG_OUT/PART.json``: by check a traceback, nothing, or why it can't run on this
-kernel.
+``python arm64_checks.py PART ...``, each PART one of :data:`PARTS`. Results go to
+``$RIG_OUT/PART.json``: by check a traceback, nothing, or why this kernel can't run it.
 """
 
 from __future__ import annotations
@@ -43,14 +41,13 @@ from rig.guest.run_checks import checks_of  # noqa: E402
 
 #: Suites of run_checks.py.
 SUITES = ('contract', 'memory', 'accelerator', 'camera')
-#: What needs ROS, or dma-heaps.
+#: Modules that need ROS, or dma-heaps.
 _WITHOUT = ('graph_faults', 'doctor_checks')
-#: Tests of decoding, which run as they are; below ``test/``.
+#: Test files of decoding, below ``test/``; they run unchanged.
 DECODE = tuple(
     f'detection/heads/test_{name}.py' for name in ('boxes', 'ssd', 'yolov5', 'yolov8', 'yolox')
 )
-#  Of each property; the guest is a dozen times slower than the machines that the tests are made
-#  for.
+# Examples of each property; the guest is a dozen times slower than a usual machine.
 _EXAMPLES = 2
 #: For the compiled steps: outputs of models, and mutated packets of a producer.
 _CASES, _PACKETS = 60, 2_000
@@ -58,9 +55,9 @@ _CASES, _PACKETS = 60, 2_000
 
 def run_checks(part: str) -> bool:
     """
-    Run the checks of a part: those of the short form.
+    Run the checks of a part in the short form.
 
-    Of a check for each heap, those of heaps that are there run.
+    A check for each heap runs for the present heaps.
     """
     known = checks_of(part, _WITHOUT)
     absent = [heap for heap in HEAP_EXPORTERS if heap not in heaps_there()]
@@ -82,18 +79,16 @@ def run_checks(part: str) -> bool:
 
 
 def run_decode(part: str) -> bool:
-    """Run the tests of decoding with pytest, each of which is a check."""
+    """Run the tests of decoding with pytest; each is a check."""
     from hypothesis import HealthCheck, settings
     import pytest
 
     class Results:
-        """What became of each test."""
-
         def __init__(self) -> None:
             self.outcome: dict[str, str] = {}
 
         def pytest_runtest_logreport(self, report: Any) -> None:
-            """From pytest, for each phase of each test."""
+            """Record a test's phase, as a hook of pytest."""
             if report.skipped:
                 self.outcome[report.nodeid] = f'{harness.NOT_HERE}{report.longrepr[2]}'
             elif report.failed or report.when == 'call':
@@ -148,7 +143,7 @@ def run_native(part: str) -> bool:
 
 
 def run_verify(part: str) -> bool:
-    """Let ``zc_verify`` judge graphs, sabotaged and not; the host compares the verdicts."""
+    """Let ``zc_verify`` check graphs, sabotaged or not; the host compares the verdicts."""
     from rig.guest import plain_graph, verifier
 
     out = Path(os.environ['RIG_OUT'])
@@ -167,7 +162,7 @@ PARTS: Mapping[str, Callable[[str], bool]] = {
 
 
 def main(parts: Sequence[str]) -> int:
-    """Run the parts, whatever those before them say."""
+    """Run all parts, even after a failure."""
     good = True
     for part in parts:
         began = time.monotonic()

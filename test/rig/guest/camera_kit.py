@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the checks of the V4L2 camera share.
-
-That is: a registry, opened cameras with consumers' constraints, the next frame.
-"""
+"""Helpers of the V4L2 camera's checks: opened cameras, consumers' constraints, next frames."""
 
 from __future__ import annotations
 
@@ -76,7 +72,7 @@ def agreed(
 def configured(
     camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6
 ) -> V4l2Camera:
-    """Yield the same camera, with buffers."""
+    """Give the camera buffers, and return it."""
     agreed(camera, consumers, slots=slots)
     return camera
 
@@ -85,7 +81,7 @@ def configured(
 def streaming(
     path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
 ) -> Iterator[V4l2Camera]:
-    """Yield a configured camera whose timestamps lie in the past, as a real one's."""
+    """Yield a configured camera whose timestamps are in the past, as a real camera's are."""
     camera = opened(path, **options)
     try:
         camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
@@ -95,7 +91,7 @@ def streaming(
 
 
 def next_frame(camera: Camera) -> Frame:
-    """Return the camera's next frame, soon."""
+    """Return the camera's next frame; the wait is limited."""
     frame: Frame = until(
         camera.capture,
         lambda: f'a frame: {camera.statistics()} {camera.pool_statistics()}',
@@ -106,14 +102,14 @@ def next_frame(camera: Camera) -> Frame:
 
 
 def _at_once() -> None:
-    """Let a camera wait for its next frame by itself."""
+    """Don't sleep between two calls: the camera itself waits for its next frame."""
 
 
 def settled(camera: V4l2Camera) -> Frame:
     """
     Return a frame that was begun after now.
 
-    Frames that were already queued pass by, however many, and the one that may be under way.
+    It discards all queued frames, and the one in progress.
     """
     now_ns = time.monotonic_ns()
     while (frame := next_frame(camera)).data.captured_ns < now_ns:
@@ -123,7 +119,7 @@ def settled(camera: V4l2Camera) -> Frame:
 
 
 def capture_until(camera: V4l2Camera, condition: Callable[[], bool], what: str) -> None:
-    """Capture and release until something holds."""
+    """Capture and release frames until *condition* is true."""
 
     def capture() -> None:
         frame = camera.capture()

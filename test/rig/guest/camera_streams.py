@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""V4L2 cameras on vivid: frames in the device as the kernel has them; faults by its controls."""
+"""V4L2 cameras on vivid: frames as the kernel wrote them; faults by vivid's controls."""
 
 from __future__ import annotations
 
@@ -93,12 +93,10 @@ def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
 @check
 def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
     """
-    Stream whether the system heap's pages are scattered or not, or say why not.
+    Stream if the system heap's pages are contiguous, else refuse before streaming.
 
-    What counts is that the camera knows before it streams.
-
-    Not with two buffers per image: there this kernel's videobuf2 keeps a reference to one that it
-    could not map.
+    Not with two buffers per image: there this kernel's videobuf2 keeps a reference to a buffer
+    that it could not map.
     """
     try:
         camera = opened(SINGLE_DMA, memory='import', heap=any_heap())
@@ -209,7 +207,7 @@ def an_unplugged_camera_is_lost_and_found_again_by_its_identity(memory: str) -> 
             camera.set_control('brightness', 100)
         equal(find_device(identity), None, 'found while it is away')
         equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
-    # vivid comes back when its last user has closed it.
+    # vivid's node returns when its last user has closed it.
     until(lambda: find_device(identity) == MULTI, 'it is back', 10)
     with streaming(MULTI, memory=memory) as again:
         equal(again.identity, identity, 'identity')
@@ -254,7 +252,7 @@ def a_source_that_changes_is_negotiated_anew() -> None:
 
 
 def _show(mode: str, timings: str | None = None) -> None:
-    """Let another signal come in at the input that the device is at."""
+    """Make another signal arrive at the device's current input."""
     device = V4l2Device.open(SINGLE)
     try:
         controls = V4l2Controls(device)

@@ -157,7 +157,7 @@ def a_read_only_buffer_is_not_imported_for_writing() -> None:
 
 
 def _wrong_planes(image_bytes: int) -> list[tuple[str, int, dict[str, int]]]:
-    """Return (what, index of the plane, members to change)."""
+    """Return (name, index of the plane, members to change)."""
     return [
         ('stride below a row', 0, {'stride': 63}),
         ('stride 0', 0, {'stride': 0}),
@@ -183,7 +183,7 @@ def planes_that_leave_the_buffer_are_rejected() -> None:
                     npu.import_planes(argument)
             except AssertionError as error:
                 raise AssertionError(f'{what}: {error}') from error
-        # The last row needs no padding behind it.
+        # The last row needs no padding after it.
         argument = image.argument()
         argument.planes[1].stride, argument.planes[1].size = 66, 66 * 23 + 64
         npu.release(npu.import_planes(argument).handle)
@@ -224,7 +224,7 @@ def wrong_headers_of_planes_are_rejected() -> None:
 def _call_grown(
     npu: Npu, request: int, argument: ctypes.LittleEndianStructure, tail: bytes
 ) -> bytes:
-    """Call with `argument` as a program with a newer header would; return what it then holds."""
+    """Call with `argument` grown as by a newer header; return its content afterwards."""
     data = bytearray(bytes(argument) + tail)
     struct.pack_into('<I', data, 0, len(data))
     memory = (ctypes.c_char * len(data)).from_buffer(data)
@@ -313,7 +313,7 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
 
 
 def _answers(npu: Npu) -> list[bool]:
-    """Return which ioctls exist, by number."""
+    """Return for each number whether the ioctl exists."""
     exists = []
     for name in abi.IOCTL_NUMBERS:
         try:
@@ -324,7 +324,7 @@ def _answers(npu: Npu) -> list[bool]:
 
 
 def _expect_right(npu: Npu, image: Image) -> VirtualResult:
-    """Import, run, and expect what the CPU computes for the same bytes."""
+    """Import, run, and compare with the CPU's result for the same bytes."""
     handle = npu.import_planes(image.argument()).handle
     result = npu.run(handle)
     npu.release(handle)
@@ -403,10 +403,10 @@ def a_missing_sync_shows_on_the_shadow_exporter() -> None:
         buffer = image.planes[0].buffer
         before = buffer.read(buffer.size)
         changed = bytes(byte ^ 0xFF for byte in before)
-        # Without START and END the device never sees it.
+        # Without START and END the device does not see the change.
         buffer.memory()[:] = changed
         equal(npu.run(handle).crcs(), old, 'CRCs without SYNC')
-        # END alone is what counts for the device.
+        # END alone makes the change visible to the device.
         buffer.sync(SYNC_WRITE | SYNC_END)
         equal(npu.run(handle).crcs(), image.crcs(), 'CRCs after SYNC')
         assert image.crcs() != old, 'the content has not changed'

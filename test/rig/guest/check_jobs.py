@@ -120,7 +120,7 @@ def more_jobs_than_max_in_flight_are_busy() -> None:
             for _ in range(3):
                 with raises(errno.EBUSY):
                     npu.submit(handle, result.fd)
-            # The queue is that of the open file.
+            # Each open file has a queue of its own.
             equal(other.submit(other_handle, result.fd).wait().status, 1, 'status in another file')
         npu.close()
         for fence in fences:
@@ -185,7 +185,7 @@ def an_acquire_fence_is_waited_for() -> None:
             assert not is_readable(consumer.fence, 50), (
                 'the job did not wait for its acquire fence'
             )
-            # Written while it waits, seen because it has not read before.
+            # The job sees a write during its wait, because it has not read yet.
             image.planes[0].buffer.memory()[0:4] = b'late'
             first, second = wait_fence(producer.fence), consumer.wait()
         equal((first.status, second.status), (1, 1), 'status')
@@ -254,7 +254,7 @@ def jobs_put_fences_into_reservation_objects() -> None:
         inputs = image.buffers()
         with parameters(latency_us=2000000):
             job = npu.submit(handle, result.fd)
-            # A writer has to wait for our reading, a reader has not.
+            # A writer has to wait for our reading, a reader does not.
             fences = [
                 (buffer.reservation_fence(SYNC_WRITE), buffer.reservation_fence(SYNC_READ))
                 for buffer in inputs
@@ -283,20 +283,20 @@ def a_fence_outlives_the_device_file() -> None:
         with parameters(latency_us=5000000):
             jobs = [npu.submit(handle, result.fd, timeout_us=9000000) for _ in range(3)]
             npu.close()
-        # Had it waited for the jobs, they would have ended well.
+        # If it had waited for the jobs, they would have succeeded.
         ends = [job.wait() for job in jobs]
         equal([info.status for info in ends], [-errno.ECANCELED] * 3, 'status')
         stamps = [info.timestamp_ns for info in ends]
         equal(stamps, sorted(stamps), 'order')
 
 
-# As the shipped driver's header has them, not as the package does: _IOWR('U', 5, int) and 6.
+# From the shipped driver's header, which differs from the package: _IOWR('U', 5, int) and 6.
 ATTACH, DETACH = 0xC0045505, 0xC0045506
 
 
 @check
 def jobs_that_run_side_by_side_have_timelines_of_their_own() -> None:
-    """Use several timelines: of one, the kernel keeps only the last fence, too early an end."""
+    """Use several timelines: the kernel keeps only the last fence of each, which may end early."""
     images = make_image('NV12', 64, 48)
     with (
         parameters(out_of_order=1, latency_us=500000),

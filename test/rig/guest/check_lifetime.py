@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What is held ends when it should: release, close, SIGKILL, a card that goes, races."""
+"""Resources end in time: release, close, SIGKILL, removal of the card, races."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def close_ends_imports_and_jobs() -> None:
                 npu.submit(handle, result.fd, timeout_us=60000000).fence for handle in handles[:4]
             ]
             npu.close()
-        # At once: close() returns when the device is done with the buffers.
+        # close() returns when the device has finished with the buffers, so check at once.
         equal(live()['attachments'], 0, 'attachments after close()')
         equal([is_readable(fence) for fence in fences], [True] * 4, 'fences')
         for fence in fences:
@@ -151,7 +151,7 @@ def the_module_stays_while_something_of_it_is_used() -> None:
     image.close()
     result.close()
     npu.close()
-    with raises(errno.EAGAIN, errno.EBUSY):  # a fence
+    with raises(errno.EAGAIN, errno.EBUSY):  # it is a fence
         _remove_module()
     equal(job.wait().status, -errno.ECANCELED, 'status')
     with shadow_buffer(4096), raises(errno.EAGAIN, errno.EBUSY):  # a buffer of its exporter
@@ -170,7 +170,7 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
             waiting = npu.submit2(handle, result.fd, in_fence=fences[0]).fence
             npu.release(handle)
             with pulled():
-                # remove() returned: the device is done with everything.
+                # remove() has returned, so the device has finished with everything.
                 equal(
                     (live()['attachments'], live()['imports'], live()['jobs']),
                     (0, 0, 0),
@@ -246,7 +246,7 @@ def a_card_waits_for_ioctls_that_use_it() -> None:
 
 @check
 def an_unbound_driver_and_busy_files_don_t_meet() -> None:
-    """Ioctls, closes and unbinding at the same time: each ioctl works or says ENODEV."""
+    """Run ioctls, closes and unbinding at once: each ioctl succeeds or fails with ENODEV."""
     stop = threading.Event()
     odd: list[object] = []
     done = [0]
@@ -287,7 +287,7 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
 
 
 _SECONDS = 1.0
-#: On the slowest machine, too.
+#: Enough on the slowest machine, too.
 _LEAST_JOBS = 11
 
 

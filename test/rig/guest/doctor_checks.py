@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The doctor on a real kernel.
+The doctor on a real kernel: vivid's cameras, the dma-heaps and the virtual Metis.
 
-It finds vivid's cameras, the dma-heaps and the virtual Metis, tries them, and gives them back.
+The doctor finds and tests them, and leaves nothing open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .graph_variants import MULTI, SINGLE
 from .harness import check, equal
 from .kernel_api import bufinfo
 
-#: What has to do with the guest's kernel.
+#: Groups of checks that depend on the guest's kernel.
 GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis')
 _NOBODY = 65534
 _SCHEMA = json.loads(
@@ -55,7 +55,7 @@ _VEHICLE = f"""
 
 
 def _examined() -> tuple[int, list[dict[str, Any]]]:
-    """Exit code and findings of the command, as a program reads them."""
+    """Return exit code and findings of the command, from its JSON."""
     path, text = Path(os.environ['RIG_OUT']) / 'vehicle.yaml', io.StringIO()
     path.write_text(_VEHICLE, encoding='utf-8')
     with contextlib.redirect_stdout(text):
@@ -75,11 +75,7 @@ def _of(checks: list[dict[str, Any]], name: str, subject: str) -> dict[str, Any]
 
 
 def _examined_by_nobody(*groups: str) -> tuple[int, list[dict[str, Any]]]:
-    """
-    Examine as a user who may open nothing.
-
-    There is no parameter file, as that user can't read ours.
-    """
+    """Examine as a user who may open nothing; so there is no parameter file."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-What the kernel says from outside about watched programs: attachments, mappings, trace events.
+The kernel's view of watched programs: attachments, mappings, trace events.
 
-``zc_verify`` knows more of this and is what judges a graph; this is the test's own look, which
-shares no line with the package.
+``zc_verify`` does the same and more for a verdict; this module is independent of the package, so
+that it can confirm that.
 """
 
 from __future__ import annotations
@@ -44,15 +44,11 @@ _EVENTS = (
 
 
 def cpu_mappings(inodes: Iterable[int]) -> list[str]:
-    """
-    Return lines of every process's ``maps`` that show a mapping of these dma-bufs.
-
-    Also lines that show a video device.
-    """
+    """Return lines of all processes' ``maps`` that show these dma-bufs, or a video device."""
     wanted = set(inodes)
     found = []
     for maps in Path('/proc').glob('[0-9]*/maps'):
-        # Line by line: this may be a process that is judged by its large copies.
+        # Read line by line: large copies in this process may count against it.
         with suppress(OSError), maps.open(errors='replace') as lines:  # a process may have ended
             for line in lines:
                 match = _MAP_LINE.match(line)
@@ -64,10 +60,10 @@ def cpu_mappings(inodes: Iterable[int]) -> list[str]:
 @dataclass
 class Watch:
     """
-    Looks at the kernel's own lists again and again while frames flow.
+    Reads the kernel's own lists again and again while frames flow.
 
-    :param find_inodes: those of the frames' buffers, as far as there are any.
-    :ivar attached: by inode, which devices were ever listed.
+    :param find_inodes: returns the inodes of the frames' buffers that exist.
+    :ivar attached: by inode, all devices that were ever listed.
     :ivar exporters: by inode.
     """
 
@@ -89,7 +85,7 @@ class Watch:
 
     @contextmanager
     def running(self, period_s: float) -> Iterator[None]:
-        """Look on a thread of its own."""
+        """Watch in a thread of its own."""
         stop = threading.Event()
 
         def loop() -> None:
@@ -110,8 +106,8 @@ def recording() -> Iterator[None]:
     """
     Record the axl events and the signals of fences, from an empty buffer.
 
-    The events stay switched on: each switch rewrites the kernel's code, which QEMU's other cores
-    may be running at that moment.
+    The events stay enabled: each switch rewrites the kernel's code, which QEMU's other cores may
+    be running.
     """
     write_control(TRACING / 'tracing_on', '0')
     (TRACING / 'trace').write_text('')
@@ -130,12 +126,10 @@ def recording() -> Iterator[None]:
 
 
 def trace_text() -> str:
-    """Return the recorded trace."""
     return (TRACING / 'trace').read_text(errors='replace')
 
 
 def event_counts(trace: str) -> Counter[str]:
-    """How often each event was recorded."""
     return Counter(match[2] for match in map(_EVENT.search, trace.splitlines()) if match)
 
 

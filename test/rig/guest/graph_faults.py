@@ -16,9 +16,9 @@
 """
 Faults while the whole graph streams: vivid camera → capture → link → axl → detections.
 
-What each check demands of every fault: frames go on, or come back by themselves; meanwhile and
-afterwards the kernel holds no more dma-bufs and the device no more attachments than before it; at
-the end nothing is left (the harness looks).
+After each fault frames must go on or recover by themselves. The kernel must never have more
+dma-bufs, nor the device more attachments, than before. The harness checks that nothing is left at
+the end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ INFERENCE = {'accelerator': 'axl', 'model': str(MODEL), 'in_flight': 2, 'timeout
 
 
 class Running:
-    """A graph that streams, and what the kernel held when it did so undisturbed."""
+    """A streaming graph, and the kernel's objects before any fault."""
 
     def __init__(self, graph: object, baseline: set[int]) -> None:
         self.capture, self.inference = graph.capture, graph.inference  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ class Running:
         return set(bufinfo()) - self._baseline
 
     def _most_attachments(self) -> int:
-        """One import of each slot, and a result buffer for each job in flight."""
+        """Return the limit: an import per slot, and a result buffer per job in flight."""
         pool = self.capture.camera.pool
         return (
             len(pool.slots) * len(pool.slots[0].buffers) + self.inference.parameters['in_flight']
@@ -69,12 +69,12 @@ class Running:
         self.capture.camera.set_control(name, value)
 
     def expect_frames(self, count: int = 6) -> None:
-        """So many more detections are published."""
+        """Wait until this many more detections are published."""
         wanted = self.inference.processed + count
         until(lambda: self.inference.processed >= wanted, f'{count} more frames', PATIENCE_S)
 
     def expect_no_more_than_before(self) -> None:
-        """Neither dma-bufs beyond the pool and the results, nor attachments beyond its imports."""
+        """Check dma-bufs against pool and results, and attachments against the pool's imports."""
         gc.collect()
         until(
             lambda: len(self.objects) <= self._objects,
@@ -92,11 +92,7 @@ class Running:
 def streaming_graph(
     device: str = SINGLE, capture: Mapping[str, object] = MappingProxyType({}), **inference: object
 ) -> Iterator[Running]:
-    """
-    Start capture, inference and overlay in this process.
-
-    *capture* replaces parameters of here.
-    """
+    """Start capture, inference and overlay in this process; *capture* replaces parameters."""
     from zc_perception.nodes.perception import (
         PerceptionGraph,
     )  # only these checks need ROS, whose import takes long in the guest
@@ -179,7 +175,7 @@ def _pulled_card(running: Running) -> None:
 
 
 def _set(*controls: str) -> Callable[[Running], None]:
-    """Return what sets these controls of vivid."""
+    """Return a function that sets these controls of vivid."""
 
     def act(running: Running) -> None:
         supervisor = running.capture.supervisor
@@ -228,7 +224,7 @@ def the_graph_survives_one_fault_after_the_other() -> None:
         for name, act in FAULTS.items():
             print(f'          {name}', flush=True)
             act(running)
-            # Past everything that was under way at that moment.
+            # Wait past all frames that were in progress at that moment.
             running.expect_frames(8)
             running.expect_no_more_than_before()
 

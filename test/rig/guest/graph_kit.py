@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Build and run a graph in the guest: its nodes, its subscribers, and what the nodes report."""
+"""Build and run a graph in the guest: its nodes, its subscribers, and the nodes' figures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MODEL = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
 
 
 class PlainSubscriber:
-    """A process that knows standard messages only; it listens to all runs."""
+    """A process that imports standard messages only; it subscribes to all runs."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name('plain_subscriber.py'))]
@@ -50,14 +50,14 @@ class PlainSubscriber:
         )
 
     def wait_until_listening(self) -> None:
-        """Its imports take as long as ours: start it first, wait for it late."""
+        """Wait until it subscribes: its imports are slow, so start it first and wait late."""
         assert (
             self._process.stdout is not None
             and self._process.stdout.readline().strip() == 'listening'
         )
 
     def stamps(self) -> set[int]:
-        """End it; the stamps of all detections that it received."""
+        """End it; return the stamps of all detections that it received."""
         return set(json.loads(self._process.communicate(timeout=60)[0]))
 
 
@@ -70,7 +70,7 @@ def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
 
 @contextmanager
 def ros() -> Iterator[rclpy.Context]:
-    """Yield a context of its own for each run."""
+    """Yield a ROS context; each run has its own."""
     context = rclpy.Context()
     rclpy.init(context=context)
     try:
@@ -80,7 +80,7 @@ def ros() -> Iterator[rclpy.Context]:
 
 
 class RunningGraph:
-    """A graph on an executor; leaving it takes everything down."""
+    """A graph on an executor; the end of the block stops everything."""
 
     def __init__(self, context: rclpy.Context, variant: Variant) -> None:
         self.problems: list[str] = []
@@ -94,7 +94,7 @@ class RunningGraph:
         return self
 
     def start(self, readers: int = 0) -> None:
-        """Start the nodes when so many read the detections."""
+        """Start the nodes when this many readers subscribe to the detections."""
         eventually(lambda: self.graph.inference.count_subscribers('detections') >= readers, 20)
         self._group.start()
 
@@ -113,11 +113,7 @@ class RunningGraph:
 
     @contextmanager
     def second_inference(self) -> Iterator[None]:
-        """
-        Add one more inference node in this process.
-
-        It has an open file of the card, handles and job numbers of its own.
-        """
+        """Add an inference node here, with its own card file, handles and job numbers."""
         first = self.graph.inference
         names = ('accelerator', 'model', 'import_cache', 'in_flight', 'keep_all')
         node = InferenceNode(
@@ -135,7 +131,7 @@ class RunningGraph:
             node.destroy_node()
 
     def inodes(self) -> set[int]:
-        """Those of the camera's buffers; none while it is not there."""
+        """Return the inodes of the camera's buffers; none without a camera."""
         try:
             slots = self.graph.capture.camera.slots
         except CameraLostError:
@@ -143,7 +139,7 @@ class RunningGraph:
         return {buffer.identity.inode for slot in slots for buffer in slot.buffers}
 
     def figures(self) -> dict[str, Any]:
-        """Return what the nodes say."""
+        """Return the figures that the nodes report."""
         graph = self.graph
         camera, link = graph.capture.camera, graph.inference.subscription.statistics()
         statistics = camera.statistics()

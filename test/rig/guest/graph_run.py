@@ -56,19 +56,17 @@ from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
-# Of looks at the kernel's lists, which take the guest half a second each.
+# Period of reading the kernel's lists, which takes the guest half a second.
 PERIOD_S = 1.5 if LONG else 4.0
 _Streamed = tuple[Watch, 'Verifier | None']
 
 
 class FrameChecker:
     """
-    An observer of the inference node.
+    An observer of the inference node, which compares contents.
 
-    The frame is still leased then, so that the camera can't be writing it.
-
-    What the buffer holds is read by the kernel, past the device's IOMMU and without any mapping by
-    a process.
+    It runs while the frame is leased, so the camera can't write it. The kernel reads the buffer,
+    without the device's IOMMU and without a mapping in any process.
     """
 
     def __init__(self) -> None:
@@ -100,9 +98,9 @@ class FrameChecker:
 
 def _patience(frames: int) -> float:
     """
-    Return the patience of zc_verify on a machine that is several times too slow.
+    Return zc_verify's patience, for a machine that is several times too slow.
 
-    Nodes that end before it has measured leave it nothing to judge.
+    Nodes that end before it has measured leave it nothing to check.
     """
     return 720.0 + frames
 
@@ -114,7 +112,7 @@ def _stream(
     wanted: int,
     readers: int,
 ) -> _Streamed:
-    """Run until so many frames were checked, and until whoever verifies has seen as many."""
+    """Run until this many frames were checked, and the verifier has seen as many."""
     watch = Watch(running.inodes)
     running.start(readers)
     eventually(lambda: len(checker.frames) > 3 or bool(running.problems), _patience(0))
@@ -132,7 +130,7 @@ def _stream(
 
 
 def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str, Any]:
-    """Return what the frames and the kernel say."""
+    """Return the figures of the frames, the kernel's lists and the trace."""
     submitted = {inode for frame in frames for inode in frame['inodes']}
     span_s = (
         (frames[-1]['captured_ns'] - frames[0]['captured_ns']) / 1e9 if len(frames) > 1 else 0.0
@@ -174,7 +172,7 @@ def run_variant(
     readers: int,
     out: Path,
 ) -> dict[str, Any]:
-    """One run from opening the camera to closing everything."""
+    """Run one variant, from opening the camera to closing everything."""
     began = time.monotonic()
     checker = FrameChecker()
     verify = partial(
@@ -208,9 +206,9 @@ def run_variant(
 
 def main(arguments: Sequence[str]) -> int:
     """
-    Run the variants, one after the other.
+    Run the variants one after the other.
 
-    Where ``zc_verify`` judges none, there is no plain subscriber either: its start takes long.
+    Without ``zc_verify`` there is no plain subscriber either: it starts slowly.
     """
     out = Path(os.environ['RIG_OUT'])
     chosen = [argument.split(':') for argument in arguments]

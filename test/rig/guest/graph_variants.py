@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The graphs that run in the rig: cameras, memory and layouts.
-
-They are data for the guest that runs them and for the tests that judge them.
-"""
+"""The graphs that run in the rig: cameras, memory and layouts, as data for guest and tests."""
 
 from __future__ import annotations
 
@@ -28,15 +24,13 @@ from typing import Any
 WIDTH, HEIGHT, FRAMERATE = 640, 360, 30.0
 SLOTS, IN_FLIGHT = 12, 2
 
-#: The instances of vivid: their API, and the driver's memory: of vmalloc, or of the DMA API.
+#: The instances of vivid, by API and memory: from vmalloc, or from the DMA API.
 SINGLE, MULTI, SINGLE_DMA, MULTI_DMA = (f'/dev/video{number}' for number in range(4))
 VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,1,1'
-#  vivid can reach memory below 4 GiB only; what lies above is bounced, which is a copy in the
-#  kernel.
+# vivid reaches only memory below 4 GiB; higher pages are bounced, which is a copy in the kernel.
 MEMORY_MIB = 2560
 
-#  vivid stamps the end of the frame by default, which lies in the future; 1 is the start of
-#  exposure.
+# By default vivid stamps the end of the frame, which is in the future; 1 is the start of exposure.
 VIVID_START_OF_EXPOSURE = 1
 _V4L2 = {
     'camera': 'v4l2',
@@ -47,7 +41,7 @@ _V4L2 = {
     'slots': SLOTS,
     'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
 }
-#: Slow enough to leave the guest time for whoever watches.
+#: Slow enough to leave the guest time for the watching processes.
 _CALM = {**_V4L2, 'framerate': 5.0}
 _SYNTHETIC = {
     'camera': 'synthetic',
@@ -64,16 +58,16 @@ class Variant:
     """
     One run of the graph.
 
-    :param frames: how many of them at least, all of which are checked.
+    :param frames: minimum number of frames, all of which are checked.
     :param cached: whether the accelerator keeps its imports.
     :param capture: parameters of the capture node.
-    :param strides: what the planes' must be.
-    :param rows: for how many rows each plane's memory must be.
+    :param strides: required strides of the planes.
+    :param rows: required rows of each plane's memory.
     :param buffers: memory buffers of a frame.
-    :param verified: of how many frames ``zc_verify`` judges at least, which slows the guest down;
-        0: of none.
-    :param drawn: whether the camera's pixels come from the CPU; then a mapping is no fault.
-    :param keep_all: whether every frame is to be processed: a guest that is slow for a moment
+    :param verified: minimum number of frames that ``zc_verify`` checks, which slows the guest
+        down; 0: none.
+    :param drawn: whether the CPU draws the camera's pixels; then a mapping is no fault.
+    :param keep_all: whether every frame must be processed: a guest that is slow for a moment
         catches up from the queue.
     """
 
@@ -88,11 +82,7 @@ class Variant:
     keep_all: bool = True
 
     def inference(self, model: str) -> dict[str, Any]:
-        """
-        Return parameters of the inference node.
-
-        A guest that stands still for a while gives up no job.
-        """
+        """Return parameters of the inference node; a guest that pauses gives up no job."""
         return {
             'accelerator': 'axl',
             'model': model,
@@ -103,10 +93,10 @@ class Variant:
         }
 
 
-#  Those of ``make rig``. The document's literal four need a second attachment (vivid's own) on a
-#  buffer of the system heap, which vivid takes only where it is contiguous: one that fills a 1 MiB
-#  block of the page allocator to its last page is. The webcam input has no such size, the HDMI
-#  input scales to any.
+# The runs of ``make rig``. The document's literal four need a second attachment (vivid's own) on a
+# buffer of the system heap. vivid takes that only if it is contiguous: if it fills a 1 MiB block
+# of the page allocator to its last page. The webcam input has no such size; the HDMI input scales
+# to any size.
 RUNS: dict[str, Variant] = {
     'cached': Variant(300, True, _CALM, verified=8, keep_all=False),
     'uncached': Variant(60, False, _CALM, verified=8, keep_all=False),
@@ -132,8 +122,8 @@ RUNS: dict[str, Variant] = {
     ),
 }
 
-#  Pixels as the device sees them, in every layout that a frame of NV12 has. vivid pads rows but
-#  has no padding between planes.
+# Pixels as the device sees them, in every layout that an NV12 frame can have. vivid pads rows but
+# not between planes.
 LAYOUTS: dict[str, Variant] = {
     'two_buffers': Variant(
         30, True, {**_V4L2, 'device': MULTI, 'pixel_format': 'NM12'}, buffers=2
@@ -153,10 +143,10 @@ LAYOUTS: dict[str, Variant] = {
 }
 VARIANTS = {**RUNS, **LAYOUTS}
 
-#: Where time matters more than frames: each one takes the guest a tenth of a second.
+#: For checks of time instead of frames: each frame takes the guest a tenth of a second.
 SLOW_FPS = 2
 SLOW = {**_V4L2, 'framerate': float(SLOW_FPS)}
-#: Rows of 1366 bytes, which the webcam input doesn't have; the HDMI input scales to any size.
+#: Rows of 1366 bytes, which the webcam input lacks; the HDMI input scales to any size.
 SPLIT = {
     **_V4L2,
     'device': SINGLE_DMA,

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The element v4l2src over both of vivid's APIs.
+The element v4l2src over both of vivid's APIs: it passes the driver's dma-bufs on.
 
-Its dma-bufs are as the driver exported them; pipelines that copy are found out.
+Copying pipelines are detected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DEVICES = {'single': SINGLE, 'multi': MULTI, 'single_dma': SINGLE_DMA, 'multi_dm
 NV12 = 'video/x-raw,format=NV12,width=640,height=360,framerate=30/1'
 _DISCONNECT = 0x00F0F000 + 65  # vivid's own control
 _S_CTRL = 0xC008561C
-# How many pipelines were made.
+# Number of pipelines made.
 _opened = [0]
 
 
@@ -77,7 +77,7 @@ def _but_for_pools(function: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _foreign() -> dict[int, str]:
-    """Descriptors of devices and sockets: nothing of it is the package's."""
+    """Return descriptors of devices and sockets, none of which is the package's."""
     found = {}
     for name in os.listdir('/proc/self/fd'):
         with suppress(OSError):
@@ -90,11 +90,7 @@ def _foreign() -> dict[int, str]:
 
 
 def warm_up() -> None:
-    """
-    Let GStreamer open its own descriptors once for the process.
-
-    They are for its clock, and for its V4L2 elements.
-    """
+    """Let GStreamer open descriptors that it keeps, for its clock and V4L2 elements."""
     with refused(CameraError, '/dev/video99'):
         _open('v4l2src device=/dev/video99', CopyLedger())
 
@@ -169,7 +165,7 @@ def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
     """
     Stream rows of 1366 pixels.
 
-    Neither GStreamer's own stride nor vivid's may decide whether a frame is copied.
+    A frame must not be copied because GStreamer's stride differs from vivid's.
     """
     with _streaming(
         f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! '
@@ -184,7 +180,7 @@ def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
 @check_each('single')
 @_but_for_pools
 def an_unplugged_camera_is_lost(name: str) -> None:
-    """Remove the node by vivid's own control; it comes back when all have closed it."""
+    """Remove the node by vivid's control; it returns when all users have closed it."""
     with (
         refused(CameraLostError, DEVICES[name]),
         _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}') as (camera, _),

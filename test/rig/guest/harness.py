@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The smallest test runner that the checks in the guest need: one boot, one result per check."""
+"""A minimal test runner for the checks in the guest: one boot, one result per check."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ from .kernel_api import any_heap, bufinfo, live, NotHere, TRACING
 Check = Callable[[], None]
 CheckOfVariant = Callable[[str], None]
 
-#  Of all modules that were imported, by ``MODULE: TITLE`` and, of a check that runs once for each
-#  of several variants, ``[VARIANT]``.
+# Checks of all imported modules, by ``MODULE: TITLE``, with ``[VARIANT]`` for a check that runs
+# once for each of several variants.
 CHECKS: dict[str, Check] = {}
-#: Those that the short form leaves out.
+#: Checks that the short form leaves out.
 LONG_CHECKS: set[str] = set()
-#  What the outcome of a check begins with that raised :class:`NotHere`: it has neither passed nor
-#  failed.
+# Prefix of the outcome of a check that raised :class:`NotHere`: it has neither passed nor failed.
 NOT_HERE = 'not here: '
-#: What a guest without ROS does not have.
+#: Modules that a guest without ROS lacks.
 _OF_ROS = ('rclpy', 'sensor_msgs')
 
 
@@ -61,11 +60,7 @@ def check(function: Check) -> Check:
 def check_each(
     *variants: str, long: Sequence[str] = ()
 ) -> Callable[[CheckOfVariant], CheckOfVariant]:
-    """
-    Register a check once for each variant, which is its argument.
-
-    The long form has more variants.
-    """
+    """Register a check for each variant, its argument; the long form has more variants."""
 
     def register(function: CheckOfVariant) -> CheckOfVariant:
         names = {variant: f'{_name(function)} [{variant}]' for variant in (*variants, *long)}
@@ -77,7 +72,7 @@ def check_each(
 
 
 def check_with_a_heap(function: CheckOfVariant) -> CheckOfVariant:
-    """Register a check that works with any heap: it gets the first one that there is."""
+    """Register a check that works with any heap; its argument is the first present one."""
     CHECKS[_name(function)] = lambda: function(any_heap())
     return function
 
@@ -104,17 +99,13 @@ def equal(got: object, expected: object, what: str = 'value') -> None:
 
 
 def settles(look: Callable[[], object], expected: object, what: str) -> None:
-    """Expect equality soon."""
+    """Wait at most 5 s for equality."""
     if not eventually(lambda: look() == expected, 5.0):
         equal(look(), expected, what)
 
 
 def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> None:
-    """
-    Run the workers in threads and raise what one of them raised.
-
-    A worker that doesn't end is dead-locked.
-    """
+    """Run the workers in threads and raise an exception of any; a late worker is dead-locked."""
     errors: list[BaseException] = []
 
     def guarded(worker: Callable[[], None]) -> None:
@@ -135,18 +126,13 @@ def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> No
 
 
 def at_rest() -> dict[str, int]:
-    """
-    Return what the device still holds when all had time to let go.
-
-    A worker tidies up after it has signalled.
-    """
+    """Return what the device holds after a delay: workers tidy up after they have signalled."""
     gc.collect()
     eventually(lambda: not any(live().values()))
     return live()
 
 
 def expect_nothing_left() -> None:
-    """Expect that the device holds nothing any more."""
     equal({what: count for what, count in at_rest().items() if count}, {}, 'what the device holds')
 
 
@@ -188,15 +174,14 @@ def run(checks: dict[str, Check], results: Path) -> bool:
     for name, function in checks.items():
         started = time.monotonic()
         gc.collect()
-        # What an earlier check's threads are just letting go of doesn't count: it would be missed
-        # afterwards.
+        # Let threads of earlier checks release their objects first, else these would be missed
+        # later.
         time.sleep(0.02)
         fds, buffers = _open_fds(), set(bufinfo())
         try:
             function()
             expect_nothing_left()
-            # Soon, not at once: a thread that has just ended something may still be letting go of
-            # it.
+            # Wait a little: a thread that has just ended may still release objects.
             settles(lambda before=fds: _open_fds() - before, set(), 'open file descriptors')
             settles(
                 lambda before=buffers: set(bufinfo()) - before,
@@ -215,7 +200,7 @@ def run(checks: dict[str, Check], results: Path) -> bool:
         except Exception:
             outcome[name] = traceback.format_exc()
         if outcome[name]:
-            # What a failed check left open must not fail the next one too.
+            # Descriptors left by a failed check must not fail the next check too.
             gc.collect()
             for fd in _open_fds() - fds:
                 os.close(fd)

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The kernel's own interfaces that the checks need.
+Kernel interfaces for the checks: buffers, SYNC, fences, bufinfo, trace, modules.
 
-Buffers, SYNC, fences, bufinfo, trace, modules. Written from the kernel's UAPI headers, not from
-the package that is being tested. Standard library alone.
+Written from the kernel's UAPI headers with the standard library alone, independent of the tested
+package.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 2
 
 SYNC_READ, SYNC_WRITE, SYNC_END = 1, 2, 4
 
-#: System calls that Python has no function for, or whose numbers ``/proc/PID/syscall`` shows.
+#: System calls without a Python function, or whose numbers ``/proc/PID/syscall`` shows.
 SYSCALLS = {
     'x86_64': {
         'select': 23,
@@ -76,7 +76,7 @@ _C = TypeVar('_C', bound='Closing')
 
 
 class Closing:
-    """Closed at the end of a ``with``."""
+    """Closes itself at the end of a ``with`` block."""
 
     def __enter__(self: _C) -> _C:
         return self
@@ -112,7 +112,6 @@ class Buffer(Closing):
         return self._memory
 
     def sync(self, flags: int) -> None:
-        """Call DMA_BUF_IOCTL_SYNC."""
         fcntl.ioctl(self.fd, _DMA_BUF_SYNC, struct.pack('Q', flags))
 
     def write(self, data: bytes, offset: int = 0) -> None:
@@ -138,28 +137,19 @@ class Buffer(Closing):
 
 
 class NotHere(Exception):
-    """
-    This kernel lacks what a check is about.
-
-    If a kernel must have it, the check has failed.
-    """
+    """This kernel lacks what a check needs; where a kernel must have it, the check fails."""
 
 
-#: By heap, the name that the kernel has for its exporter.
+#: The kernel's exporter name by heap.
 HEAP_EXPORTERS = {'dma_heap/system': 'system', 'udmabuf': 'udmabuf'}
 
 
 def heaps_there() -> list[str]:
-    """
-    Return the names of the heaps of this kernel, the first choice first.
-
-    Debian's arm64 kernel has no dma-heaps.
-    """
+    """Return the heaps of this kernel, the first choice first; arm64's lacks dma-heaps."""
     return [name for name in HEAP_EXPORTERS if os.path.exists(f'/dev/{name}')]
 
 
 def any_heap() -> str:
-    """Return the name of the heap for what works with any."""
     return heaps_there()[0]
 
 
@@ -170,7 +160,7 @@ def need_heap(name: str) -> None:
 
 
 def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
-    """Allocate from /dev/dma_heap/system; if any heap will do and it is missing, from udmabuf."""
+    """Allocate from /dev/dma_heap/system, or from udmabuf if any heap will do."""
     return (
         system_buffer(size, access)
         if any_heap() != 'udmabuf' or access != os.O_RDWR
@@ -179,7 +169,6 @@ def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
 
 
 def system_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
-    """Allocate from /dev/dma_heap/system."""
     need_heap('dma_heap/system')
     heap = os.open('/dev/dma_heap/system', os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -209,7 +198,7 @@ def udmabuf_buffer(size: int) -> Buffer:
 
 
 def shadow_buffer(size: int) -> Buffer:
-    """Allocate from the exporter that punishes a missing SYNC."""
+    """Allocate from the exporter whose buffers are stale without SYNC."""
     device = os.open('/dev/axl_shadow', os.O_RDWR | os.O_CLOEXEC)
     try:
         argument = bytearray(struct.pack('QIi', size, os.O_RDWR | os.O_CLOEXEC, -1))
@@ -234,7 +223,6 @@ class FenceInfo:
 
 
 def fence_info(fd: int) -> FenceInfo:
-    """Return what the kernel says of a sync_file."""
     fences = (ctypes.c_ubyte * 80)()
     argument = bytearray(struct.pack('32siIIIQ', b'', 0, 0, 1, 0, ctypes.addressof(fences)))
     fcntl.ioctl(fd, _SYNC_FILE_INFO, argument)
@@ -251,14 +239,13 @@ def merge_fences(first: int, second: int) -> int:
 
 
 def wait_fence(fd: int) -> FenceInfo:
-    """Poll until the fence is readable and return what became of it."""
+    """Poll until the fence is readable and return its information."""
     if not is_readable(fd, 10000):
         raise AssertionError(f'the fence did not signal within 10 s: {fence_info(fd)}')
     return fence_info(fd)
 
 
 def is_readable(fd: int, timeout_ms: int = 0) -> bool:
-    """Return whether poll() reports POLLIN in time."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_ms))
@@ -270,8 +257,6 @@ def _text(data: bytes) -> str:
 
 @dataclass
 class BufInfo:
-    """One object of debugfs dma_buf/bufinfo."""
-
     size: int
     exporter: str
     name: str = ''
@@ -305,7 +290,7 @@ def bufinfo() -> dict[int, BufInfo]:
 
 
 def live() -> dict[str, int]:
-    """Return what the virtual device still holds."""
+    """Return the counts of objects that the virtual device still holds."""
     return {
         name: int((METIS_DEBUGFS / name).read_text())
         for name in ('attachments', 'imports', 'jobs', 'fences')
@@ -314,7 +299,7 @@ def live() -> dict[str, int]:
 
 @contextmanager
 def parameters(**values: int) -> Iterator[None]:
-    """Set parameters of the virtual device for a while."""
+    """Set parameters of the virtual device inside the block."""
     before = {name: (METIS_PARAMETERS / name).read_text() for name in values}
     try:
         for name, value in values.items():
@@ -330,9 +315,9 @@ _UFFD_API, _UFFD_REGISTER, _UFFD_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 
 class LatePage(Closing):
     """
-    A page of memory that is not there before `fill`.
+    A page of memory that is absent until `fill`: a copy by the kernel waits for it.
 
-    The kernel waits for it in the middle of a copy (userfaultfd(2)).
+    It uses userfaultfd(2).
     """
 
     def __init__(self) -> None:
@@ -350,13 +335,13 @@ class LatePage(Closing):
         )
 
     def await_fault(self) -> None:
-        """Wait until somebody needs the page."""
+        """Wait until a thread needs the page."""
         if not is_readable(self._fd, 10000):
             raise AssertionError('nobody touched the page')
         os.read(self._fd, 32)
 
     def fill(self, data: bytes) -> None:
-        """Give the page content, and let those go on who wait for it."""
+        """Give the page content, and let the waiting threads go on."""
         content = ctypes.create_string_buffer(data, mmap.PAGESIZE)
         fcntl.ioctl(
             self._fd,
@@ -367,21 +352,21 @@ class LatePage(Closing):
         )
 
     def close(self) -> None:
-        """Whoever still waits gets zeros."""
+        """Close; a thread that still waits gets zeros."""
         os.close(self._fd)
         del self._anchor
         self._memory.close()
 
 
 _PCI = Path('/sys/bus/pci')
-#: The card, as the kernel lists who is attached to a buffer.
+#: The card's name in the kernel's list of a buffer's attachments.
 NPU = '0000:01:00.0'
 _DRIVER = _PCI / 'drivers' / 'metis'
 
 
 @contextmanager
 def pulled() -> Iterator[None]:
-    """Pull the card out of its slot for a while, as the kernel sees it."""
+    """Remove the card from its slot inside the block, as the kernel sees it."""
     (_PCI / 'devices' / NPU / 'remove').write_text('1')
     try:
         yield
@@ -391,7 +376,7 @@ def pulled() -> Iterator[None]:
 
 @contextmanager
 def unbound() -> Iterator[None]:
-    """Take the card from its driver for a while."""
+    """Unbind the card from its driver inside the block."""
     (_DRIVER / 'unbind').write_text(NPU)
     try:
         yield
@@ -401,7 +386,7 @@ def unbound() -> Iterator[None]:
 
 @contextmanager
 def identity() -> Iterator[None]:
-    """Let the IOMMU pass the card's addresses through for a while, as if there were none."""
+    """Let the IOMMU pass the card's addresses through inside the block."""
     kind = _PCI / 'devices' / NPU / 'iommu_group' / 'type'
     with unbound():
         kind.write_text('identity')
@@ -416,7 +401,7 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
     """
     Write a control file of tracefs.
 
-    ``open()`` with 'w' truncates, which clears the buffer, and with 'a' it seeks, which fails.
+    ``open()`` with 'w' truncates, which clears the buffer; with 'a' it seeks, which fails.
     """
     fd = os.open(path, os.O_WRONLY | (os.O_APPEND if append else 0))
     try:
@@ -427,11 +412,11 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 def use_one_cpu() -> None:
     """
-    Switch all processors off but the first, until the guest ends.
+    Switch off all processors but the first, until the guest ends.
 
-    Call it before probes are installed and removed under load. That rewrites code of the running
-    kernel, and another processor of QEMU's may still run into a breakpoint that is gone by then
-    ("Oops: int3"); those of real machines can't.
+    Call it before installing and removing probes under load: that rewrites the running kernel's
+    code, and QEMU's other processors may still hit a removed breakpoint ("Oops: int3"). Real ones
+    can't.
     """
     for switch in sorted(Path('/sys/devices/system/cpu').glob('cpu[1-9]*/online')):
         switch.write_text('0')
@@ -442,9 +427,9 @@ def tracing(system: str) -> Iterator[None]:
     """Record the events of `system`."""
     enable = TRACING / 'events' / system / 'enable'
     (TRACING / 'trace').write_text('')
-    # To know the names of tasks, switching an event on and off would rewrite the code of the
-    # scheduler while QEMU's other cores run it: one of them may then meet a breakpoint that is not
-    # there any more, and the kernel oopses (int3 in __schedule).
+    # Don't record task names: toggling that event rewrites the scheduler's code while QEMU's other
+    # cores run it. A core may then hit a removed breakpoint, and the kernel oopses (int3 in
+    # __schedule).
     (TRACING / 'options/record-cmd').write_text('0')
     enable.write_text('1')
     try:
@@ -454,7 +439,6 @@ def tracing(system: str) -> Iterator[None]:
 
 
 def trace_events(name: str) -> list[dict[str, str]]:
-    """Return the fields of the recorded events called `name`."""
     lines = (TRACING / 'trace').read_text().splitlines()
     texts = [line.partition(f': {name}: ')[2] for line in lines if f': {name}: ' in line]
     return [dict(pair.split('=', 1) for pair in text.split()) for text in texts]
@@ -464,7 +448,7 @@ _S_FMT, _REQBUFS, _EXPBUF = 0xC0D05605, 0xC0145608, 0xC0405610
 _CAPTURE, _MMAP = 1, 1
 
 RAW_SIZE = (640, 360)
-#: By exporter, vivid's device with such memory: from vmalloc, and from the DMA API.
+#: By exporter, the vivid device with its memory: from vmalloc, and from the DMA API.
 EXPORTERS = {'videobuf2_vmalloc': SINGLE, 'videobuf2_dma_contig': SINGLE_DMA}
 
 

@@ -18,10 +18,11 @@ Measure in the guest how long frames wait for our threads beside two busy proces
 
     python latency_run.py FRAMES
 
-It runs at ordinary and at real-time priority. A frame's latency is what passes outside of camera
-and card: from the kernel's event that the driver has finished the buffer to the submitted job, and
-from the signal of the job's fence to the published detections. Both kernels stamp both ends with
-CLOCK_MONOTONIC. Writes ``$RIG_OUT/latency.json``: nanoseconds of each frame, by priority.
+It runs at ordinary and at real-time priority. A frame's latency is the time outside of camera and
+card. It starts with the kernel's event that the driver has finished the buffer, and ends at the
+submitted job; it goes on from the signal of the job's fence to the published detections. All
+stamps are CLOCK_MONOTONIC. Writes ``$RIG_OUT/latency.json``: nanoseconds of each frame, by
+priority.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
-#  SCHED_FIFO of the nodes' threads in each series; 0: ordinary scheduling. vivid's thread stands
-#  for a camera's interrupt and comes first.
+# SCHED_FIFO priority of the nodes' threads in each series; 0: ordinary scheduling. vivid's thread
+# simulates a camera's interrupt and has the highest priority.
 PRIORITIES, VIVID_PRIORITY = (0, 50), 60
 _SETTLING = 30
 #: Frames whose buffers may have been finished before the recording began.
@@ -61,12 +62,12 @@ _CAPTURE = {
     'camera': 'v4l2', 'device': SINGLE, 'width': 320, 'height': 180, 'framerate': 30.0, 'slots': 8,
     'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
 }  # fmt: skip
-#: One computes, one has the kernel write pages.
+#: One computes, the other makes the kernel write pages.
 _BUSY = (
     (sys.executable, '-c', 'while True: pass'),
     ('dd', 'if=/dev/zero', 'of=/dev/null', 'bs=4M', 'status=none'),
 )
-#: The driver has finished a buffer, and who dequeues it gets this time stamp.
+#: The driver has finished a buffer, and the reader that dequeues it gets this time stamp.
 _BUFFER_EVENTS = ('vb2/vb2_buf_done', 'v4l2/v4l2_dqbuf')
 _BUFFER = re.compile(
     r'\s(\d+)\.(\d{6}): (vb2_buf_done|v4l2_dqbuf): .*?\bindex = (\d+),.*\btimestamp = (\d+)'
@@ -74,13 +75,13 @@ _BUFFER = re.compile(
 
 
 def _rarely() -> None:
-    """Who waits takes next to nothing of the CPU."""
+    """Sleep, so that the waiting thread uses little of the CPU."""
     time.sleep(0.05)
 
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """While it lasts, two processes of ordinary priority never sleep."""
+    """Run two processes of ordinary priority that never sleep, inside the block."""
     processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in _BUSY]
     try:
         yield
@@ -91,7 +92,7 @@ def busy() -> Iterator[None]:
 
 
 def done_us(trace: str) -> dict[int, int]:
-    """Return when the driver had finished each buffer, by the frame's stamp; in microseconds."""
+    """Return when the driver finished each buffer, by the frame's stamp; in microseconds."""
     done: dict[str, int] = {}
     found: dict[int, int] = {}
     for match in filter(None, map(_BUFFER.search, trace.splitlines())):
@@ -104,13 +105,11 @@ def done_us(trace: str) -> dict[int, int]:
 
 
 class Stopwatch:
-    """An observer of the inference node."""
-
     def __init__(self) -> None:
         self.frames: list[tuple[int, int, int, int]] = []
 
     def observe(self, entry: InFlight, found: Detections) -> None:
-        """Note when it was captured, submitted, ready and published."""
+        """Note when the frame was captured, submitted, ready and published."""
         now_ns = time.monotonic_ns()
         assert isinstance(entry.job, AxlJob)
         self.frames.append(
@@ -124,7 +123,7 @@ class Stopwatch:
 
 
 def set_priority(running: RunningGraph, priority: int) -> None:
-    """As a user would, and make sure that the threads have it."""
+    """Set the priority as a user does, and check that the threads have it."""
     for node in (running.graph.capture, running.graph.inference):
         (answer,) = node.set_parameters([Parameter('realtime_priority', value=priority)])
         assert answer.successful, answer.reason
@@ -136,7 +135,7 @@ def set_priority(running: RunningGraph, priority: int) -> None:
 
 
 def raise_the_camera() -> None:
-    """Let vivid's thread come before everything else that the CPU does."""
+    """Give vivid's thread the highest priority on the CPU."""
     threads = [
         int(comm.parent.name)
         for comm in Path('/proc').glob('[0-9]*/comm')
@@ -150,7 +149,7 @@ def raise_the_camera() -> None:
 def series(
     running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: int
 ) -> dict[str, list[int]]:
-    """Nanoseconds of so many frames."""
+    """Return the nanoseconds of *wanted* frames."""
     set_priority(running, priority)
     with busy():
         begin = len(stopwatch.frames) + _SETTLING
@@ -179,7 +178,6 @@ def series(
 
 
 def main() -> int:
-    """Measure every priority in one run of the graph."""
     wanted = int(sys.argv[1])
     stopwatch = Stopwatch()
     for event in _BUFFER_EVENTS:

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the checks of rung 2 share.
-
-Servers, cameras, the C consumer, and consumers and producers in processes of their own.
-"""
+"""Helpers of the shared-memory link's checks: servers, cameras, consumers, other processes."""
 
 from __future__ import annotations
 
@@ -63,7 +59,7 @@ from wire_builder import build_consumer  # noqa: E402
 from wire_process import ConsumerProcess, FRAMES_READ  # noqa: E402, F401
 
 PUBLISHER = 'f' * 32
-#: Where the C consumer lies that was compiled before the guest was started.
+#: Variable with the path of the C consumer, compiled before the guest was started.
 PROGRAM = 'ZC_WIRE_CONSUMER'
 SIZE, FRAMERATE = (320, 180), 60.0
 PATIENCE_S = 60.0
@@ -71,7 +67,7 @@ PATIENCE_S = 60.0
 
 @contextmanager
 def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServer]:
-    """Yield a server in a folder of its own; nothing may have gone wrong inside it."""
+    """Yield a server in a folder of its own; check that no error occurred in it."""
     options.setdefault('quarantine_timeout_s', 0.05)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -86,7 +82,7 @@ def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServ
 
 
 def free_slot(pool: BufferPool) -> Slot:
-    """Return the next slot that a consumer gives back."""
+    """Return the next slot that a consumer releases."""
     slot: Slot = until(pool.acquire, pool.describe_holders, PATIENCE_S)
     return slot
 
@@ -97,17 +93,16 @@ def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
     slots = [BufferConstraints('consumers', slots=4)]
     with streaming(EXPORTERS[exporter], slots, size=SIZE, rate=FRAMERATE) as camera:
         assert camera.pool is not None
-        # Of the checks here none is about patience: on a slow machine too, a fence that a check
-        # holds back gets enough of it.
+        # These checks are not about time-outs: on a slow machine, held fences get enough time.
         camera.pool._release_timeout_s = PATIENCE_S
         yield camera, camera.pool
 
 
 def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
     """
-    Publish a frame in every slot that is free; return their uids.
+    Publish a frame in every free slot; return their uids.
 
-    It is written without waiting for devices, as a camera's DMA is.
+    It writes without waiting for devices, as a camera's DMA does.
     """
     slots = []
     while (slot := pool.acquire()) is not None:
@@ -127,14 +122,14 @@ def c_program(folder: Path) -> Path:
 
 
 class RemoteError(Exception):
-    """What a call raised in the other process."""
+    """An exception of a call in the other process."""
 
 
 class Remote:
     """
     An object that lives in a forked process.
 
-    Fork it before anything is there that it must not inherit.
+    Fork it before objects exist that it must not inherit.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -148,7 +143,7 @@ class Remote:
         self._child.socket.sendall(json.dumps([name, *arguments]).encode() + b'\n')
 
     def answer(self) -> Any:
-        """Return what the oldest call that was asked returned."""
+        """Return the result of the oldest call without an answer."""
         line = self._answers.readline()
         assert line, 'the process ended without an answer'
         said = json.loads(line)
@@ -184,11 +179,7 @@ class Remote:
         self._child.join()
 
     def _abort(self) -> None:
-        """
-        End it after a failure, which matters more than how the process ends.
-
-        The process may already be dead.
-        """
+        """Kill the process after a failure; it may already be dead."""
         self._ended = True
         self._answers.close()
         with contextlib.suppress(AssertionError):
@@ -197,7 +188,7 @@ class Remote:
 
 
 def _serve(make: Callable[[], Any], theirs: socket.socket) -> None:
-    """In the child: answer calls until the other end closes."""
+    """Run in the child: answer calls until the other end closes."""
     target = make()
     with theirs.makefile('rw', encoding='utf-8') as stream:
         for line in stream:
@@ -212,7 +203,6 @@ def _serve(make: Callable[[], Any], theirs: socket.socket) -> None:
 
 
 def open_fds() -> int:
-    """How many descriptors this process has."""
     return len(os.listdir('/proc/self/fd'))
 
 
@@ -233,10 +223,10 @@ def next_received(client: SharedMemoryClient) -> Frame:
 
 class Consumer:
     """
-    Keeps what it receives until it is told to release it.
+    A consumer that keeps what it receives until a call releases it.
 
     :param device: an open file of the device that this process shares with others; by default it
-        opens one of its own.
+        opens its own.
     :param result: where its jobs write.
     """
 
@@ -258,7 +248,7 @@ class Consumer:
         connected(self._client)
 
     def receive(self) -> dict[str, Any]:
-        """Return the next frame, and what is seen of it without touching the pixels."""
+        """Return facts of the next frame, without touching the pixels."""
         assert self._client is not None
         frame = next_received(self._client)
         data = frame.data
@@ -276,13 +266,13 @@ class Consumer:
         return crcs(self._held[sequence])
 
     def fence(self, sequence: int, timeout_s: float) -> list[Any]:
-        """Whether the acquire fence signalled within the time, and its status."""
+        """Return whether the acquire fence signalled within the time, and its status."""
         fence = self._held[sequence].data.acquire_fence
         assert isinstance(fence, SyncFile), fence
         return [fence.wait(timeout_s), fence.status()]
 
     def map_for_writing(self, sequence: int) -> int:
-        """Return what the kernel says to a mapping past the package: 0 or an errno."""
+        """Return the kernel's answer to a mapping without the package: 0 or an errno."""
         buffer = self._held[sequence].data.buffers[0]
         try:
             mmap.mmap(
@@ -304,14 +294,13 @@ class Consumer:
         )
 
     def release(self, sequence: int, with_job: bool = False) -> None:
-        """Give the frame back; with the fence of the job that reads it."""
+        """Release the frame, with the fence of the job that reads it if *with_job*."""
         assert self._job is not None or not with_job
         self._held.pop(sequence).release(
             self._job.dup() if with_job and self._job is not None else None
         )
 
     def finish_job(self) -> int:
-        """Return the status of the job's fence."""
         assert self._job is not None and self._job.wait(PATIENCE_S)
         status = self._job.status()
         self._job.close()
@@ -319,9 +308,9 @@ class Consumer:
 
     def stream(self, count: int) -> dict[str, Any]:
         """
-        Read and release frames; return what was seen.
+        Read and release frames; return facts of them.
 
-        Also how many descriptors and mappings of theirs there were after each.
+        Among them is the number of their descriptors and mappings after each.
         """
         assert self._client is not None
         seen: dict[int, tuple[int, list[int]]] = {}
@@ -341,7 +330,6 @@ class Consumer:
         return open_fds()
 
     def close(self) -> None:
-        """Release everything and disconnect."""
         for frame in self._held.values():
             frame.release()
         if self._client is not None:

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The device node for the checks: each ioctl as one call, and images laid out in buffers.
-
-A call raises `OSError`.
-"""
+"""The device node for the checks: each ioctl as one call, and images laid out in buffers."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ LONG_US = 30_000_000
 
 @dataclass(frozen=True)
 class Job:
-    """What a submit returned; the caller closes `fence`."""
+    """The result of a submit; the caller closes `fence`."""
 
     fence: int
     submit_us: int
@@ -54,7 +50,7 @@ class Job:
     seqno: int = 0
 
     def wait(self) -> FenceInfo:
-        """Wait for the end, close the fence, return what became of the job."""
+        """Wait for the end, close the fence, return its information."""
         try:
             return wait_fence(self.fence)
         finally:
@@ -62,14 +58,11 @@ class Job:
 
 
 def device_path() -> str:
-    """Return the one device node."""
     (path,) = Path('/dev').glob('metis-*')
     return str(path)
 
 
 class Npu(Closing):
-    """One open file of the device."""
-
     def __init__(self) -> None:
         self.fd = os.open(device_path(), os.O_RDWR | os.O_CLOEXEC)
 
@@ -80,12 +73,10 @@ class Npu(Closing):
             self.fd = -1
 
     def call(self, request: int, argument: _S) -> _S:
-        """Call an ioctl with a struct."""
         fcntl.ioctl(self.fd, request, argument)
         return argument
 
     def call_at(self, request: int, address: int) -> None:
-        """Call an ioctl with any address."""
         if libc.ioctl(self.fd, ctypes.c_ulong(request), ctypes.c_void_p(address)) < 0:
             raise OSError(ctypes.get_errno(), 'ioctl')
 
@@ -96,22 +87,20 @@ class Npu(Closing):
         pixfmt: str = 'NV12',
         flags: int = abi.ImportFlags.TO_DEVICE,
     ) -> abi.AxlImportFd:
-        """Import one tight image."""
+        """Import one image without padding."""
         argument = abi.AxlImportFd(
             fd=fd, width=size[0], height=size[1], pixfmt=fourcc(pixfmt), flags=flags
         )
         return self.call(abi.REQUESTS.import_fd, argument)
 
     def import_planes(self, argument: abi.AxlImportPlanes) -> abi.AxlImportPlanes:
-        """Import an image with an explicit layout."""
         return self.call(abi.REQUESTS.import_planes, argument)
 
     def release(self, handle: int) -> None:
-        """Release an import."""
         fcntl.ioctl(self.fd, abi.REQUESTS.release_import, ctypes.c_uint32(handle))
 
     def submit(self, handle: int, result: int, timeout_us: int = LONG_US) -> Job:
-        """Submit with the first generation."""
+        """Submit with the first generation of the ioctl."""
         argument = abi.AxlSubmit(input_handle=handle, result_fd=result, timeout_us=timeout_us)
         self.call(abi.REQUESTS.submit, argument)
         return Job(argument.fence_fd, argument.submit_us, argument.completion_us)
@@ -119,7 +108,7 @@ class Npu(Closing):
     def submit2(
         self, handle: int, result: int, in_fence: int = abi.NO_FENCE, timeout_us: int = LONG_US
     ) -> Job:
-        """Submit with the second generation."""
+        """Submit with the second generation of the ioctl."""
         argument = abi.AxlSubmit2(
             struct_size=ctypes.sizeof(abi.AxlSubmit2),
             input_handle=handle,
@@ -132,11 +121,11 @@ class Npu(Closing):
 
     @staticmethod
     def status(fence: int) -> int:
-        """Return what became of a job whose fence is readable."""
+        """Return the status of a job whose fence is readable."""
         return fence_info(fence).status
 
     def run(self, handle: int) -> VirtualResult:
-        """Run one job to its good end and return its result."""
+        """Run one job, which must succeed, and return its result."""
         with heap_buffer(RESULT_SIZE) as result:
             info = self.submit(handle, result.fd).wait()
             if info.status != 1:
@@ -145,13 +134,12 @@ class Npu(Closing):
 
 
 def read_result(buffer: Buffer) -> VirtualResult:
-    """Return what the device wrote."""
     return VirtualResult.from_buffer_copy(buffer.read(RESULT_SIZE))
 
 
 @dataclass
 class Plane:
-    """A plane to import: its buffer, and where it lies in it."""
+    """A plane to import: its buffer and its place there."""
 
     buffer: Buffer
     stride: int
@@ -159,7 +147,7 @@ class Plane:
     size: int
 
     def pixels(self) -> PlanePixels:
-        """Return what the CPU sees."""
+        """Return the bytes that the CPU sees."""
         return PlanePixels(self.buffer.read(self.buffer.size), self.stride, self.offset)
 
 
@@ -173,7 +161,6 @@ class Image(Closing):
     planes: list[Plane]
 
     def argument(self) -> abi.AxlImportPlanes:
-        """Return the argument of IMPORT_PLANES."""
         argument = abi.AxlImportPlanes(
             struct_size=ctypes.sizeof(abi.AxlImportPlanes),
             flags=abi.ImportFlags.TO_DEVICE,
@@ -199,7 +186,6 @@ class Image(Closing):
         )
 
     def buffers(self) -> list[Buffer]:
-        """Return the distinct buffers."""
         return list({plane.buffer.inode: plane.buffer for plane in self.planes}.values())
 
     def fill(self) -> None:
@@ -260,6 +246,6 @@ def scene(
 def two_files(
     width: int = 64, height: int = 48
 ) -> Iterator[tuple[Npu, int, Npu, int, Image, Buffer]]:
-    """Yield two open files of the device with their handles of one image; and :func:`scene`'s."""
+    """Yield two open files with a handle each of one image, the image and the result buffer."""
     with scene(width=width, height=height) as (npu, image, handle, result), Npu() as other:
         yield npu, handle, other, other.import_planes(image.argument()).handle, image, result

@@ -16,8 +16,8 @@
 """
 Buffers that the CPU and a device share: SYNCs, fences of a driver, and pools.
 
-Which DMA_BUF_IOCTL_SYNCs a mapping makes and what ends their wait; what sync_files and reservation
-objects say by the package's own calls; when a slot is free again, and when all is gone.
+It checks which DMA_BUF_IOCTL_SYNCs a mapping makes and what ends their wait. It checks the
+package's view of sync_files and reservation objects, and when a slot and a pool are free again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ READ, WRITE, END = 1, 2, 4
 _INTERRUPTED = (
     -errno.EINTR,
     -512,
-)  # the second is ERESTARTSYS, which becomes the first on the way to user space
+)  # the second is ERESTARTSYS, which reaches us as the first
 
 
 class _Planned(Exception):
@@ -88,7 +88,7 @@ class _Planned(Exception):
 
 @contextmanager
 def _one_frame(heap: str) -> Iterator[tuple[Frame, list[int]]]:
-    """Yield a frame with two buffers, and their inodes; mapped before."""
+    """Yield a frame with two buffers, mapped before, and their inodes."""
     with pool_of(heap, LAYOUTS['two buffers'], slots=1) as pool, publish(pool, level=1) as frame:
         yield frame, [b.identity.inode for b in frame.data.buffers]
 
@@ -108,9 +108,9 @@ def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
 @check
 def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
     """
-    Use an exporter whose device has pages of its own.
+    Use an exporter whose device has its own pages.
 
-    Without the END that belongs to the block it would read the old ones.
+    Without the END of the block the device would read its old ones.
     """
     made = [adopted(shadow_buffer(LAYOUT.buffer_size(0)), writable=True)]
     with card() as device, buffers('udmabuf', RESULT_SIZE) as (result,):
@@ -134,9 +134,9 @@ def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
 @contextmanager
 def _signals(count: int, then: Callable[[], None]) -> Iterator[list[float]]:
     """
-    Send a signal every 30 ms.
+    Send a signal every 30 ms; the handler notes the time.
 
-    Its handler notes the time, and does something at the last of `count`.
+    At the last of `count` it calls `then`.
     """
     hits: list[float] = []
 
@@ -175,9 +175,9 @@ def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
 @check_with_a_heap
 def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
     """
-    Let a job come between our look at the fences and START: the kernel itself waits.
+    Submit a job between our look at the fences and START, so that the kernel itself waits.
 
-    The result is EINTR, by its documentation to be repeated.
+    The result is EINTR, which its documentation says to repeat.
     """
     with (
         card() as device,
@@ -232,12 +232,12 @@ def a_device_that_hangs_does_not_hang_the_cpu(heap: str) -> None:
         job.close()
 
 
-# What a buffer's users wait for, and what a sync_file says.
+# Fences that a buffer's users wait for, and the state of a sync_file.
 
 
 @dataclass
 class Bench:
-    """A device, a buffer that it reads, one that it writes, one that it has nothing to do with."""
+    """A device, and three buffers: one that it reads, one that it writes, one unrelated."""
 
     device: AxlDevice
     source: DmaBuf
@@ -270,13 +270,13 @@ def _pending(fence: Fence | None) -> bool:
 
 
 def _exported_pending(buffer: DmaBuf, access: CpuAccess) -> bool:
-    """Return what the package says; None stands for no fence, so nothing to wait for."""
+    """Return the package's answer; None is no fence, so nothing to wait for."""
     fence = buffer.export_fence(access)
     return False if fence is None else _pending(fence)
 
 
 def _kernel_pending(buffer: DmaBuf, flags: int) -> bool:
-    """Return what the kernel says, asked without the package."""
+    """Return the kernel's answer, without the package."""
     argument = bytearray(struct.pack('Ii', flags, -1))
     fcntl.ioctl(buffer.fileno(), 0xC0086202, argument)
     with OwnedFd(struct.unpack('Ii', argument)[1]) as fd:
@@ -287,9 +287,6 @@ def _finish(fence: Fence) -> None:
     assert fence.wait(20.0), 'the job did not end'
     fence.check()
     fence.close()
-
-
-# What a buffer's users have to wait for.
 
 
 @check_with_a_heap
@@ -353,9 +350,6 @@ def an_imported_fence_is_what_the_users_of_that_buffer_wait_for(heap: str) -> No
             _finish(job)
 
 
-# What a sync_file says.
-
-
 @check_with_a_heap
 def a_sync_file_s_status_is_its_job_s(heap: str) -> None:
     with bench(heap) as b, jobs_held() as let_go:
@@ -405,9 +399,6 @@ def an_error_stays_visible_through_merge_and_export() -> None:
             fence.close()
 
 
-# Pools: when a slot is free again.
-
-
 def _inodes(slots: Sequence[Slot]) -> set[int]:
     return {buffer.identity.inode for slot in slots for buffer in slot.buffers}
 
@@ -438,7 +429,7 @@ def a_slot_is_not_reused_before_its_release_fence(heap: str) -> None:
 
 
 def _stays_taken(pool: BufferPool) -> None:
-    """No slot comes free while a device still reads the only one, however often one looks."""
+    """Check repeatedly that the slot stays taken while a device still reads it."""
     for _ in range(50):
         assert pool.acquire() is None, 'the slot is free although the device still reads'
         time.sleep(0.004)
@@ -446,9 +437,9 @@ def _stays_taken(pool: BufferPool) -> None:
 
 def _overwrite_as_soon_as_possible(pool: BufferPool) -> Slot:
     """
-    Write the next frame into the first slot that comes free.
+    Write the next frame into the first free slot.
 
-    It doesn't wait for the device as a CPU should: a camera's DMA doesn't either.
+    Unlike a CPU it doesn't wait for the device: a camera's DMA doesn't either.
     """
     slot: Slot = until(
         pool.acquire,
@@ -508,7 +499,7 @@ def a_slot_with_a_hung_job_is_replaced_and_never_used_again() -> None:
         equal((npu.facts()['jobs'], npu.facts()['jobs_given_up']), (0, 0), 'result buffers in use')
 
 
-# Closed pools, which nobody calls any more.
+# Closed pools, without any further call.
 
 
 @check_with_a_heap

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-What the checks of the package in the guest share.
+Helpers of the package's checks in the guest: accelerator, frames, probes, processes.
 
-That is: an opened accelerator, pools and frames, CRCs, probes in the kernel, processes. The probes
-see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of this package.
+The probes see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not part
+of the package.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def opened_accelerator(**options: Any) -> AxlAccelerator:
     """
     Return an accelerator with the virtual model.
 
-    The driver gives up no job because a machine stands still for a second.
+    Its driver gives up no job if the machine pauses for a second.
     """
     npu = AxlAccelerator(AxlAccelerator.own({'timeout': 20.0, **options}))
     npu.load(MANIFEST)
@@ -119,7 +119,7 @@ def opened_accelerator(**options: Any) -> AxlAccelerator:
 
 
 def accelerator(**options: Any) -> AbstractContextManager[AxlAccelerator]:
-    """Yield the same, closed at the end."""
+    """Yield an accelerator, closed at the end."""
     return closing(opened_accelerator(**options))
 
 
@@ -152,9 +152,9 @@ def start(
 @contextmanager
 def jobs_held() -> Iterator[Callable[[], None]]:
     """
-    Keep jobs that are submitted within in flight until what this yields is called.
+    Keep jobs that are submitted in the block in flight until the yielded function is called.
 
-    No clock decides what a check sees.
+    So no check depends on a clock.
     """
     gate = METIS_PARAMETERS / 'hold'
 
@@ -169,7 +169,7 @@ def jobs_held() -> Iterator[Callable[[], None]]:
 
 
 def result_crcs(result: DmaBuf) -> list[int]:
-    """Return what the device saw when it wrote `result`; zeros if it didn't."""
+    """Return the CRCs in `result` that the device wrote; zeros if it didn't."""
     result.begin_cpu_access(CpuAccess.READ)
     try:
         return VirtualResult.from_buffer_copy(
@@ -187,11 +187,8 @@ def level_crcs(level: int, layout: ImageLayout = LAYOUT) -> list[int]:
     ]
 
 
-# What the kernel does with dma-bufs.
-
 _PROBES = (
-    # At its return: the result is known, and the argument still is where the kernel has just read
-    # it.
+    # Probe the return: then the result is known, and the argument is still in memory.
     (
         'zc/dmabuf_ioctl dma_buf_ioctl%return inode=file->f_inode->i_ino request=cmd:x32 '
         'flags=+u0(arg):u32 result=$retval:s64'
@@ -205,11 +202,7 @@ _BAD_CLOSE = TRACING / 'events/syscalls/sys_exit_close'
 
 @dataclass(frozen=True)
 class Sync:
-    """
-    A DMA_BUF_IOCTL_SYNC that the kernel did.
-
-    It has the thread, the buffer, and the flags (1 READ, 2 WRITE, 4 END).
-    """
+    """A DMA_BUF_IOCTL_SYNC in the kernel: thread, buffer, flags (1 READ, 2 WRITE, 4 END)."""
 
     thread: int
     inode: int
@@ -217,7 +210,7 @@ class Sync:
 
 
 class Recording:
-    """What the probes saw."""
+    """The events that the probes recorded."""
 
     def __init__(self, text: str) -> None:
         self._events = [
@@ -225,11 +218,7 @@ class Recording:
         ]
 
     def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
-        """
-        Return the SYNCs that ended with `result` (0 is success), in order.
-
-        They are those of these buffers, or of all.
-        """
+        """Return SYNCs of these buffers (or all) with this `result` (0: success), in order."""
         return [
             Sync(thread, int(f['inode']), int(f['flags']))
             for thread, name, f in self._events
@@ -243,14 +232,14 @@ class Recording:
         return [sync.flags for sync in self.syncs(*inodes)]
 
     def mappings(self, *inodes: int) -> int:
-        """How often one of these buffers was mapped."""
+        """Return how often these buffers were mapped."""
         return sum(
             name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events
         )
 
     @property
     def bad_closes(self) -> int:
-        """How often a descriptor was closed that was not open."""
+        """Return how often a descriptor was closed that was not open."""
         return sum(name == 'sys_close' for _, name, _ in self._events)
 
 
@@ -260,10 +249,9 @@ def _fields(text: str) -> dict[str, str]:
 
 def _install_probes() -> None:
     """
-    Install the probes once for all.
+    Install the probes only once.
 
-    Each change of a probe rewrites the kernel's code, which QEMU's other cores may be running at
-    that moment.
+    Each change of a probe rewrites the kernel's code, which QEMU's other cores may be running.
     """
     if (TRACING / 'events/zc').exists():
         return
@@ -282,9 +270,9 @@ def _install_probes() -> None:
 @contextmanager
 def recorded() -> Iterator[Callable[[], Recording]]:
     """
-    Record what happens to dma-bufs, and closes of descriptors that are not open.
+    Record calls on dma-bufs, and closes of descriptors that are not open.
 
-    Call what it yields to read the record, during or after.
+    Call the yielded function to read the record, during or after the block.
     """
     _install_probes()
     (TRACING / 'trace').write_text('')
@@ -313,16 +301,12 @@ def maps_lines(inode: int) -> list[tuple[int, int, str]]:
 
 
 def info_of(buffer: DmaBuf) -> BufInfo:
-    """Return what debugfs says about a buffer."""
     return bufinfo()[buffer.identity.inode]
-
-
-# Buffers, slots and frames.
 
 
 @contextmanager
 def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
-    """Buffers of a heap, closed at the end."""
+    """Yield buffers of a heap, closed at the end."""
     made: list[DmaBuf] = []
     with closing(open_heap(heap)[0]) as opened:
         try:
@@ -334,7 +318,7 @@ def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
 
 
 def adopted(raw: Buffer, **options: object) -> DmaBuf:
-    """Yield a buffer that was made without the package, and given to it."""
+    """Return a buffer that was made without the package, and now belongs to it."""
     fd, raw.fd = OwnedFd(raw.fd), -1
     return DmaBuf.from_fd(fd, **options)  # type: ignore[arg-type]
 
@@ -351,7 +335,6 @@ def pool_of(
 
 
 def allocate(heap: Heap, layout: ImageLayout) -> tuple[DmaBuf, ...]:
-    """Return the buffers of one slot."""
     return tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
 
 
@@ -363,11 +346,7 @@ def publish(
     level: int | None = None,
     **options: Any,
 ) -> Frame:
-    """
-    Publish a frame of a free slot, or of *slot*.
-
-    It is filled with one value where *level* is given.
-    """
+    """Publish a frame in *slot*, or in a free slot, with all samples at *level* if given."""
     slot = slot or pool.acquire()
     assert slot is not None, f'no free slot: {pool.statistics()}'
     frame = Frame.publish_slot(
@@ -385,7 +364,6 @@ def publish(
 
 
 def fill(frame: Frame, level: int) -> None:
-    """Set every sample to *level*."""
     with frame.map(write=True) as planes:
         for plane in planes:
             plane[...] = level
@@ -393,11 +371,7 @@ def fill(frame: Frame, level: int) -> None:
 
 @contextmanager
 def frames(layout: ImageLayout, heap: str = '', slots: int = 3) -> Iterator[Callable[[], Frame]]:
-    """
-    Make frames of random pixels, with sequences from 1.
-
-    They are written through the package's own mapping.
-    """
+    """Yield a maker of random frames, with sequences from 1, written by the package's mapping."""
     chance = np.random.default_rng(1)
     with pool_of(heap or any_heap(), layout, slots) as pool:
         sequences = iter(range(1, 1_000_000))
@@ -413,17 +387,13 @@ def frames(layout: ImageLayout, heap: str = '', slots: int = 3) -> Iterator[Call
 
 
 def crcs(frame: Frame) -> list[int]:
-    """Return what the CPU sees: the CRC of each plane's significant bytes."""
+    """Return the CRC of each plane's significant bytes, as the CPU sees them."""
     with frame.map() as planes:
         return [zlib.crc32(np.ascontiguousarray(plane).tobytes()) for plane in planes]
 
 
 def kernel_crcs(frame: Frame) -> list[int]:
-    """
-    Return the CRC of each plane by the exporter's own mapping in the kernel.
-
-    No process has to map it for that.
-    """
+    """Return the CRC of each plane by the exporter's own mapping, without one in a process."""
     data, found = frame.data, []
     probe = os.open('/dev/axl_probe', os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -440,7 +410,7 @@ def kernel_crcs(frame: Frame) -> list[int]:
 
 
 def device_crcs(npu: AxlAccelerator, frame: Frame) -> list[int]:
-    """Return what the device sees."""
+    """Return the CRCs that the device computes."""
     handle = npu.import_frame(frame)
     job = npu.submit(handle, frame)
     try:
@@ -451,11 +421,8 @@ def device_crcs(npu: AxlAccelerator, frame: Frame) -> list[int]:
         npu.release(handle)
 
 
-# Processes.
-
-
 class Child:
-    """A forked process, with a socket to it. It ends with its work, or is killed."""
+    """A forked process with a socket to it; it ends with its work, or is killed."""
 
     def __init__(self, work: Callable[[socket.socket], None]) -> None:
         self.socket, theirs = socket.socketpair()
@@ -474,11 +441,10 @@ class Child:
         self.socket.settimeout(30.0)
 
     def send(self, buffer: DmaBuf) -> None:
-        """Pass a buffer's descriptor."""
         socket.send_fds(self.socket, [b'.'], [buffer.fileno()])
 
     def answer(self) -> bytes:
-        """Return what the child says next."""
+        """Return the child's next message."""
         said = self.socket.recv(4096)
         assert said, 'the child ended without an answer'
         return said
@@ -494,7 +460,7 @@ class Child:
 
 
 def received(theirs: socket.socket) -> OwnedFd:
-    """In a child: the next descriptor."""
+    """Receive the next descriptor in a child."""
     _, fds, _, _ = socket.recv_fds(theirs, 64, 1)
     return OwnedFd(fds[0])
 

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Rung 2 with real dma-bufs: another process gets the very memory.
+The shared-memory link with real dma-bufs: another process gets the same memory.
 
-Fences of a driver keep two processes and a device apart, whoever dies.
+Fences of a driver keep two processes and a device apart, whichever process dies.
 """
 
 from __future__ import annotations
@@ -75,12 +75,9 @@ SLOTS, FRAMES, CAMERA_FRAMES = 4, 100, 40
 READ, END = 1, 4
 
 
-# The same memory.
-
-
 @check
 def another_process_reads_the_very_memory_that_the_device_wrote() -> None:
-    """Nobody here maps a frame: the device writes the pixels, the kernel says what they are."""
+    """No process maps the frame: the device writes the pixels, and the kernel reads them."""
     heap = any_heap()
     freed: queue.SimpleQueue[Slot] = queue.SimpleQueue()
     with (
@@ -133,7 +130,7 @@ def another_process_reads_the_very_memory_that_the_device_wrote() -> None:
         fds = open_fds(), consumer.call('fds')
         consumer.ask('stream', FRAMES)
         for sequence in range(SLOTS, SLOTS + FRAMES, 2):
-            # Two at a time, so that more than one slot has its turn.
+            # Publish two at a time, so that both slots are used.
             with (
                 publish(pool, sequence=sequence) as first,
                 publish(pool, sequence=sequence + 1) as second,
@@ -159,8 +156,7 @@ def another_process_reads_the_very_memory_that_the_device_wrote() -> None:
             [[[image.size, 'r--s']]] * len(seen['mappings']),
             'mappings of a buffer',
         )
-        # The kernel's own account of the attempts to write is part of these: one more mapping for
-        # each slot.
+        # The kernel's counts include the write attempts: one more mapping for each slot.
         found = recording()
         equal(
             {inode: found.mappings(inode) for inode in inodes},
@@ -250,12 +246,6 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
         )
 
 
-# Which memory.
-
-
-# A consumer that is not of this package.
-
-
 @check_with_a_heap
 def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None:
     with (
@@ -311,16 +301,12 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
         equal(brackets, [READ, READ | END] * 11, 'SYNCs of the consumer')
 
 
-# With fences of a driver.
-
-
 @check
 def a_frame_is_not_read_before_the_device_has_written_it() -> None:
     """
-    Check that the fence of FRAME is waited for.
+    Check that the receiver waits for FRAME's fence.
 
-    The driver puts no fences into the reservation object, so that one is all that the other
-    process has.
+    The driver puts no fences into the reservation object, so that fence is the only one.
     """
     heap = any_heap()
     with (
@@ -394,7 +380,7 @@ def a_frame_whose_device_failed_is_an_error_in_the_other_process() -> None:
 
 @check
 def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it() -> None:
-    """Only the fence in RELEASE says so: the driver puts none into the reservation object."""
+    """Only RELEASE's fence protects it: the driver puts none into the reservation object."""
     heap = any_heap()
     with (
         buffers(heap, RESULT_SIZE) as (result,),
@@ -463,13 +449,13 @@ def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> N
 
 LEVEL = 61
 OVERWRITTEN = 255
-#: A deadline that no check waits for: what ends a quarantine earlier is the device's fence.
+#: A deadline that no check reaches: only the device's fence ends the quarantine earlier.
 NEVER_S = 600.0
 
 
 @dataclass
 class Scene:
-    """What a consumer left that was killed while its device was going to read frame *uid*."""
+    """The state after killing a consumer whose device was going to read frame *uid*."""
 
     pool: BufferPool
     server: SharedMemoryServer
@@ -479,7 +465,7 @@ class Scene:
     _gate: ExitStack
 
     def overwrite(self) -> set[int]:
-        """Publish a frame in every slot that is free; their uids."""
+        """Publish a frame in every free slot; return their uids."""
         return overwrite(self.server, self.pool)
 
     def let_go(self) -> None:
@@ -489,7 +475,7 @@ class Scene:
 
     @property
     def seen_by_the_device(self) -> int | None:
-        """Return the level of all pixels that it read."""
+        """Return the level of all pixels that the device read."""
         found = result_crcs(self.result)
         return next((level for level in (LEVEL, OVERWRITTEN) if found == level_crcs(level)), None)
 
@@ -501,8 +487,8 @@ def _killed_while_its_device_reads(
     """
     Kill a consumer while its device reads.
 
-    The device's open file is shared with this process, so that the kernel doesn't end the job
-    along with the consumer.
+    The device's open file is shared with this process, so the kernel doesn't end the job with the
+    consumer.
     """
     with (
         card() as device,
@@ -560,7 +546,7 @@ def without_any_quarantine_the_device_would_read_another_frame() -> None:
     """
     Prove that the two checks before can fail.
 
-    With neither fences nor a deadline, what they exclude does happen.
+    With neither fences nor a deadline, the device does read another frame.
     """
     heap = any_heap()
     with _killed_while_its_device_reads(heap, 0.0, reservation_fences=0) as scene:

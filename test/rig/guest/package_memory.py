@@ -71,7 +71,6 @@ from .package_kit import (
 )
 
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 640 * 360 * 3 // 2)
-# What a buffer is.
 
 
 @check_each(*HEAPS)
@@ -95,9 +94,6 @@ def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
             equal(bytes(buffer.mapping()), bytes(wanted), 'first content')
 
 
-# Who a buffer is.
-
-
 @check_with_a_heap
 def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> None:
     def peer(theirs: socket.socket) -> None:
@@ -107,7 +103,7 @@ def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> 
                 theirs.send(repr((buffer.identity, buffer.size, buffer.exporter())).encode())
                 buffer.close()
 
-    child = Child(peer)  # before the buffer exists: it has nothing by inheritance
+    child = Child(peer)  # forked before the buffer exists, so it inherits nothing
     with buffers(heap, 2 * PAGE) as (buffer,):
         status = os.fstat(buffer.fileno())
         equal(buffer.identity, BufferIdentity(status.st_dev, status.st_ino), 'identity')
@@ -122,13 +118,10 @@ def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> 
             child.send(buffer)
             equal(child.answer().decode(), here, 'what it is in another process')
         twin.close()
-        # So that nobody turns a read-only descriptor into another one.
+        # A read-only descriptor must not be reopened for writing.
         with raises(errno.ENXIO):
             os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR)
     child.join()
-
-
-# Where it is mapped.
 
 
 @check_with_a_heap
@@ -153,7 +146,7 @@ def a_frame_that_only_devices_touch_is_never_mapped(heap: str) -> None:
 
 
 def death(work: object, *arguments: object) -> int:
-    """How a forked child ends that does this."""
+    """Return how a forked child ends that runs *work*."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -166,11 +159,7 @@ def death(work: object, *arguments: object) -> int:
 
 
 def poke(address: int) -> None:
-    """Write one byte."""
     ctypes.memset(address, 7, 1)
-
-
-# Releasing.
 
 
 _DMA = 'videobuf2_dma_contig'
@@ -180,7 +169,7 @@ BYTES = SIZE[0] * SIZE[1] * 3 // 2
 
 @contextmanager
 def _exported(exporter: str, access: int, **options: bool) -> Iterator[DmaBuf]:
-    """Yield a camera's buffer as the package has it."""
+    """Yield a camera's buffer as the package's object."""
     with raw_camera(EXPORTERS[exporter], 1) as fd:
         buffer = adopted(export(fd, 0, access), **options)
         try:
@@ -214,7 +203,7 @@ def an_exported_buffer_is_adopted(exporter: str) -> None:
 
 @check_each(_DMA)
 def a_second_export_is_another_dma_buf_of_the_same_memory(exporter: str) -> None:
-    """So a camera exports each buffer once: an import cache by identity would import another."""
+    """Check why a camera exports each buffer once: a cache by identity imports twice."""
     with raw_camera(EXPORTERS[exporter], 1) as fd:
         first, second = (adopted(export(fd, 0, os.O_RDWR), writable=True) for _ in range(2))
         assert first.identity != second.identity
@@ -247,7 +236,7 @@ def what_the_cpu_writes_there_is_what_the_device_reads(exporter: str) -> None:
 def a_read_only_export_can_not_be_written(exporter: str) -> None:
     with _exported(exporter, os.O_RDONLY) as buffer, card() as device:
         assert not buffer.writable
-        with raises(errno.EACCES):  # the kernel's own word: nobody who has this descriptor can
+        with raises(errno.EACCES):  # the kernel itself refuses: the descriptor is read-only
             mmap.mmap(
                 buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
             )
@@ -300,7 +289,7 @@ def a_library_s_dma_bufs_become_frames_that_the_card_reads_as_they_are(name: str
     pool = ForeignBufferPool(images.layout, images.known(), name='library', on_free=held.free)
     pool.add_retire_listener(held.ended)
     with accelerator() as npu:
-        for number in (0, 1, 2, 1, 2, 0):  # the third one comes by later
+        for number in (0, 1, 2, 1, 2, 0):  # the third one comes later
             fds = (library[number].fileno(),)
             with library[number].cpu_access(CpuAccess.WRITE) as memory:
                 memory[:] = bytes(

@@ -59,11 +59,11 @@ SIZE, SLOTS = (336, 240), 3
 
 class HeapCamera:
     """
-    A camera that allocates from a real heap what is agreed on, and publishes random pixels.
+    A camera that allocates the agreed buffers from a real heap, with random pixels.
 
-    It also tells what becomes of its consumers.
+    It also returns the outcomes of its consumers.
 
-    :ivar pool: there from :meth:`allocate` on, as the settings are.
+    :ivar pool: exists from :meth:`allocate` on, as the settings do.
     """
 
     pool: BufferPool
@@ -81,7 +81,7 @@ class HeapCamera:
         self._sequence = 0
 
     def allocate(self, *consumers: Consumer) -> BufferSettings:
-        """Agree with these."""
+        """Agree with these consumers, and allocate."""
         self.settings = self.session.allocate(consumers, self._allocate)
         return self.settings
 
@@ -95,24 +95,18 @@ class HeapCamera:
         return Allocation(layout, tuple(slot.buffers for slot in self.pool.slots))
 
     def outcome(self, consumer: Consumer) -> Outcome:
-        """Return what became of a consumer."""
         return self.session.outcomes()[consumer.constraints.participant]
 
     def inodes(self) -> list[int]:
-        """Of all buffers."""
         return [buffer.identity.inode for slot in self.pool.slots for buffer in slot.buffers]
 
     def attached(self) -> list[list[str]]:
-        """Which devices the kernel lists, buffer by buffer."""
+        """Return the attached devices that the kernel lists, by buffer."""
         found = bufinfo()
         return [found[inode].attached for inode in self.inodes()]
 
     def frame(self) -> tuple[Frame, list[int]]:
-        """
-        Return the next frame, and the CRCs of what was written.
-
-        Nothing has read that from its memory.
-        """
+        """Return the next frame and the CRCs of the written pixels, computed before writing."""
         self._sequence += 1
         frame = publish(self.pool, sequence=self._sequence)
         chance, right = np.random.default_rng(self._sequence), []
@@ -126,7 +120,7 @@ class HeapCamera:
 
 @contextmanager
 def heap_camera(heap: str, *stand_ins: BufferConstraints, **camera: Any) -> Iterator[HeapCamera]:
-    """See :class:`HeapCamera`; nothing is allocated yet."""
+    """Yield a :class:`HeapCamera` without allocated buffers."""
     made = HeapCamera(heap, *stand_ins, **camera)
     try:
         yield made
@@ -164,7 +158,7 @@ def every_buffer_is_imported_before_the_first_frame_and_never_again(placement: s
 
 
 FRAMES = 5
-#: By name: what the consumer asks for, and the (stride, rows) of luma and chroma that it gets.
+#: By name: the consumer's constraints, and the (stride, rows) of luma and chroma that it gets.
 ASKED: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
     'an odd stride': ({'stride_align': 347}, [[347, 240], [347, 120]]),
     'both, a buffer for each plane': (
@@ -184,14 +178,14 @@ _VARIANTS = [
 
 
 class CardReader:
-    """In another process: a consumer with an open card, which reads each frame twice."""
+    """A consumer with an open card in another process, which reads each frame twice."""
 
     def __init__(self) -> None:
         self._client: SharedMemoryClient | None = None
         self._npu: AxlAccelerator | None = None
 
     def connect(self, path: str, options: dict[str, Any]) -> None:
-        """Say what it needs, and be welcome."""
+        """Connect with its constraints; the camera must accept."""
         npu = self._npu = AxlAccelerator(AxlAccelerator.own({'timeout': PATIENCE_S}))
         npu.load(MANIFEST)
         if 'placement' in options:
@@ -204,7 +198,7 @@ class CardReader:
         connected(self._client)
 
     def read(self) -> dict[str, Any]:
-        """Return the next frame: its memory, and what the card and the CPU find."""
+        """Return the next frame's memory, and the CRCs by card and by CPU."""
         assert self._client is not None and self._npu is not None
         with next_received(self._client) as frame:
             return {

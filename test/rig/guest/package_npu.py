@@ -14,12 +14,10 @@
 # limitations under the License.
 
 """
-The package's accelerator and scheduler on a real kernel.
+The package's accelerator and scheduler on a real kernel: right results in order.
 
-Results are right and in order, whatever the card and its driver do.
-
-The card computes each result from the frame's own bytes: a result of another frame, or of pixels
-that came too late, is a wrong one.
+The card computes each result from the frame's own bytes, so that a result of another frame, or of
+pixels that came too late, is wrong.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ def a_result_is_mapped_once_and_read_between_syncs() -> None:
             [int(CpuAccess.READ), int(CpuAccess.READ) | 4] * 12,
             'SYNCs of results',
         )
-        # One buffer after the other is spare: the last that came back goes first.
+        # One buffer after the other is spare: the last one returned is used first.
         equal(recording().mappings(*inodes), 1, 'mappings of results')
         equal(recording().bad_closes, 0, 'descriptors closed twice')
 
@@ -93,7 +91,7 @@ def the_card_is_found_by_its_node_and_pci_address() -> None:
     equal((card.path, card.pci_address), ('/dev/metis-0:1:0', '0000:01:00.0'), 'the card')
     equal(choose_card('01:00.0'), card, 'the card of that address')
     with accelerator(device='01:00.0') as npu:
-        # QEMU's function is no PCI Express one: unknown is said, and is not good.
+        # QEMU's function is not PCI Express: the notice says that the link is unknown.
         assert sum("PCIe link can't be read" in notice for notice in npu.notices()) == 1, (
             npu.notices()
         )
