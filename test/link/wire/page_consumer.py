@@ -17,9 +17,9 @@
 A consumer of camera frames, written from docs/wire.md alone with the standard library.
 
 It finds the publishers of a topic in their folder, takes frames from one at a time, prints each
-frame's CRCs as one line of JSON, and gives the frame back. It goes on when the camera ends, comes
-back, or changes its buffers. It shares no code with the package or other tests: that it works says
-that the page is enough.
+frame's CRCs as one line of JSON, and releases it. It continues when the camera ends, returns, or
+changes its buffers. It shares no code with the package or other tests, so it proves that the
+page is sufficient.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@
 A producer of camera frames, written from docs/wire.md alone with the standard library.
 
 It serves a moving pattern in memfds to each consumer that connects, and prints each frame's CRCs
-as one line of JSON. With --reconfigure it changes to buffers of half the size, and back, after
-every so many frames. It shares no code with the package or other tests: that it works says that
-the page is enough.
+as one line of JSON. With --reconfigure N it changes to buffers of half the size, and back, every
+N frames. It shares no code with the package or other tests, so it proves that the page is
+sufficient.
 """
 
 from __future__ import annotations
