@@ -16,11 +16,9 @@
 """
 The guest's first user space: mount the host's root, run one command, power off.
 
-The host's root lies under an overlay.
-
-It is a static busybox and one shell script. Everything that differs from run to run (the modules
-to load, the command) lies on the share with the artifacts, so that the archive is built once per
-kernel.
+The host's root is below an overlay. The archive is a static busybox and one shell script.
+Everything that differs from run to run (modules to load, the command) is on the share with the
+artifacts, so that the archive is built once per kernel.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ from .packages import BOOT_MODULES, Kernel
 #: Where the guest mounts the writable share.
 GUEST_SHARE = '/rig'
 
-# The command's exit status is renamed into place last: without `rc` the guest did not get to the
-# end.
+# The command's exit status is renamed into place last: without `rc` the guest did not finish.
 INIT = f"""#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -105,7 +102,7 @@ poweroff -f
 
 
 def build(kernel: Kernel, cache: Path) -> Path:
-    """Return the compressed archive for `kernel`, made when the script or the kernel changed."""
+    """Return the compressed archive for `kernel`, remade when the script or the kernel changed."""
     key = hashlib.sha256(f'{kernel.version}\n{INIT}'.encode()).hexdigest()[:16]
     target = cache / f'initramfs-{key}.cpio.gz'
     if not target.is_file():
@@ -136,11 +133,11 @@ def _archive(kernel: Kernel) -> bytes:
 
 def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
     """
-    Return one member of the archive.
+    Return one member of the archive (cpio "newc").
 
     The format is that of Documentation/driver-api/early-userspace/buffer-format.rst in the kernel
-    tree (cpio "newc"). It is our own code because neither ``cpio`` nor any Python module for it is
-    on a plain Debian.
+    tree. This is our own code because a plain Debian has neither ``cpio`` nor a Python module for
+    it.
     """
     name = path.encode() + b'\0'
     # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor,

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Which lines of a kernel log mean that the kernel is unhappy.
+Lines of a kernel log that report an error.
 
-A run whose command succeeded but whose kernel complained has failed: a refcount underflow or a
-KFENCE report is the kind of bug that the rig exists to find.
+A run whose command succeeded but whose kernel complained has failed: the rig exists to find bugs
+such as a refcount underflow or a KFENCE report.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _COMPLAINTS = re.compile(
     )
 )
 
-#: ... unless it is one of these, each of which is known and says nothing about us.
+#: ... unless it matches one of these, which are known and not caused by us.
 _HARMLESS = re.compile(
     '|'.join(
         (
@@ -61,15 +61,15 @@ _HARMLESS = re.compile(
     )
 )
 
-#  ... or this: vivid sleeps until its next frame is due and computes a negative time when the
-#  guest is too slow for it.
+# ... or this: vivid sleeps until its next frame is due, and computes a negative time if the guest
+# is too slow.
 _VIVID_LATE = re.compile(
     r'^[^\n]*schedule_timeout: wrong timeout value \w+\n(?:(?!</TASK>)[^\n]*\n)*?'
     r'[^\n]*\bvivid_thread_\w+(?:(?!</TASK>)[^\n]*\n)*[^\n]*</TASK>',
     re.M,
 )
 
-#: From here on the rig itself asked for backtraces, of a command that did not end.
+#: From here on the rig itself requested backtraces of a command that did not end.
 _SYSRQ = 'sysrq: Show Blocked State'
 
 
@@ -85,9 +85,9 @@ def complaints(log: str) -> list[str]:
 
 def died_of_emulation(log: str) -> bool:
     """
-    Say whether the guest met a breakpoint that its kernel had already taken back.
+    Return whether the guest hit a breakpoint that its kernel had already removed.
 
-    The kernel had set it for a moment, to rewrite code. It makes sure that no processor can meet
-    it; QEMU's translated code does not keep to that. It says nothing about us.
+    The kernel sets it for a moment to rewrite code, and ensures that no processor can hit it;
+    QEMU's translated code breaks that rule. It is no fault of ours.
     """
     return 'Oops: int3' in log

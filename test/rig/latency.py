@@ -46,13 +46,13 @@ _QUANTILES = {'p50': 0.5, 'p99': 0.99, 'p99.9': 0.999, 'max': 1.0}
 
 
 def quantiles_ms(series: dict[str, list[int]]) -> dict[str, float]:
-    """Of what a frame waited for us before and after the device, together."""
+    """Return quantiles of the time that frames waited for us before and after the device."""
     whole = np.add(series['to_device'], series['from_device']) / 1e6
     return {name: round(float(np.quantile(whole, share)), 2) for name, share in _QUANTILES.items()}
 
 
 def measure(flavour: str, frames: int, out: Path) -> dict[str, dict[str, float]]:
-    """Boot that kernel; the quantiles of each priority."""
+    """Boot that kernel; return the quantiles of each priority."""
     rig = Rig(install=True, flavour=flavour)
     kernel = rig.prepare()
     began = time.monotonic()
@@ -75,7 +75,6 @@ def measure(flavour: str, frames: int, out: Path) -> dict[str, dict[str, float]]
 
 
 def main() -> int:
-    """Measure both kernels; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--out', type=Path, default=Path('build/rig-rt'))
     parser.add_argument('--frames', type=int, default=1000, help='of each series')

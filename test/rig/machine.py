@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""One boot of the guest: QEMU's command line, the files that it exchanges, and its result."""
+"""One boot of the guest: QEMU's command line, the exchanged files, and the result."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ from .errors import RigError, RigUnavailable
 QEMU = 'qemu-system-x86_64'
 INSTALL_QEMU = ('apt-get', 'install', '-y', '--no-install-recommends', 'qemu-system-x86')
 
-#: `RigResult.rc` when the guest did not come to its end (a panic, a hang).
+#: `RigResult.rc` when the guest did not finish (a panic, a hang).
 RC_NOT_FINISHED = 125
 #: `RigResult.rc` when the command succeeded but the kernel complained.
 RC_KERNEL_COMPLAINED = 126
 
-#  What booting and powering off may take beyond the command's own time; generous for loaded
-#  machines.
+# Seconds for booting and powering off, beyond the command's own time; enough for loaded machines.
 _GRACE_S = 60.0
 
 _EXCHANGED = (
@@ -57,21 +56,19 @@ _EXCHANGED = (
 )
 
 
-# TCG reads all of a masked vector load (VMASKMOV, VPMASKMOV), also what the mask leaves out.
-# NumPy's sorts and ONNX Runtime's products load the ends of arrays that way; before an unmapped
-# page they would now and then die of it, in the guest alone. Without AVX they have none.
+# QEMU's TCG reads the masked-out part of a masked vector load (VMASKMOV, VPMASKMOV), too. NumPy's
+# sorts and ONNX Runtime's products load the ends of arrays that way, and would sometimes crash
+# before an unmapped page, in the guest alone. Without AVX they don't.
 _CPU = 'max,avx=off,avx2=off,f16c=off,fma=off,vaes=off,vpclmulqdq=off'
 
 
 @dataclass(frozen=True)
 class Machine:
     """
-    What QEMU emulates.
+    The emulated machine: QEMU's program, its arguments, and the kernel's command line.
 
-    Its program, the arguments that make the machine, and what the kernel is told about it.
-
-    The NPU's function lies behind a port of its own and behind the IOMMU, so it is 0000:01:00.0
-    and its node /dev/metis-0:1:0.
+    The NPU's function is behind a port of its own and behind the IOMMU, so it is 0000:01:00.0 and
+    its node /dev/metis-0:1:0.
     """
 
     qemu: str
@@ -106,8 +103,8 @@ def arm64(qemu: Path, environment: Mapping[str, str]) -> Machine:
     """
     Return QEMU's board for arm64, with an SMMU.
 
-    A QEMU that is not installed needs its libraries in `environment`. There are no authenticated
-    pointers, which cost QEMU a quarter of the time.
+    A QEMU that is not installed needs its libraries in `environment`. Authenticated pointers are
+    off, as they cost QEMU a quarter of the time.
     """
     board = (
         '-machine',
@@ -125,8 +122,8 @@ class Boot:
     """
     What to boot and what to run in it.
 
-    :param root: the folder that the guest has for its files, read-only.
-    :param shares: further folders, which the guest sees under the same path, read-only.
+    :param root: the folder for the guest's files, read-only.
+    :param shares: further folders, at the same path in the guest, read-only.
     """
 
     image: Path
@@ -146,11 +143,7 @@ class Boot:
 
 @dataclass(frozen=True)
 class RigResult:
-    """
-    What a run left behind.
-
-    `rc` is 0 only if the command succeeded and the kernel is content.
-    """
+    """The result of a run; `rc` is 0 only if the command succeeded and the kernel is healthy."""
 
     rc: int
     stdout: str
@@ -165,7 +158,6 @@ class RigResult:
 
     @property
     def ok(self) -> bool:
-        """Return whether everything went well."""
         return self.rc == 0
 
     def report(self) -> str:
@@ -179,8 +171,7 @@ class RigResult:
             if text.strip():
                 parts.append(f'--- {title}\n{_tail(text, 20000)}')
         if not self.ok:
-            # dmesg is complete where there is one; the console is all that a guest leaves that
-            # died.
+            # Prefer the complete dmesg; a guest that died leaves only the console.
             title, log = ('dmesg', self.dmesg) if self.dmesg.strip() else ('console', self.console)
             parts.append(f'--- {title}\n{_tail(log, 8000)}')
         return '\n'.join(parts)
@@ -193,7 +184,7 @@ class RigResult:
 
 
 def require_qemu(program: str = QEMU) -> str:
-    """Return the path of QEMU; without it say how to get it."""
+    """Return the path of QEMU; if it is missing, the error tells how to get it."""
     path = shutil.which(program)
     if not path:
         raise RigUnavailable(f'{program} is not installed: {" ".join(INSTALL_QEMU)}')
@@ -201,7 +192,7 @@ def require_qemu(program: str = QEMU) -> str:
 
 
 def run(boot: Boot) -> RigResult:
-    """Boot, wait for the end and collect what came back."""
+    """Boot, wait for the end and collect the results."""
     out = boot.out_dir
     for name in _EXCHANGED:
         (out / name).unlink(missing_ok=True)
@@ -236,7 +227,7 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
         'panic=-1',
         'oops=panic',
         'mitigations=off',
-        # there the guest may stand still for longer than by default
+        # the guest may pause for longer than these limits by default
         'rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60',
         # Debian builds it in but leaves it off. Frequent samples cost the guest time.
         f'kfence.sample_interval={20 if LONG else 100}',

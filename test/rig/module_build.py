@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Building the virtual Metis module outside the source tree, once per content."""
+"""Build the virtual Metis module outside the source tree, once per content."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODULE_NAME = 'metis_virtual'
 
 
 def sources(folder: Path = MODULE_SOURCES) -> list[Path]:
-    """Return the files that make the module, in a stable order."""
+    """Return the module's source files, in a stable order."""
     return sorted(
         path for path in folder.iterdir() if path.suffix in ('.c', '.h') or path.name == 'Kbuild'
     )
@@ -45,9 +45,9 @@ class CrossCompiler:
     """
     A compiler for another architecture.
 
-    :param prefix: what its programs' names begin with, such as ``aarch64-linux-gnu-``.
+    :param prefix: prefix of its programs' names, such as ``aarch64-linux-gnu-``.
     :param architecture: the kernel's name for it.
-    :param environment: what its programs need; ``PATH`` leads to them.
+    :param environment: environment of its programs; ``PATH`` leads to them.
     """
 
     prefix: str
@@ -55,7 +55,7 @@ class CrossCompiler:
     environment: Mapping[str, str]
 
     def options(self, compiler: str) -> list[str]:
-        """Return what ``make`` is told of it."""
+        """Return the options for ``make``."""
         return [
             f'ARCH={self.architecture}',
             f'CROSS_COMPILE={self.prefix}',
@@ -76,7 +76,7 @@ def cache_key(kernel: Kernel, files: list[Path]) -> str:
 def build(
     kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES, cross: CrossCompiler | None = None
 ) -> Path:
-    """Return the built module; it is made again only when its sources or the kernel changed."""
+    """Return the built module; rebuild it only if its sources or the kernel changed."""
     files = sources(folder)
     home = cache / 'modules' / cache_key(kernel, files)
     module = home / f'{MODULE_NAME}.ko'

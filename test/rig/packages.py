@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Which Debian packages the rig needs, and one unpacked copy of them in the cache.
+The rig's Debian packages, and one unpacked copy of them in the cache.
 
-Nothing is installed: the packages are downloaded, checked by apt and unpacked below the cache. The
-concrete kernel version is asked for, never pinned, because the security suite drops old ones.
+Nothing is installed: apt downloads and checks the packages, and they are unpacked below the cache.
+The kernel version is queried, never pinned, because the security suite drops old ones.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ from environment.errors import SetupError
 from .cache import appearing, keep_newest
 from .errors import RigError, RigUnavailable
 
-#  The series whose compiler is bookworm's own gcc and whose configuration has all that the rig
-#  needs.
+# The series whose compiler is bookworm's own gcc, with a configuration that suits the rig.
 SERIES = '6.12'
-#: Debian's names for how a kernel is configured: the ordinary one, and PREEMPT_RT.
+#: Debian's names for kernel configurations: the ordinary one, and PREEMPT_RT.
 ORDINARY, REAL_TIME = 'amd64', 'rt-amd64'
 FLAVOURS = (ORDINARY, REAL_TIME)
 #: Debian's name for its ordinary kernel of another architecture; see arm64.py.
@@ -48,10 +47,10 @@ ARM64 = 'arm64'
 
 #: Loaded before the host's root can be mounted.
 BOOT_MODULES = ('9pnet_virtio', '9p', 'overlay')
-#: Loaded when a run asks for it.
+#: Loaded when a run asks for a camera.
 CAMERA_MODULES = ('vivid',)
-#  Likewise: webcams on USB, a port to plug one in, and what lets a program be one. Debian's kernel
-#  for arm64 is not asked for them.
+# Loaded when a run asks for USB: webcams, a port to plug one in, and GadgetFS to simulate one. Not
+# for Debian's arm64 kernel.
 USB_MODULES = ('uvcvideo', 'dummy_hcd', 'gadgetfs')
 
 _CHECK_EVERY_S = 24 * 3600.0
@@ -59,7 +58,7 @@ _CHECK_EVERY_S = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Kernel:
-    """An unpacked kernel: its image, what modules are built against, and the few modules used."""
+    """An unpacked kernel: its image, the headers for building modules, and the used modules."""
 
     version: str
     root: Path
@@ -67,7 +66,7 @@ class Kernel:
 
     @property
     def release(self) -> str:
-        """Return what ``uname -r`` says in the guest."""
+        """Return the guest's ``uname -r``."""
         return f'{self.version}-{self.flavour}'
 
     @property
@@ -77,7 +76,6 @@ class Kernel:
 
     @property
     def image(self) -> Path:
-        """Return what QEMU boots."""
         return self.root / 'boot' / f'vmlinuz-{self.release}'
 
     @property
@@ -87,16 +85,12 @@ class Kernel:
 
     @property
     def wanted_modules(self) -> tuple[str, ...]:
-        """Return what is unpacked for it, beside what these need."""
+        """Return the modules to unpack for it, besides their dependencies."""
         return (*BOOT_MODULES, *CAMERA_MODULES, *(() if self.flavour == ARM64 else USB_MODULES))
 
     @property
     def complete(self) -> bool:
-        """
-        Return whether all of it is unpacked.
-
-        An earlier state of the tests may have wanted fewer modules.
-        """
+        """Return whether all of it is unpacked; earlier tests may have used fewer modules."""
         return self.image.is_file() and all(
             (self.root / 'modules' / f'{name}.ko').is_file() for name in self.wanted_modules
         )
@@ -125,7 +119,7 @@ class Kernel:
         return match[1].rpartition('-linux-gnu-')[2]
 
     def load_order(self, names: Iterable[str]) -> list[Path]:
-        """Return the files of `names` and of what they depend on, in the order to load them."""
+        """Return the files of `names` and of their dependencies, in the order to load them."""
         return load_order(
             {path.stem.replace('-', '_'): path for path in (self.root / 'modules').iterdir()},
             names,
@@ -151,17 +145,17 @@ def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
 
 
 def dependencies(module: Path) -> list[str]:
-    """Return what a module file's own information says it needs, names with underscores."""
+    """Return a module file's own list of dependencies, names with underscores."""
     match = re.search(rb'\0depends=([^\0]+)\0', module.read_bytes())
     return match[1].decode().replace('-', '_').split(',') if match else []
 
 
 def current(cache: Path, flavour: str = ORDINARY) -> Kernel:
     """
-    Return the kernel to use: the newest that the archive has, asked for at most once a day.
+    Return the newest kernel in the archive, which is queried at most once a day.
 
-    Without a network the cached one is used; with neither, `RigUnavailable` says what is missing.
-    The caller holds the cache's lock.
+    Without a network it returns the cached one; without both it raises `RigUnavailable`. The
+    caller holds the cache's lock.
     """
     now = time.time()
     state_file = cache / 'kernel.json'
@@ -181,7 +175,7 @@ def current(cache: Path, flavour: str = ORDINARY) -> Kernel:
             raise RigUnavailable(
                 f'the kernel packages are not cached and cannot be fetched: {error}'
             ) from error
-        kernel = cached  # and ask again tomorrow: without a network each attempt takes its time
+        kernel = cached  # and ask again tomorrow: without a network each attempt takes long
     state_file.write_text(
         json.dumps({'version': kernel.version, 'checked': now}), encoding='utf-8'
     )
@@ -206,7 +200,7 @@ def _newest_version(flavour: str) -> str:
 
 def _fetch(kernel: Kernel) -> None:
     version = kernel.version
-    # Its own; and what runs here, or is the same everywhere.
+    # The kernel's own packages; the others are this machine's, or independent of architecture.
     of_kernel = [
         f'linux-image-{kernel.release}',
         f'linux-headers-{kernel.release}',

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The rig's public face: prepare once, run commands in fresh guests."""
+"""The rig's interface: prepare once, run commands in fresh guests."""
 
 from __future__ import annotations
 
@@ -42,19 +42,15 @@ class Rig:
     """
     A kernel, a module and an initramfs in a cache, and a way to run commands on them.
 
-    ``install`` allows `prepare` to install QEMU with apt; by default it does so where a missing
-    rig would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by
-    default what ``ZC_RIG_KERNEL`` names.
+    ``install`` allows `prepare` to install QEMU with apt; by default only where a missing rig
+    would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by default
+    the value of ``ZC_RIG_KERNEL``.
     """
 
     def __init__(
         self, *, cache_folder: Path | None = None, install: bool | None = None, flavour: str = ''
     ) -> None:
-        """
-        Choose the kernel and the cache; nothing is fetched before `prepare`.
-
-        Each kernel has a folder of its own in the cache.
-        """
+        """Choose the kernel and the cache folder for it; nothing is fetched before `prepare`."""
         self._flavour = flavour or os.environ.get('ZC_RIG_KERNEL') or packages.ORDINARY
         if self._flavour not in packages.FLAVOURS:
             raise RigError(
@@ -67,7 +63,7 @@ class Rig:
         self._ready: tuple[packages.Kernel, Path, Path] | None = None
 
     def prepare(self) -> packages.Kernel:
-        """Fetch, build and cache whatever is missing; raise `RigUnavailable` if that fails."""
+        """Fetch, build and cache missing parts; raise `RigUnavailable` if that fails."""
         return self._prepared()[0]
 
     def _prepared(self) -> tuple[packages.Kernel, Path, Path]:
@@ -90,9 +86,9 @@ class Rig:
 
     def _place(self) -> dict[str, Any]:
         """
-        Return the fields of `machine.Boot` that say which machine has which files.
+        Return the fields of `machine.Boot` for the guest's machine and files.
 
-        Here it is this machine's own.
+        Here they are this machine's own.
         """
         return {}
 
@@ -116,9 +112,8 @@ class Rig:
         Its artifacts go to ``$RIG_OUT``, which is `out_dir`. The guest sees this machine's files,
         read-only under a writable layer that is thrown away. ``vivid`` is True for a camera, or
         the parameters of the vivid module; ``usb`` is for webcams that the command plugs in. The
-        virtual Metis is always there. `append` goes to the kernel's command line. One processor
-        costs this machine a third less than two for the same work; checks that look for races need
-        `cpus=2`.
+        virtual Metis is always present. `append` goes to the kernel's command line. One processor
+        costs this machine a third less than two for the same work; checks for races need `cpus=2`.
         """
         kernel, module, archive = self._prepared()
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -156,7 +151,7 @@ class Rig:
         )
         result = machine.run(boot)
         if result.rc == machine.RC_NOT_FINISHED and kernel_log.died_of_emulation(result.console):
-            result = machine.run(boot)  # once more, and no more
+            result = machine.run(boot)  # only one retry
         return result
 
 
@@ -168,7 +163,7 @@ def _load_line(module: Path, parameters: str) -> str:
 
 def _script(command: Sequence[str], variables: Mapping[str, str], timeout: float) -> str:
     exports = ''.join(f'export {name}={shlex.quote(value)}\n' for name, value in variables.items())
-    # The guest ends the command itself, so that a hang leaves a kernel log that shows it.
+    # The guest ends the command itself, so that the kernel log shows a hang.
     return (
         f'{exports}cd {shlex.quote(os.getcwd())} || exit 1\nexec timeout -k 5 {timeout:g} '
         f'{shlex.join(command)}\n'
@@ -176,11 +171,7 @@ def _script(command: Sequence[str], variables: Mapping[str, str], timeout: float
 
 
 def _install_qemu() -> None:
-    """
-    Install QEMU if it is missing and this user may.
-
-    Any failure shows as a missing QEMU.
-    """
+    """Install QEMU if it is missing and this user may; a failure shows as a missing QEMU."""
     if shutil.which(machine.QEMU):
         return
     sudo = [] if os.geteuid() == 0 else ['sudo', '-n']

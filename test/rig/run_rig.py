@@ -41,7 +41,6 @@ from rig.rig import Rig  # noqa: E402
 
 
 def main() -> int:
-    """Run it; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--out', type=Path, default=Path('build/rig'))
     helps = {
@@ -61,7 +60,7 @@ def main() -> int:
     wanted = {name: getattr(options, name) for name in RUNS}
     began = time.monotonic()
     try:
-        # Who asks for the rig by name wants it: QEMU is installed where this user may.
+        # A user who calls this wants the rig, so install QEMU where possible.
         rig = Rig(install=True)
         kernel = rig.prepare()
         print(

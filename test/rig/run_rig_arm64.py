@@ -53,14 +53,14 @@ GUEST = Path(__file__).parent / 'guest'
 _TIMEOUT_S = 1800.0
 
 
-#: By guest, its parts of ``arm64_checks.py``. Three guests, because one waits for a third of its
-#: time; the longest one comes first.
+#: By guest, its parts of ``arm64_checks.py``. Each guest waits for a third of its time, so three
+#: run; the longest comes first.
 SHARES = {
     'cameras': ('verify', 'camera'),
     'memory': ('memory', 'decode'),
     'contract': ('contract', 'accelerator', 'native'),
 }
-#: What ``zc_verify`` judges there, and which checks it must find false.
+#: The cases for ``zc_verify`` there, and which checks it must find false.
 VERIFIED = (
     'nothing',
     'maps',
@@ -71,7 +71,7 @@ VERIFIED = (
     'known_exporter',
     'unknown_exporter',
 )
-#: What the rig runs on amd64 and not here.
+#: Parts that the rig runs on amd64 but not here, with the reason.
 NOT_RUN = {
     'the node graph, its faults, parameters, doctor and launch files': (
         'rclpy has no wheels for aarch64'
@@ -91,7 +91,7 @@ NOT_RUN = {
 
 
 def afterwards(outcome: Mapping[str, Any]) -> str:
-    """Return what the graphs left in the kernel; nothing if nothing."""
+    """Return the objects that the graphs left in the kernel; empty if none."""
     if 'error' in outcome:
         return str(outcome['error'])
     left = [outcome[what] for what in ('buffers', 'instances') if outcome[what]]
@@ -103,11 +103,7 @@ def afterwards(outcome: Mapping[str, Any]) -> str:
 
 
 def checks_of(part: str, file: Path) -> dict[str, str]:
-    """
-    Return what became of each check of a part.
-
-    It is a traceback, why it can't run there, or nothing.
-    """
+    """Return the outcome of each check: a traceback, why it can't run there, or empty."""
     if not file.is_file():
         return {part: 'the guest did not get to it'}
     outcome: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
@@ -155,7 +151,7 @@ def _boot(rig: Arm64Rig, name: str, out: Path, variables: Mapping[str, str]) -> 
 
 
 def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
-    """Return what ``result.json`` says of the guests that were started."""
+    """Return the content of ``result.json`` about the started guests."""
     parts = {
         part: checks_of(part, out / name / f'{part}.json')
         for name in results
@@ -191,7 +187,6 @@ def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run it; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--out', type=Path, default=Path('build/rig-arm64'))
     parser.add_argument('--only', choices=SHARES, help='this guest alone')

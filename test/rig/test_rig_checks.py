@@ -42,7 +42,7 @@ def usb_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     return boot_suites(rig, tmp_path_factory.mktemp('usb'), 'usb', usb=True, vivid=False)
 
 
-# In the short form vivid has the same faults, and a double of the driver has JPEGs.
+# In the short form, vivid has the same faults, and a double of the driver has JPEGs.
 @pytest.mark.long
 @pytest.mark.parametrize('name', checks_of('usb'))
 def test_a_webcam_on_usb(name: str, usb_boot: Boot) -> None:

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The parts of the rig that need no boot.
-
-Its verdicts on what a guest left, and what its programs say where something is missing.
-"""
+"""The parts of the rig that need no boot: its verdicts, and its errors for missing parts."""
 
 from __future__ import annotations
 
@@ -41,14 +37,11 @@ from .run_rig_arm64 import result_of as arm64_result_of
 from .run_rig_arm64 import SHARES, VERIFIED
 from .verdicts import CASES, INVARIANTS
 
-# --- make rig
-# --------------------------------------------------------------------------------------
-
 WANTED = 60
 
 
 def _good_verdict() -> dict[str, Any]:
-    """``zc_verify``'s result where everything holds."""
+    """Return ``zc_verify``'s result where everything holds."""
     checks = {name: {'holds': True, 'measured': True, 'source': 'test'} for name in INVARIANTS}
     return {
         'exit': 0,
@@ -68,7 +61,7 @@ def _good_verdict() -> dict[str, Any]:
 
 
 def _good_run(name: str) -> dict[str, Any]:
-    """Figures of a run in which everything holds."""
+    """Return figures of a run in which everything holds."""
     variant = VARIANTS[name]
     inodes = [5, 6] if variant.buffers == 1 else [5, 6, 7, 8]
     return {
@@ -107,12 +100,12 @@ def _good_run(name: str) -> dict[str, Any]:
 BROKEN: dict[str, list[dict[str, Any]]] = {
     'frames': [{'frames': 59}],
     'layout': [{'strides': [[641, 641]]}],
-    # A frame that was not compared, or one picture again and again, proves nothing.
+    # A frame that was not compared, or one picture repeated, proves nothing.
     'content': [{'crc_equal': 59}, {'processed': 61}, {'distinct_contents': 1}],
     'results': [{'fences_good': 59}],
     'I1': [{'attached': {'5': ['0000:01:00.0'], '6': []}, 'traced_import_inodes': [5]}],
     'I2': [{'exporters': ['system', 'somebody']}],
-    # With the cache: one buffer twice, a stranger, one buffer less, no frame.
+    # With the cache: one buffer twice, a foreign buffer, a buffer too few, no frame.
     'I3': [
         {'traced_imports': 3},
         {'traced_imports': 3, 'traced_import_inodes': [5, 6, 77]},
@@ -197,12 +190,8 @@ def test_a_run_that_is_missing_or_false_and_a_boot_that_failed_fail_the_whole(
     assert found['pass'] is holds
 
 
-# --- make rig-arm64
-# --------------------------------------------------------------------------------
-
-
 def _verdict(name: str, **changes: dict[str, bool]) -> dict[str, Any]:
-    """Return what ``zc_verify`` must say about a case, except *changes* by check."""
+    """Return the verdict that ``zc_verify`` must give on a case, except *changes* by check."""
     wrong = CASES[name]
     checks = {check: {'holds': check not in wrong, 'measured': True} for check in INVARIANTS}
     return {
@@ -215,7 +204,7 @@ def _verdict(name: str, **changes: dict[str, bool]) -> dict[str, Any]:
 
 
 def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
-    """Write what guests leave in which all is well, but for *changes* by part."""
+    """Write the results of guests without any fault, except *changes* by part."""
     for name, parts in SHARES.items():
         (out / name).mkdir(parents=True)
         for part in parts:
@@ -256,10 +245,6 @@ def test_what_is_not_there_neither_passes_nor_fails_and_a_dead_guest_fails(tmp_p
     assert list(arm64_result_of(results, tmp_path)['failed']) == ['memory: memory']
     results['memory'] = RigResult(125, '', '', '', '', tmp_path, 1.0)
     assert not arm64_result_of(results, tmp_path)['pass']
-
-
-# --- the kernel's log
-# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,10 +289,6 @@ def test_only_what_emulation_breaks_is_booted_again_and_only_once(
     monkeypatch.setattr(machine, 'run', boot)
     assert rig_module.Rig().run(['true'], timeout=1, out_dir=tmp_path).rc == rc
     assert len(seen) == boots
-
-
-# --- what is missing is named
-# ----------------------------------------------------------------------
 
 
 def test_a_kernel_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

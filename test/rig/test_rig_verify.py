@@ -41,7 +41,7 @@ pytestmark = pytest.mark.rig
 
 
 def _params(names: Iterable[str]) -> list[Any]:
-    """Test parameters, of which those that the short form leaves out are marked."""
+    """Return test parameters, marked if only the long form runs them."""
     return [
         pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in names
     ]
@@ -152,11 +152,7 @@ def test_waits_for_the_device_are_counted(camera_boot: VerifyBoot) -> None:
 
 @pytest.mark.parametrize('name', _params(SABOTAGES))
 def test_the_sabotaged_graph_went_on(name: str, camera_boot: VerifyBoot) -> None:
-    """
-    What is found out is no accident.
-
-    Frames flowed, through the saboteur's hands, and every one had its result.
-    """
+    """The faults found are real: frames passed the saboteur, and each had its result."""
     outcome = camera_boot.case(name)
     assert outcome['seen'] >= 3 and outcome['processed'] >= FRAMES, outcome
 

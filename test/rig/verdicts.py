@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What ``zc_verify`` must find of each case of ``guest/verify_run.py``; for arm64, too."""
+"""The right verdict of ``zc_verify`` on each case of ``guest/verify_run.py``, also for arm64."""
 
 from __future__ import annotations
 
@@ -26,32 +26,31 @@ from long_form import LONG
 from .graph import INVARIANTS
 from .guest.verifier import FRAMES, NOTHING_AGAIN
 
-#  What is done to a running graph, and exactly the checks that must then be false; all others must
-#  be measured, and true.
+# By sabotage of a running graph, the checks that must be false; all others must be measured and
+# true.
 SABOTAGES: dict[str, set[str]] = {
     'nothing': set(),
     'maps': {'I4'},
     'maps_without_a_main_thread': {'I4'},
     'maps_by_another_name': {'I4'},
     'copies_with_numpy': {'I4'},
-    # No copy is larger than a row: only the mapping gives it away.
+    # No copy is larger than a row: only the mapping reveals it.
     'copies_row_by_row': {'I4'},
-    # Every frame's buffer is imported and attached, as it should be, and the device reads
-    # something else.
+    # Every frame's buffer is imported and attached, as required, but the device reads another one.
     'submits_an_old_decoy': {'I3'},
-    # Every handle stands for one frame's buffer, always: for another one's.
+    # Every handle always stands for one frame's buffer, but another frame is submitted with it.
     'exchanges_handles': {'I3'},
     'without_a_cache': set(),
-    # Every frame has an import of its own, and one more that serves nothing.
+    # Every frame has its own import, and one more without a use.
     'imports_twice': {'I3'},
-    # Every frame has an import of its own, for ever.
+    # Every frame has its own import, which is never released.
     'keeps_imports': {'I3'},
-    # No event of the driver tells of offsets, and I3 says so.
+    # No driver event contains offsets; the text of I3 mentions that.
     'imports_at_a_wrong_offset': set(),
     'second_node': set(),
     'imports_decoys_alone': {'I1', 'I3'},
 }
-#: Graphs of their own.
+#: Cases that have a graph of their own.
 GRAPHS: dict[str, set[str]] = {
     'known_exporter': set(),
     'unknown_exporter': {'I2'},
@@ -64,30 +63,29 @@ GRAPHS: dict[str, set[str]] = {
     'two_processes_started': set(),
 }
 CASES = {**SABOTAGES, **GRAPHS}
-#  What nobody can know: I4 must not be true, and says these words. All other checks are measured,
-#  and true.
+# Cases without proof: I4 must not be true, and gives this reason. All other checks are measured
+# and true.
 UNKNOWN = {
-    # Of a mapping that is gone before the last look nobody knows whether it lasted into the
-    # window.
+    # A mapping that is gone before the last look may or may not have lasted into the window.
     'maps_before_the_window': 'frames were mapped',
-    # Which pages are in a pipe, no file tells.
+    # No file shows which pages are in a pipe.
     'holds_pages_in_a_pipe': 'has a pipe with 65536 bytes in it',
     'without_the_cameras_log': 'the copy ledger of the capture node was not read',
-    # All frames lie in one memfd, through which the camera writes them; no event tells of that.
+    # All frames are in one memfd, through which the camera writes them; no event shows that.
     'writes_through_a_memfd': (
         "udmabuf's frames may be read through these memfds, which may be their memory"
     ),
-    # The pipeline's node does not name its device, and any video device may be it.
+    # The pipeline's node does not name its device, so any video device may be it.
     'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',
 }
-#  What each change runs: each invariant is false once, and the graph is true without the sabotage.
-#  The long form runs all.
+# The cases of the short form: each invariant is false once, and the graph without sabotage is
+# true. The long form runs all.
 SHORT = {'nothing', 'maps', 'imports_decoys_alone', 'unknown_exporter', 'nobody'}
 RUN = [name for name in (*CASES, *UNKNOWN, *NOTHING_AGAIN, 'nobody') if LONG or name in SHORT]
 
 
-#  What gives each away, by figures of the checks that are false: there (more than 0), or absent.
-#  The ledger is the nodes' own word, and never all that there is.
+# The figures that prove each fault in the false checks: more than 0, or absent. The ledger holds
+# only the nodes' own reports, so it is never enough.
 EVIDENCE: dict[str, dict[str, bool]] = {
     'maps': {
         'mappings': True,
@@ -150,9 +148,9 @@ def told(outcome: Mapping[str, Any]) -> str:
 
 def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
     """
-    Return what ``zc_verify`` said instead of the right verdict.
+    Return ``zc_verify``'s wrong verdict; empty if it is right.
 
-    Nothing if exactly the checks of the table are false, and all others measured and true.
+    It is right if exactly the checks of the table are false, and all others are measured and true.
     """
     false = CASES[name]
     found = {

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The virtual Metis's result, and a second computation of the CRCs that it should have.
+The virtual Metis's result, and a second computation of its expected CRCs.
 
-The layout is specified in ``module/axl_virtual.h``; this is written from that text, in another
-language than ``module/axl_pixels.c``, so that a mistake in one of them shows. Standard library
-alone: it also runs in the guest.
+It follows the specification in ``module/axl_virtual.h``, in another language than
+``module/axl_pixels.c``, so that a mistake in one of them shows. It uses the standard library
+alone, because it also runs in the guest.
 """
 
 from __future__ import annotations
@@ -53,17 +53,12 @@ class VirtualResult(ctypes.LittleEndianStructure):
 
     @classmethod
     def of_job(cls, job: Any, size: int) -> VirtualResult:
-        """
-        Return what the device wrote for an ended job of accelerator axl: *size* bytes.
-
-        The rest is zero.
-        """
+        """Return the device's output for an ended axl job: *size* bytes, then zeros."""
         job.outputs()  # begins the CPU's access, which lasts until the job is closed
         written = bytes(job._result.buffer.memory()[:size])
         return cls.from_buffer_copy(written.ljust(ctypes.sizeof(cls), b'\0'))
 
     def crcs(self) -> list[int]:
-        """Return the CRC of each plane."""
         return list(self.crc32[: self.num_planes])
 
 
@@ -80,7 +75,6 @@ class PlaneShape:
         return -(-width // self.horizontal) * self.sample_bytes
 
     def rows(self, height: int) -> int:
-        """Return the number of rows."""
         return -(-height // self.vertical)
 
 
@@ -91,7 +85,7 @@ def fourcc(text: str) -> int:
 
 _Y = PlaneShape(1)
 
-#: What the virtual device imports, all of it linear.
+#: Formats that the virtual device imports, all of them linear.
 FORMATS: dict[str, tuple[PlaneShape, ...]] = {
     'NV12': (_Y, PlaneShape(2, 2, 2)),
     'NV21': (_Y, PlaneShape(2, 2, 2)),
@@ -106,7 +100,7 @@ FORMATS: dict[str, tuple[PlaneShape, ...]] = {
 
 @dataclass(frozen=True)
 class PlanePixels:
-    """Bytes that hold a plane, and where in them it lies."""
+    """Bytes that hold a plane, and the plane's place in them."""
 
     data: bytes
     stride: int

@@ -14,13 +14,11 @@
 # limitations under the License.
 
 """
-Which heap a camera's buffers come from: real heaps, a real card, with and without an IOMMU.
+Which heap a camera's buffers come from, agreed on as a capture node does.
 
-It is agreed on as a capture node does it.
-
-The heap of contiguous memory stays once it is there, and the accelerator takes its result buffers
-from it. So these checks are the last of their boot: checks run in the order in which their modules
-are imported.
+It uses real heaps and a real card, with and without an IOMMU. The heap of contiguous memory stays
+once it exists, and the accelerator takes its result buffers from it. So these checks run last:
+checks run in the order of importing their modules.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ _TRIES = 16
 
 
 def _contiguous_heap() -> None:
-    """Have one from here on: this kernel is built without CMA."""
+    """Make one that stays: this kernel is built without CMA."""
     if not _NODE.parent.exists():
         raise NotHere('this kernel has no dma-heaps')
     if not _NODE.exists():
@@ -80,10 +78,10 @@ def _agree(
     seen: Verdict = Verdict.ACCEPTED,
 ) -> None:
     """
-    Check the heap that is chosen.
+    Check which heap is chosen.
 
-    It is the kernel's exporter of every buffer, and a card that was accepted sees what the CPU
-    wrote.
+    Every buffer must be of the kernel's exporter for it, and an accepted card must see what the
+    CPU wrote.
     """
     equal(_doctors(participants, heap), expected, 'what the doctor expects')
     with accelerator() as npu, _synthetic(heap) as camera:
@@ -106,11 +104,7 @@ def _agree(
 
 
 def _doctors(participants: Sequence[str], heap: str) -> str:
-    """
-    Return the heap in which the doctor counts the same camera's buffers.
-
-    It has the same accelerator beside it.
-    """
+    """Return the heap that the doctor assumes for the same camera and accelerator."""
     capture = {
         'camera': 'synthetic',
         'width': SIZE[0],

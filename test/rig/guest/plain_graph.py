@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Camera, in-process link and accelerator without ROS, with the frame logs that the nodes keep.
+Camera, in-process link and accelerator without ROS, with frame logs as the nodes keep them.
 
-``zc_verify`` judges it where there is no ROS to run the nodes. The rooms below ``nodes/`` are put
-together as the nodes do it.
+``zc_verify`` checks it where no ROS can run the nodes. The parts below ``nodes/`` are joined as
+the nodes do it.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ class _Receiver:
 
 
 class Spectator(Consumer):
-    """See :class:`sabotage.Consumer`."""
-
     def __init__(self, graph: PlainGraph) -> None:
         super().__init__()
         self._receiver = _Receiver(graph.publisher, 'spectator', 1)
@@ -105,7 +103,7 @@ class Spectator(Consumer):
 
 
 class _Inference:
-    """What the inference node does with frames."""
+    """Processes frames as the inference node does."""
 
     def __init__(self, publisher: BusPublisher[Frame], name: str) -> None:
         self.processed = self.failed = 0
@@ -134,7 +132,6 @@ class _Inference:
         return self.scheduler.accelerator
 
     def keep_imports(self, wanted: bool) -> None:
-        """Turn the import cache on or off."""
         self.scheduler.tune({'in_flight': IN_FLIGHT, 'timeout': 60.0, 'import_cache': wanted})
         self.import_cache = wanted
         self.describe()
@@ -281,7 +278,7 @@ class PlainGraph:
             second.close()
 
     def flows(self) -> bool:
-        """Wait until frames have their results; whether they do."""
+        """Wait for results of frames; return whether they came."""
         return (
             eventually(lambda: self.inference.processed > 3 or bool(self.problems), 60)
             and not self.problems
@@ -323,7 +320,7 @@ def vivid_camera() -> Camera:
 
 
 def untouched_camera(heap: Heap) -> Camera:
-    """Buffers of a heap, which the CPU has no part in."""
+    """Return a camera with buffers of a heap, which the CPU never maps."""
     with unmapped():
         base = {
             'heap': heap,
@@ -335,11 +332,8 @@ def untouched_camera(heap: Heap) -> Camera:
         return allocated(UntouchedCamera(WIDTH, HEIGHT, FPS, 'camera', **base))
 
 
-# What zc_verify judges.
-
-
 def _sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    """See :func:`sabotage.sabotaged`; on the kernel's camera."""
+    """Run :func:`sabotage.sabotaged` on the kernel's camera."""
     with PlainGraph(vivid_camera()) as running, closing(Spectator(running)) as spectator:
         yield from sabotaged(running, spectator, names, out)
 
@@ -358,9 +352,9 @@ GRAPHS: dict[str, Callable[[Path], Outcome]] = {
 
 def cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     """
-    Return what became of each case, and last what is left in the kernel.
+    Yield the outcome of each case, and last the objects left in the kernel.
 
-    Each sees at least :data:`verifier.FRAMES` frames.
+    Each case sees at least :data:`verifier.FRAMES` frames.
     """
     try:
         yield from _sabotaged(names, out)

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-A plain rclpy process for the rig's guest: it knows messages and nothing of zc_perception.
+A plain rclpy process for the rig's guest, which imports nothing of zc_perception.
 
-``plain_subscriber.py`` listens until its standard input is closed and what had come was taken.
-Then it prints the stamps of the detections that it received, as a list of JSON.
+``plain_subscriber.py`` listens until its standard input is closed and all received messages were
+taken. Then it prints the stamps of the received detections, as a JSON list.
 """
 
 import json
@@ -46,7 +46,7 @@ def main() -> None:
     while not closed or time.monotonic() - max(last[0], *closed) <= 1.0:
         rclpy.spin_once(node, timeout_sec=0.1)
     print(json.dumps(stamps), flush=True)
-    # Without this, publishers would take it for a reader until its lease ends, 20 s later.
+    # Otherwise publishers would count it as a reader until its lease ends, 20 s later.
     node.destroy_node()
     rclpy.shutdown()
 

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Frames of a user's node whose device still writes them.
-
-With the fence that its driver made, no consumer reads too early.
-"""
+"""A user's node publishes frames that a device still writes: consumers wait for the fence."""
 
 from __future__ import annotations
 
@@ -84,13 +80,7 @@ class _Camera:
         return str(self.publisher._server.path)
 
     def _begin(self, target: DmaBuf) -> SyncFile:
-        """
-        Begin a job.
-
-        Its sync_file is the only fence.
-
-        The driver puts no fences into the reservation object.
-        """
+        """Begin a job; its sync_file is the only fence, as the reservation object gets none."""
         with parameters(reservation_fences=0):
             return start(self._device, [self._image], target)
 
@@ -159,7 +149,7 @@ def another_process_and_its_device_wait_for_the_fence_of(way: str) -> None:
 
 @check
 def a_plain_message_is_made_when_the_device_has_written() -> None:
-    """Off the thread that publishes."""
+    """Check that another thread than the publishing one makes it."""
     import rclpy
     from sensor_msgs.msg import Image
 

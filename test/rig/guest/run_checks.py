@@ -18,9 +18,9 @@ Run in the guest the checks of some suites.
 
     python run_checks.py SUITE[,SUITE] [PART OF A NAME ...] [VARIANT:FRAMES ...] [--verify CASE]
 
-Without a part of a name all checks run that this form has (``ZC_LONG``). Results go to
-``$RIG_OUT/checks.json``. Cases are judged before by ``verify_run``, variants run afterwards by
-``graph_run``: all in this process and boot, since imports are slow here.
+Without a part of a name all checks of this form (``ZC_LONG``) run. Results go to
+``$RIG_OUT/checks.json``. ``verify_run`` runs the cases before, ``graph_run`` the variants
+afterwards, all in this process, since imports are slow here.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 from long_form import LONG  # noqa: E402 - needs the path
 from rig.guest import harness  # noqa: E402
 
-#: In ``$RIG_OUT``: what became of each check.
+#: File in ``$RIG_OUT`` with the outcome of each check.
 RESULTS = 'checks.json'
-#: The modules whose checks a suite has, in the order in which they run.
+#: The modules of each suite, in the order of running.
 SUITES: dict[str, tuple[str, ...]] = {
-    # Every promise of axl_ioctl.h and of the virtual device; needs the standard library alone.
+    # Every promise of axl_ioctl.h and of the virtual device; needs only the standard library.
     'contract': ('check_import', 'check_jobs', 'check_lifetime'),
-    # The heap that package_which_heap makes stays, and results are taken from it: it comes last.
+    # package_which_heap comes last: the heap that it makes stays, and results are taken from it.
     'memory': (
         'package_memory',
         'package_buffers',
@@ -59,7 +59,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 
 
 def checks_of(suite: str, without: Sequence[str] = ()) -> dict[str, harness.Check]:
-    """All checks of a suite, by name; *without* those of some modules."""
+    """Return a suite's checks by name, except those of the modules in *without*."""
     modules = [module for module in SUITES[suite] if module not in without]
     for module in modules:
         importlib.import_module(f'rig.guest.{module}')
@@ -72,7 +72,7 @@ def checks_of(suite: str, without: Sequence[str] = ()) -> dict[str, harness.Chec
 
 
 def main(suites: Sequence[str], arguments: Sequence[str]) -> int:
-    """Run cases, checks and variants, each whatever the ones before it say."""
+    """Run cases, checks and variants, each even after a failure of the others."""
     words = [*arguments, '--verify']
     cases = words[words.index('--verify') + 1 : -1]
     words = words[: words.index('--verify')]

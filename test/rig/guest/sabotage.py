@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Ways to break the promise of the graph, each while it runs; undone afterwards.
+Ways to break a running graph's promise, undone afterwards; ``zc_verify`` must detect them.
 
-``zc_verify`` has to find them, from outside. Nothing here books a copy in the package's ledger:
-that would be a confession, not evidence.
+It must do so from outside: nothing here enters a copy in the package's ledger, which would give it
+away.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from .verifier import judged, NOBODY, NOTHING_AGAIN, Outcome
 
 
 def look_at_the_header(frame: Frame) -> None:
-    """Do what a consumer does that touches no pixel."""
+    """Read a frame's header only, as a consumer does that touches no pixel."""
     assert frame.header.stamp_ns
 
 
 class Consumer:
     """
-    One more consumer of the frames, in the process of the nodes.
+    One more consumer of the frames, in the nodes' process.
 
-    ``zc_verify`` has to find out what it does with them.
+    ``zc_verify`` has to detect what it does with them.
 
-    :ivar act: what it does with each, on a thread that is not the main one.
-    :ivar seen: with how many it is done.
+    :ivar act: called with each frame, in a thread other than the main one.
+    :ivar seen: number of finished frames.
     """
 
     def __init__(self) -> None:
@@ -71,17 +71,13 @@ class Consumer:
         self.seen = 0
 
     def settled(self) -> None:
-        """Wait until the frame is done that may be at hand."""
+        """Wait until a frame that may be in progress is finished."""
         seen = self.seen
         eventually(lambda: self.seen > seen, 10)
 
 
 class Running(Protocol):
-    """
-    A graph that runs.
-
-    With ROS it is ``graph_kit.RunningGraph``, without it ``plain_graph.PlainGraph``.
-    """
+    """A running graph: ``graph_kit.RunningGraph`` with ROS, ``plain_graph.PlainGraph`` without."""
 
     graph: Any
     problems: list[str]
@@ -90,15 +86,11 @@ class Running(Protocol):
         """Turn the import cache on or off, as an operator does."""
 
     def second_inference(self) -> AbstractContextManager[None]:
-        """One more inference node in this process."""
+        """Add an inference node to this process."""
 
 
 def _copy_with_numpy(frame: Frame) -> None:
-    """
-    Copy a frame, mapped only as long as that takes.
-
-    A look now and then at what is mapped may never see it.
-    """
+    """Copy a frame, mapped only during the copy: occasional looks at mappings may miss it."""
     buffer = frame.data.buffers[0]
     with mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
         pixels = np.frombuffer(memory, np.uint8)
@@ -109,9 +101,9 @@ def _copy_with_numpy(frame: Frame) -> None:
 
 class _RowCopier:
     """
-    Hundreds of small copies, out of mappings that were there before the measurement.
+    Makes hundreds of small copies from mappings made before the measurement.
 
-    None of them is large enough for a probe on memmove.
+    Each is too small for a probe on memmove.
     """
 
     def __init__(self) -> None:
@@ -129,7 +121,6 @@ class _RowCopier:
         assert len(rows) == frame.data.height
 
     def close(self) -> None:
-        """Map nothing any more."""
         for memory in self._mapped.values():
             memory.close()
 
@@ -164,7 +155,7 @@ def _copying_rows(spectator: Consumer) -> Iterator[None]:
 def _importing(
     running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle]
 ) -> Iterator[None]:
-    """Let the accelerator import by another rule, on its own thread."""
+    """Replace how the accelerator imports frames, in its own thread."""
     npu = running.graph.inference.accelerator
     assert isinstance(npu, AxlAccelerator)
     overridden: Any = npu
@@ -181,7 +172,7 @@ def _import(npu: AxlAccelerator, layout: ImageLayout, buffer: DmaBuf) -> int:
 
 @contextmanager
 def _decoy(running: Running) -> Iterator[tuple[ImageLayout, DmaBuf]]:
-    """Return a buffer that is no frame's."""
+    """Yield a buffer that belongs to no frame."""
     heap, _ = open_heap(any_heap())
     layout = running.graph.capture.camera.slots[0].layout
     buffer = heap.allocate(layout.buffer_size(0))
@@ -194,7 +185,7 @@ def _decoy(running: Running) -> Iterator[tuple[ImageLayout, DmaBuf]]:
 
 @contextmanager
 def _import_decoys_alone(running: Running) -> Iterator[None]:
-    """No frame is imported at all: each imports a decoy in its place."""
+    """Import a decoy in place of each frame."""
     forgotten: list[bool] = []
     with _decoy(running) as (layout, buffer):
 
@@ -212,10 +203,10 @@ def _import_decoys_alone(running: Running) -> Iterator[None]:
 @contextmanager
 def _submit_an_old_decoy(running: Running) -> Iterator[None]:
     """
-    Submit by the import of a decoy, from before the measurement.
+    Submit by the import of a decoy that was imported before the measurement.
 
-    The frames' own imports stay, as they should, and are not used. No event tells what the decoy's
-    handle stands for.
+    The frames' own imports stay valid, but unused. No event shows which buffer the decoy's handle
+    stands for.
     """
     handles: list[int] = []
     imported = threading.Event()
@@ -236,7 +227,7 @@ def _submit_an_old_decoy(running: Running) -> Iterator[None]:
 
 
 def _give_back(running: Running, handles: list[int]) -> None:
-    """Release what was imported, on the accelerator's own thread."""
+    """Release these imports, in the accelerator's own thread."""
 
     def release() -> None:
         npu = running.graph.inference.accelerator
@@ -249,7 +240,7 @@ def _give_back(running: Running, handles: list[int]) -> None:
 
 @contextmanager
 def _without_a_cache(running: Running) -> Iterator[None]:
-    """As it should be, too: the parameter was turned off."""
+    """No sabotage: the parameter turns the cache off, as it may."""
     running.keep_imports(False)
     try:
         yield
@@ -259,7 +250,7 @@ def _without_a_cache(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _import_twice(running: Running) -> Iterator[None]:
-    """Without a cache each frame is imported, run and given back, and once more for nothing."""
+    """Without a cache, import and release each frame as usual, and once more for nothing."""
 
     def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
         layout, buffers = frame.data.layout, frame.data.buffers
@@ -272,7 +263,7 @@ def _import_twice(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _keep_imports(running: Running) -> Iterator[None]:
-    """Without a cache each frame is imported, and nothing is given back."""
+    """Without a cache, import each frame and release nothing."""
     handles: list[int] = []
 
     def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
@@ -292,7 +283,8 @@ def _exchange_handles(running: Running) -> Iterator[None]:
     """
     Submit each frame by the next buffer's handle.
 
-    The buffers were imported before the measurement, and each handle stands for one image, always.
+    The buffers were imported before the measurement, and each handle always stands for the same
+    image.
     """
     npu = running.graph.inference.accelerator
     entries = dict(npu._cache._entries).values()
@@ -320,7 +312,7 @@ def _exchange_handles(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _import_at_a_wrong_offset(running: Running) -> Iterator[None]:
-    """Each frame is imported, and its second plane is said to begin where the first one does."""
+    """Import each frame with its second plane at the offset of the first."""
 
     def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
         layout = frame.data.layout
@@ -334,7 +326,7 @@ def _import_at_a_wrong_offset(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _without_the_cameras_log(running: Running) -> Iterator[None]:
-    """There is a camera, but no log of its node: nobody says what that node maps and copies."""
+    """Close the log of the camera's node: its mappings and copies are then unknown."""
     capture = running.graph.capture
     capture.frame_log.close()
     try:
@@ -344,7 +336,7 @@ def _without_the_cameras_log(running: Running) -> Iterator[None]:
         capture._ends.callback(capture.frame_log.close)
 
 
-# Arguments: a buffer's descriptor and its size. Maps it, and lets only another thread live on.
+# Arguments: a buffer's descriptor and its size. Maps it, and ends the main thread but not another.
 _WITHOUT_MAIN_THREAD = f"""
 import ctypes, mmap, sys, threading
 memory = mmap.mmap(int(sys.argv[1]), int(sys.argv[2]), mmap.MAP_SHARED, mmap.PROT_READ)
@@ -352,7 +344,7 @@ threading.Thread(target=sys.stdin.read).start()
 print('mapped', flush=True)
 ctypes.CDLL(None).syscall({SYSCALLS['exit']}, 0)
 """
-# Maps it for as long as standard input has told it.
+# Maps it while standard input says so.
 _FOR_A_MOMENT = """
 import mmap, sys, time
 print('ready', flush=True)
@@ -362,7 +354,7 @@ if seconds:
         print('mapped', flush=True)
         time.sleep(seconds)
 """
-# Puts its pages into a pipe, and maps it no more.
+# Puts its pages into a pipe, and unmaps it.
 _PINNED = 65536
 _IN_A_PIPE = f"""
 import ctypes, mmap, os, sys
@@ -387,7 +379,7 @@ assert len(os.read(reading, {_PINNED})) == {_PINNED}
 
 @contextmanager
 def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that has the descriptor of a frame's buffer; wait until it is ready."""
+    """Start a process with the descriptor of a frame's buffer; wait until it is ready."""
     buffer = running.graph.capture.camera.slots[0].buffers[0]
     process = subprocess.Popen(
         [sys.executable, '-c', program, str(buffer.fileno()), str(buffer.size)],
@@ -408,9 +400,9 @@ def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[
 @contextmanager
 def _mapped_without_a_main_thread(running: Running) -> Iterator[None]:
     """
-    Let another process have a frame mapped.
+    Let another process keep a frame mapped after its main thread has ended.
 
-    Its main thread has ended, so its own /proc/PID/maps is empty.
+    Its own /proc/PID/maps is then empty.
     """
     with _other_program(running, _WITHOUT_MAIN_THREAD) as process:
         assert eventually(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), (
@@ -429,9 +421,9 @@ _MOMENT_S = 2.0
 
 def _has_looked() -> bool:
     """
-    Say whether zc_verify reads its trace and waits.
+    Return whether zc_verify reads its trace and waits.
 
-    Then it has looked at all maps, and its window is about to begin.
+    Then it has read all maps, and its window is about to begin.
     """
     for process in Path('/proc').glob('[0-9]*'):
         with suppress(OSError):
@@ -451,7 +443,7 @@ def _mapped_before_the_window(running: Running) -> Iterator[None]:
     """
     Let another process map a frame after the first look at all maps.
 
-    It no longer has it at the last one.
+    It unmaps the frame before the last look.
     """
     ended = threading.Event()
 
@@ -475,9 +467,9 @@ def _mapped_before_the_window(running: Running) -> Iterator[None]:
 @contextmanager
 def _pages_in_a_pipe(running: Running) -> Iterator[None]:
     """
-    Let another process read a frame's pages that it no longer maps.
+    Let another process keep a frame's pages in a pipe; it has unmapped the frame.
 
-    It had the frame mapped before the measurement.
+    It mapped the frame before the measurement.
     """
     with _other_program(running, _IN_A_PIPE) as process:
         yield
@@ -486,7 +478,7 @@ def _pages_in_a_pipe(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _camera_mapped_by_another_name(running: Running) -> Iterator[None]:
-    """Map the camera's buffer by one more node of its device, in another folder."""
+    """Map the camera's buffer by a second node of its device, in another folder."""
     camera = running.graph.capture.camera
     node = Path('/tmp/no_camera')
     os.mknod(node, stat.S_IFCHR | 0o600, os.stat(camera.device.partition(' ')[0]).st_rdev)
@@ -521,7 +513,7 @@ def _nothing(running: Running, spectator: Consumer) -> Iterator[None]:
 
 Saboteur = Callable[[Running, Consumer], Any]
 
-#: What is done to a graph that runs, in this order. The last leaves a mapping behind.
+#: Sabotages of a running graph, in this order. The last leaves a mapping behind.
 SABOTAGES: dict[str, Saboteur] = {
     **dict.fromkeys(('nothing', *NOTHING_AGAIN), _nothing),
     'nobody': _nothing,
@@ -549,11 +541,7 @@ SABOTAGES: dict[str, Saboteur] = {
 def sabotaged(
     running: Running, spectator: Consumer, names: Sequence[str], out: Path
 ) -> Iterator[tuple[str, Outcome]]:
-    """
-    Run one graph all the time, sabotaged in one way after the other.
-
-    Return what ``zc_verify`` says about it meanwhile.
-    """
+    """Sabotage one running graph in one way after the other; yield ``zc_verify``'s verdicts."""
     inference = running.graph.inference
     assert eventually(lambda: inference.processed > 3 and spectator.seen > 3, 60), running.problems
     for name in SABOTAGES:

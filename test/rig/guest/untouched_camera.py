@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A camera whose pixels the CPU has no part in.
-
-Its buffers are of any heap, also of an unknown one.
-"""
+"""A camera whose pixels the CPU never touches, with buffers of any heap or exporter."""
 
 from __future__ import annotations
 
@@ -42,11 +38,7 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 class UntouchedCamera(SyntheticCamera):
-    """
-    Publishes its buffers as some device left them: the CPU has no part in it.
-
-    Make its buffers within :func:`unmapped`.
-    """
+    """Publishes its buffers as a device left them; make them within :func:`unmapped`."""
 
     def capture(self) -> Frame | None:
         assert self._pool is not None
@@ -66,18 +58,18 @@ class UntouchedCamera(SyntheticCamera):
         )
 
     def _fill(self, slot: Slot) -> None:
-        """Nothing to do."""
+        """Leave the pixels as they are."""
 
 
 @contextmanager
 def unmapped() -> Iterator[None]:
-    """Map nothing for the CPU, which never looks at these frames."""
+    """Keep the camera from mapping its buffers for the CPU."""
     with mock.patch.object(camera_module, 'mapped', lambda allocate: allocate):
         yield
 
 
 class ShadowHeap:
-    """The rig's own, unknown exporter, under the name of a heap that the accelerator takes."""
+    """The rig's own, unknown exporter, named like a heap that the accelerator accepts."""
 
     name = 'udmabuf'
 
@@ -91,11 +83,7 @@ class ShadowHeap:
 
 
 class OneMemfd:
-    """
-    A heap whose buffers all lie in one memfd.
-
-    udmabuf makes a dma-buf of each part, and the heap keeps the memfd.
-    """
+    """A heap whose buffers all lie in one memfd, which it keeps; udmabuf exports each part."""
 
     name = 'udmabuf'
     _BUFFERS = 32
@@ -140,8 +128,6 @@ def writing_camera(heap: OneMemfd) -> type[UntouchedCamera]:
     """
 
     class WritingCamera(UntouchedCamera):
-        """Writes by pwrite(2)."""
-
         def _fill(self, slot: Slot) -> None:
             heap.write(slot.buffers[0], bytes([self._sequence % 256]) * slot.layout.buffer_size(0))
 

@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A webcam on USB.
-
-:mod:`rig.guest.usb_webcam` is plugged in, the kernel's ``uvcvideo`` drives it, and this package
-opens it.
-"""
+"""A webcam on USB: :mod:`rig.guest.usb_webcam`, the kernel's ``uvcvideo``, this package."""
 
 from __future__ import annotations
 
@@ -54,7 +49,7 @@ from .usb_webcam import MJPG, number_of, SERIAL, STRINGS, yuyv_frame
 
 SMALL, LARGE = (320, 240), (640, 480)
 _BYTES = SMALL[0] * SMALL[1] * 2
-# A picture of the webcam shows its number's last bits, as bars.
+# Bars in the webcam's picture show the last bits of its number.
 _BARS = 8
 _PICTURES = 8
 _DARK, _BRIGHT = 40, 215
@@ -81,7 +76,7 @@ def _jpegs() -> Path:
 
 class Webcam:
     """
-    A webcam that is plugged in from here on.
+    A webcam that is plugged in from its construction.
 
     :param path: its device node.
     """
@@ -105,7 +100,7 @@ class Webcam:
             raise
 
     def unplug(self) -> None:
-        """Pull it out, if that hasn't been done. Afterwards there is no device node of it."""
+        """Unplug it once, and wait until it has no device node."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         equal(self._process.wait(PATIENCE_S), 0, 'status of the webcam')
@@ -122,7 +117,7 @@ def _webcams() -> list[str]:
 
 @contextmanager
 def plugged(**faults: int) -> Iterator[Webcam]:
-    """Plug a webcam in, and out afterwards."""
+    """Plug a webcam in, and out at the end of the block."""
     webcam = Webcam(**faults)
     try:
         yield webcam
@@ -134,7 +129,6 @@ def plugged(**faults: int) -> Iterator[Webcam]:
 def streaming(
     path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
 ) -> Iterator[V4l2Camera]:
-    """Yield a configured camera."""
     camera = opened(path, **{'size': SMALL, **options})
     try:
         yield configured(camera, consumers, slots)
@@ -143,7 +137,7 @@ def streaming(
 
 
 def _number_in(frame: Frame) -> int:
-    """Return what its pixels say, all of which have to be right."""
+    """Return the number in its pixels, all of which must be right."""
     with frame.map() as planes:
         pixels = np.ascontiguousarray(planes[0]).tobytes()
         if len(planes) == 1:
@@ -167,7 +161,7 @@ def _number_in(frame: Frame) -> int:
 
 
 def _counted(camera: V4l2Camera) -> int:
-    """Return the frames that came and those that were missing, by the camera's own count."""
+    """Return the captured and the missing frames, by the camera's own count."""
     statistics = camera.statistics()
     return statistics.captured + statistics.lost + statistics.no_slot + statistics.bad
 
@@ -237,7 +231,7 @@ def jpegs_of_a_usb_camera_are_decoded_once_each() -> None:
                 equal(difference, ahead, 'number in the picture, less that of the frame')
         statistics = camera.statistics()
         equal(statistics.bad, 0, 'bad pictures')
-    # What was decoded and not fetched any more is booked, too.
+    # Frames that were decoded but never fetched are counted, too.
     booked = ledger.entries()
     equal(list(booked), ['decode'], 'copies')
     each = LARGE[0] * LARGE[1] * 3 // 2

@@ -14,17 +14,17 @@
 # limitations under the License.
 
 """
-Be a USB webcam, in the guest, that stays plugged in until stdin ends.
+Be a USB webcam in the guest that stays plugged in until stdin ends.
 
 ``python -S usb_webcam.py PICTURES [short=N] [marked=N]``. The kernel's ``dummy_hcd`` is a USB port
-and what is plugged into it. GadgetFS leaves the device's part to a program, this one, which
-describes itself as a webcam with a bulk endpoint, answers the requests of ``uvcvideo``, and sends
-frames. (``f_uvc`` is for isochronous endpoints only, which ``dummy_hcd`` does not have, and
-FunctionFS refuses the descriptors of the video class.)
+and the device in it. GadgetFS lets this program play the device: it describes itself as a webcam
+with a bulk endpoint, answers the requests of ``uvcvideo``, and sends frames. (``f_uvc`` needs
+isochronous endpoints, which ``dummy_hcd`` lacks, and FunctionFS refuses the descriptors of the
+video class.)
 
 Frame ``n`` shows its number: :func:`yuyv_frame`, or of *PICTURES* the file ``WIDTHxHEIGHT/N.jpg``
 with ``n`` modulo their count. With ``short=N`` each N-th frame is cut off in the middle, with
-``marked=N`` it is whole and marked as bad.
+``marked=N`` it is complete and marked as bad.
 
 Sources: the kernel's ``linux/usb/gadgetfs.h`` and ``linux/usb/video.h``; USB 2.0 chapter 9
 (descriptors); *USB Device Class Definition for Video Devices* 1.1, sections 2.4.3.3 (payload
@@ -53,7 +53,7 @@ STRINGS = {1: 'ZC tests', 2: 'ZC webcam', 3: SERIAL}
 CONTROL_INTERFACE, STREAMING_INTERFACE = 0, 1
 _CAMERA_TERMINAL = 1
 ENDPOINT = 0x81
-#: Of each payload: length, flags, time of the picture, source clock, number of the USB frame.
+#: In each payload: length, flags, time of the picture, source clock, number of the USB frame.
 PAYLOAD_HEADER = 12
 CLOCK_HZ = 1_000_000
 _IN_100_NS = 10_000_000
@@ -64,7 +64,7 @@ PROBE_BYTES = struct.calcsize(_PROBED)
 
 @dataclass(frozen=True)
 class Picture:
-    """One entry of a format's list: a size, and its frames per second, the quickest first."""
+    """One entry of a format's list: a size, and its frames per second, the fastest first."""
 
     width: int
     height: int
@@ -72,18 +72,18 @@ class Picture:
 
     @property
     def most_bytes(self) -> int:
-        """As YUYV; no JPEG of the tests is larger."""
+        """Bytes as YUYV; no JPEG of the tests is larger."""
         return self.width * self.height * 2
 
     @property
     def intervals(self) -> tuple[int, ...]:
-        """In units of 100 ns."""
+        """Frame intervals in units of 100 ns."""
         return tuple(_IN_100_NS // rate for rate in self.rates)
 
 
-#  As many webcams: large YUYV pictures only slowly, JPEGs at full rate. The number of a format or
-#  a picture is its place, from 1. GadgetFS answers with 256 bytes at most, so that there is no
-#  room for one more picture.
+# Like many webcams: large YUYV pictures only slowly, JPEGs at full rate. The number of a format or
+# picture is its place, from 1. GadgetFS answers with at most 256 bytes, which leaves no room for
+# another picture.
 YUYV = (Picture(320, 240, (30, 15)), Picture(640, 480, (5,)))
 MJPG = (Picture(640, 480, (30,)),)
 FORMATS = (YUYV, MJPG)
@@ -98,7 +98,7 @@ def device() -> bytes:
 
 
 def string(number: int) -> bytes | None:
-    """Return a string descriptor; none of that number."""
+    """Return a string descriptor, or None for an unknown number."""
     if number == 0:
         return struct.pack('<BBH', 4, 3, 0x0409)
     if number not in STRINGS:
@@ -133,7 +133,7 @@ def _control_interface() -> bytes:
 
 
 def _streaming_interface(packet: int) -> bytes:
-    # Colours as sRGB, its transfer, and the matrix of BT.601.
+    # sRGB's colours and transfer, and the matrix of BT.601.
     colours = struct.pack('<6B', 6, 0x24, 0x0D, 1, 7, 4)
     yuyv = (
         struct.pack('<BBBBB16s6B', 27, 0x24, 4, 1, len(YUYV), _YUY2_GUID, 16, 1, 0, 0, 0, 0)
@@ -178,11 +178,7 @@ def _pictures(subtype: int, pictures: tuple[Picture, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class Settings:
-    """
-    The settings of a stream.
-
-    Which format and picture, by their numbers, and the time between two frames in units of 100 ns.
-    """
+    """A stream's format and picture, by number, and the frame interval in units of 100 ns."""
 
     format: int = 1  # noqa: A003
     picture: int = 1
@@ -190,7 +186,7 @@ class Settings:
 
     @classmethod
     def wanted(cls, data: bytes) -> Settings:
-        """Return the settings that come nearest to what the host asks for."""
+        """Return the supported settings nearest to the host's request."""
         _, form, number, interval, *_ = struct.unpack_from('<HBBI', data)
         form = min(max(form, 1), len(FORMATS))
         number = min(max(number, 1), len(FORMATS[form - 1]))
@@ -203,11 +199,10 @@ class Settings:
 
     @property
     def compressed(self) -> bool:
-        """Whether frames are JPEGs."""
         return FORMATS[self.format - 1] is MJPG
 
     def packed(self) -> bytes:
-        """As the probe and commit controls have them. A payload is a whole frame."""
+        """Return them as the probe and commit controls do; a payload is a whole frame."""
         most = self.size.most_bytes
         interval = self.interval or self.size.intervals[0]
         return struct.pack(
@@ -240,8 +235,8 @@ _PROBE, _COMMIT = 1, 2
 _END_OF_HEADER, _ERROR, _HAS_CLOCK, _HAS_TIME, _END_OF_FRAME = 0x80, 0x40, 0x08, 0x04, 0x02
 
 
-# What it shows: frames that are all different, each with its number in it. Without NumPy, whose
-# import takes long. Rows of a prime period differ from each other.
+# Pictures: all frames differ, and each contains its number. Without NumPy, whose import is slow.
+# Rows of a prime period differ from each other.
 _PERIOD = 251
 _NUMBER = struct.Struct('<Q')
 
@@ -258,21 +253,19 @@ def yuyv_frame(number: int, size: int) -> bytes:
 
 
 def number_of(frame: bytes) -> int:
-    """Return the number of such a frame."""
     number: int = _NUMBER.unpack_from(frame)[0]
     return number
 
 
 class _NewStreamError(Exception):
-    """The host began a stream while a frame of the one before was still waiting for it."""
+    """The host began a stream while a frame of the previous one was still waiting for it."""
 
 
 class Webcam:
     """
-    The device.
+    The device: a thread answers control requests, the main thread sends frames.
 
-    Control requests run on a thread of their own, frames on the main thread, which a signal takes
-    out of a frame.
+    A signal interrupts the main thread in a frame.
     """
 
     def __init__(self, pictures: Path, short: int, marked: int) -> None:
@@ -288,7 +281,7 @@ class Webcam:
         self._number = 0
 
     def plug(self) -> None:
-        """Be seen by the host."""
+        """Register with GadgetFS, so that the host sees the device."""
         if not HOME.is_dir():
             HOME.mkdir()
             os.spawnl(
@@ -312,7 +305,7 @@ class Webcam:
         )
 
     def answer(self) -> None:
-        """Until stdin ends: answer what the host asks for. Then be unplugged."""
+        """Answer the host's requests until stdin ends; then unplug."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(sys.stdin.fileno(), select.POLLIN)
@@ -324,8 +317,8 @@ class Webcam:
         self._gone = True
         self._stream += 1
         self._begun.set()
-        # GadgetFS lets nobody go while a frame still waits for the host. A signal just before it
-        # does so would be too early.
+        # GadgetFS can't close while a frame still waits for the host. Repeat the signal: one just
+        # before the frame waits would be lost.
         while not self._ended.wait(0.02):
             self._interrupt()
         os.close(self._control)
@@ -334,13 +327,13 @@ class Webcam:
         if kind & 0x80:
             answer = self._asked(kind, request, value, index)
             if answer is None:
-                os.read(self._control, 0)  # the wrong direction: refused
+                os.read(self._control, 0)  # reading in the wrong direction refuses the request
             else:
                 os.write(self._control, answer[:length])
         else:
             if (kind, request) == (0x00, 0x09):
                 self._configure(value)
-            data = os.read(self._control, length)  # also what accepts a request without data
+            data = os.read(self._control, length)  # reading also accepts a request without data
             if (kind, request) == (0x21, _SET_CUR):
                 self._set(index & 0xFF, value >> 8, data)
 
@@ -348,7 +341,7 @@ class Webcam:
         if (kind, request, value >> 8) == (0x80, 0x06, 3):
             return string(value & 0xFF)
         if (kind, request) == (0x81, 0x0A):
-            return b'\0'  # no other setting of the interface
+            return b'\0'  # the interface has no other setting
         if kind != 0xA1:
             return None
         unit, interface, control = index >> 8, index & 0xFF, value >> 8
@@ -381,13 +374,12 @@ class Webcam:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal, on the main thread."""
         if self._sending:
             self._sending = False
             raise _NewStreamError
 
     def send(self) -> None:
-        """Frames of the streams that the host begins, until the device is unplugged."""
+        """Send frames of the streams that the host begins, until the device is unplugged."""
         try:
             self._begun.wait()
             while not self._gone:
@@ -428,7 +420,7 @@ class Webcam:
         elif self._marked and number % self._marked == 0:
             flags |= _ERROR
         if (PAYLOAD_HEADER + len(frame)) % HIGH_SPEED == 0:
-            frame += b'\0'  # only a packet that isn't full ends a payload
+            frame += b'\0'  # a payload ends only with a packet that isn't full
         clock = time.monotonic_ns() // 1000
         return (
             struct.pack(
@@ -444,11 +436,10 @@ class Webcam:
 
 
 def main() -> int:
-    """Until stdin ends."""
     faults = dict(word.split('=') for word in sys.argv[2:])
     webcam = Webcam(Path(sys.argv[1]), int(faults.get('short', 0)), int(faults.get('marked', 0)))
-    # GadgetFS forgets a request that isn't answered before the host's next one. On one processor
-    # nobody comes before us.
+    # GadgetFS drops a request that isn't answered before the host's next one. With the highest
+    # priority on one processor, no other thread delays us.
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     signal.signal(signal.SIGUSR1, webcam.interrupted)
     webcam.plug()

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``zc_verify`` as a process of its own, which judges other processes.
-
-It judges by what the kernel shows of them and by their frame logs.
-"""
+"""``zc_verify`` as a process of its own, which checks others by the kernel and frame logs."""
 
 from __future__ import annotations
 
@@ -38,19 +34,20 @@ from typing import Any
 from long_form import LONG
 
 COMMAND = (sys.executable, '-m', 'zc_perception.verify.zc_verify')
-#  It makes itself nice by as much, so as not to be in the nodes' way; with the only CPU of a slow
-#  guest it would never get to its turn. Not where it starts the nodes: while they import their
-#  modules it would take half of that CPU to look for them.
+# zc_verify raises its niceness by 10, to keep out of the nodes' way. With a slow guest's only CPU
+# it would then never run, so this cancels it. Not where it starts the nodes: while these import
+# their modules, it would take half of that CPU to look for them.
 _IN_TURN = ('nice', '-n', '-10')
-#: What the line begins with that says that it has seen enough; what follows takes long here.
+#: Prefix of the line that reports the end of the measurement; the evaluation is slow here.
 MEASURED = 'measured'
-#: Frames are what it measures; this is for a machine that is several times too slow.
+#: The number of frames ends the measurement; this limit is for a machine that is several times too
+#: slow.
 _MEASURE_S = 600.0
 _PATIENCE_S = 720.0
 
 
-# Runs ``zc_verify`` in a child for each line of its input, which has the arguments. To import what
-# that needs takes the guest as long as to judge, so it is done once.
+# Runs ``zc_verify`` in a child for each input line of arguments. Its imports take the guest as
+# long as a verdict, so they are done once.
 _FORKER = """
 import json, os, sys
 from zc_perception.npu.kinds import traced
@@ -81,22 +78,22 @@ def _started(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
 
 @functools.cache
 def forker() -> subprocess.Popen[str]:
-    """Return the process that forks: there from the first call on."""
+    """Return the forking process, which the first call starts."""
     return _started([*_IN_TURN, sys.executable, '-c', _FORKER], stdin=subprocess.PIPE)
 
 
 def _let_in(*paths: str) -> None:
-    """Let everybody through to these files: in the guest, whose changes are thrown away."""
+    """Give all users access to these files; the guest's changes are thrown away."""
     for folder in {parent for path in paths for parent in Path(path).parents}:
         folder.chmod(folder.stat().st_mode | 0o005)
 
 
 class Verifier:
     """
-    One run of the command. Its output is read by a thread, so that it never waits for us.
+    One run of the command; a thread reads its output, so that it never blocks.
 
     :param out: its folder for result and timeline.
-    :param options: besides ``--output``.
+    :param options: further options, besides ``--output``.
     :param user: run it as this user instead of root.
     :param warm: fork it from a process that has imported everything.
     """
@@ -105,7 +102,7 @@ class Verifier:
         self, out: Path, options: Sequence[str], *, user: int | None = None, warm: bool = False
     ) -> None:
         if user is not None:
-            # Where the artifacts go, others may not even enter.
+            # Other users may not even enter the folder of the artifacts.
             out = Path(tempfile.mkdtemp())
             os.chown(out, user, user)
             _let_in(sys.executable, os.path.realpath(sys.executable), __file__)
@@ -148,20 +145,20 @@ class Verifier:
 
     @property
     def measured(self) -> bool:
-        """Whether it has seen enough, or has ended."""
+        """Return whether it has measured enough, or has ended."""
         return self._measured.is_set()
 
     def result(self) -> dict[str, Any]:
         """
         Wait for the end; return its result.json, with its exit status as ``exit``.
 
-        What it printed is ``said``, and the seconds that it took are there.
+        ``said`` holds its output, and the seconds that it took are added.
         """
         if not self._warm:
             try:
                 self._status = self._process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:
-                # It ends what it has started.
+                # It ends the processes that it has started.
                 self._process.send_signal(signal.SIGINT)
                 self._status = self._process.wait(_PATIENCE_S)
         self._reader.join(_PATIENCE_S)
@@ -175,23 +172,23 @@ class Verifier:
         return {**found, 'exit': self._status, 'said': self._lines, 'took_s': seconds}
 
 
-#: Frames that a case is judged by.
+#: Number of frames that decide a case.
 FRAMES = 6
-#: A user who may see nothing of other users' processes.
+#: A user without access to other users' processes.
 NOBODY = 65534
-#: The honest graph, judged again and again: together with the first time 20 times.
+#: The honest graph is checked 20 times in all.
 NOTHING_AGAIN = tuple(f'nothing_{number}' for number in range(2, 21))
 Outcome = dict[str, Any]
-#: What is left when all cases have ended.
+#: The objects left when all cases have ended.
 AFTERWARDS = 'afterwards'
 
 
 def judged(out: Path, options: Sequence[str] | None = None, *, user: int | None = None) -> Outcome:
     """
-    Return what ``zc_verify`` says about some frames of this process, or by other *options*.
+    Return ``zc_verify``'s verdict on some frames of this process, or by other *options*.
 
-    No check rests on samples, which take as long as the rest. The long form starts it as its
-    users do.
+    No check uses samples, which take as long as all the rest. The long form starts it as its users
+    do.
     """
     watched = ['--pid', str(os.getpid())] if options is None else options
     words = ['--frames', str(FRAMES), '--no-sampling', *watched]
@@ -200,7 +197,7 @@ def judged(out: Path, options: Sequence[str] | None = None, *, user: int | None 
 
 
 def guarded(case: Callable[[], Outcome]) -> Outcome:
-    """Return what became of a case, also if it could not run."""
+    """Return the outcome of a case, or the error with which it failed to run."""
     try:
         return case()
     except Exception:
@@ -208,7 +205,7 @@ def guarded(case: Callable[[], Outcome]) -> Outcome:
 
 
 def record(cases: Iterator[tuple[str, Outcome]], results: Path) -> dict[str, Outcome]:
-    """Run the cases, one after the other; after each the file has what became of all so far."""
+    """Run the cases one after the other; after each write all outcomes so far."""
     outcomes: dict[str, Outcome] = {}
     last = time.monotonic()
     for name, outcome in cases:

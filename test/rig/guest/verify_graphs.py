@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Graphs in this process that ``zc_verify`` judges from outside.
+Graphs in this process that ``zc_verify`` checks from outside.
 
-They are sabotaged while they run, over a plain link, or from and to GStreamer pipelines.
+They are sabotaged while they run, use a plain link, or read from or write to GStreamer pipelines.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ _NV12 = f'video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate={SLOW_
 
 
 class Spectator(Consumer):
-    """See :class:`sabotage.Consumer`."""
-
     def __init__(self, context: rclpy.Context) -> None:
         super().__init__()
         self.node = Node('spectator', context=context)
@@ -149,23 +147,23 @@ def _of_heap(
 
 
 def known_exporter(out: Path) -> Outcome:
-    """Buffers of the system heap."""
+    """Use buffers of the system heap."""
     return _of_heap(out, lambda name: working_heaps('dma_heap/system'))
 
 
 def udmabuf(out: Path) -> Outcome:
-    """Buffers of memfds that nobody has any more."""
+    """Use buffers of memfds that no process has open any more."""
     return _of_heap(out, lambda name: working_heaps('udmabuf'))
 
 
 def writes_through_a_memfd(out: Path) -> Outcome:
-    """Do the same; the camera has kept the memfd."""
+    """Use buffers of a memfd that the camera has kept."""
     heap = OneMemfd()
     return _of_heap(out, lambda name: OfferedHeaps.only(heap), writing_camera(heap))
 
 
 def unknown_exporter(out: Path) -> Outcome:
-    """Do the same with buffers of an unknown exporter."""
+    """Use buffers of an unknown exporter."""
     return _of_heap(out, lambda name: OfferedHeaps.only(ShadowHeap()))
 
 
@@ -174,7 +172,7 @@ def _streaming(
     capture: dict[str, Any],
     meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Outcome:
-    """Run a stream; the newest frame is enough, because a pipeline has few buffers."""
+    """Run a stream that keeps only the newest frame, because a pipeline has few buffers."""
     with (
         ros() as context,
         RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running,
@@ -194,13 +192,13 @@ _DRIVERS_BUFFERS = _of_pipeline(f'v4l2src device={SINGLE} io-mode=dmabuf ! {_NV1
 
 
 def gstreamer_dmabuf(out: Path) -> Outcome:
-    """Run a pipeline that hands the driver's own buffers on."""
+    """Run a pipeline that passes the driver's own buffers on."""
     return _streaming(out, _DRIVERS_BUFFERS)
 
 
 def maps_a_pipelines_camera(out: Path) -> Outcome:
     """
-    Do the same; a buffer of the camera is mapped by its device.
+    Run that pipeline, and map a buffer of the camera by its device.
 
     The pipeline's node does not name that device.
     """
@@ -217,7 +215,7 @@ def gstreamer_copy(out: Path) -> Outcome:
 
 
 def _dmabufs_of(pid: int) -> set[int]:
-    """Inodes of the dma-bufs that a process has now."""
+    """Return the inodes of the dma-bufs that a process has open."""
     found = set()
     for entry in Path(f'/proc/{pid}/fd').iterdir():
         with suppress(OSError):  # it is closed already
@@ -227,11 +225,7 @@ def _dmabufs_of(pid: int) -> set[int]:
 
 
 def unixfd(out: Path) -> Outcome:
-    """
-    Run with the driver's own buffers, which another process's pipeline reads, too.
-
-    The pipeline is a stock one; the card reads beside it.
-    """
+    """Run with the driver's own buffers, which another process's GStreamer pipeline reads, too."""
     path = Path(tempfile.mkdtemp()) / 'front.sock'
     capture = {**SLOW, 'unixfd': str(path)}
     theirs: set[int] = set()
@@ -241,7 +235,7 @@ def unixfd(out: Path) -> Outcome:
     ):
         running.start()
         camera = running.graph.capture
-        # What it holds it shows late, so that its descriptors can be looked at.
+        # It shows its frames late, so that its descriptors can be read.
         reader = gst(
             'unixfdsrc',
             f'socket-path={path}',
@@ -272,7 +266,7 @@ def unixfd(out: Path) -> Outcome:
         return outcome | running.figures()
 
 
-#: Graphs of their own.
+#: Cases that have a graph of their own.
 GRAPHS: dict[str, Callable[[Path], Outcome]] = {
     'known_exporter': known_exporter,
     'unknown_exporter': unknown_exporter,

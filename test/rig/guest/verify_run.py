@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-Let ``zc_verify`` judge sabotaged graphs and graphs of several processes, in the guest.
+Let ``zc_verify`` check sabotaged graphs and graphs of several processes, in the guest.
 
     python verify_run.py CASE ...        CASE: those of verify_graphs.py, sabotage.py, and
     two_processes, two_processes_started
 
-Writes ``$RIG_OUT/verify.json``: by case what ``zc_verify`` said, and what this test saw itself.
-Importing ROS takes long here, and so does starting nodes: one is done while the other is. Not
-while something is judged, though: a probe of memmove is hit by all processes.
+Writes ``$RIG_OUT/verify.json``: by case ``zc_verify``'s verdict, and this test's own observations.
+Importing ROS and starting nodes take long here, so they run in parallel; but not during a verdict,
+because a probe of memmove is hit by all processes.
 """
 
 from __future__ import annotations
@@ -70,19 +70,16 @@ def _command(folder: Path, camera: Mapping[str, Any], **inference: Any) -> list[
 
 
 def _attached() -> dict[str, str]:
-    """
-    Return, by our own look, exporters of the buffers that the card is attached to.
-
-    Result buffers are among them.
-    """
+    """Return the exporters of all buffers that the card is attached to, results included."""
     return {str(inode): info.exporter for inode, info in bufinfo().items() if NPU in info.attached}
 
 
 class TwoNodes:
     """
-    Programs that run already when ``zc_verify`` comes; it is not told where.
+    Nodes that run before ``zc_verify`` starts, which has to find them.
 
-    As ``split_process.launch.py`` starts them: frames that come as messages are an error.
+    They start as ``split_process.launch.py`` starts them; frames that come as messages are an
+    error.
     """
 
     def __init__(self, out: Path) -> None:
@@ -101,7 +98,7 @@ class TwoNodes:
         time.sleep(0.1)
 
     def judged(self) -> Outcome:
-        """When they stream."""
+        """Return the verdict, once frames flow."""
         try:
             until(
                 lambda: 'videobuf2_dma_contig' in _attached().values(),
@@ -121,13 +118,13 @@ class TwoNodes:
 
 
 def _attached_to(out: Path) -> Outcome:
-    """Attach to a card that reads rows only where they begin at multiples of 64 bytes."""
+    """Attach to a card that reads rows only at multiples of 64 bytes."""
     with parameters(stride_align=64):
         return TwoNodes(out).judged()
 
 
 def _started(out: Path) -> Outcome:
-    """``zc_verify`` starts the nodes, and ends them."""
+    """Let ``zc_verify`` start the nodes, and end them."""
     return judged(
         out / STARTED,
         ['--wait', str(_PATIENCE_S), '--', *_command(out, {**SLOW, 'device': SINGLE})],
@@ -163,7 +160,7 @@ def _import_graphs() -> None:
 
 
 def main(names: Sequence[str]) -> int:
-    """Run the cases; what became of each is for the test to judge."""
+    """Run the cases; the host's test checks the outcomes."""
     out = Path(os.environ['RIG_OUT'])
     missing = set(names) - set(record(_cases(names, out), out / 'verify.json'))
     if missing:
