@@ -60,7 +60,7 @@ def road_pictures(
 
 
 class LiveWebcam(DriverDouble):
-    """Fill a buffer every 1/*hz* s with the next of *pictures*; without a buffer it is lost."""
+    """Fill a buffer every 1/*hz* s with the next of *pictures*; drop it if none is queued."""
 
     def __init__(
         self, *formats: str, pictures: Sequence[bytes], size: tuple[int, int], hz: float = 30.0

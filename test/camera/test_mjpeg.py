@@ -270,7 +270,7 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
         frame = captured(driver, camera)
         driver.due = 3
         for _ in range(4):
-            # the picture is decoded or waits when the camera is closed
+            # The picture is decoded or waits when the camera is closed.
             driver.due and camera.capture()
     with frame.map() as planes:
         assert planes[0].any()

@@ -492,7 +492,7 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
     ('name', 'fields', 'matrix', 'span'),
     [
         ('NV12', V4l2Colorimetry(3), Matrix.BT709, Range.LIMITED),
-        # the package has no name for SMPTE 240M
+        # The package has no name for SMPTE 240M.
         ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),
         ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
     ],

@@ -657,7 +657,7 @@ class User:
                             self.arrived(life, number_of(frame))
                         self.act(life, frame)
                     finally:
-                        # else the loop's variable would keep a frame that the user forgot
+                        # Else the loop's variable would keep a frame that the user forgot.
                         frame = None
                         life.busy -= 1
 

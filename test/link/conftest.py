@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope='session')
 def dds_sockets() -> None:
-    """Make the middleware open the sockets that it keeps until the process ends: no leak."""
+    """Make the middleware open its permanent sockets first, so that they don't count as leaks."""
     import rclpy
     from rclpy.node import Node
 

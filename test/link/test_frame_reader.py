@@ -649,7 +649,7 @@ def test_a_callback_that_raises_with_views_of_the_pixels_alive(
     assert eventually(lambda: source.met(subscription))
 
     def goes_on() -> bool:
-        # the program handled it and goes on; drop its traceback, which refers to the frame
+        # The program handled it and goes on; drop its traceback, which refers to the frame.
         here.errors.clear()
         return len(seen) > 3
 

@@ -35,7 +35,7 @@ from nodes.agreement_matrix import ALONE, COLUMNS, complaint, ROWS
 from nodes.programs import environment
 import pytest
 
-#: After the last process is ready; beside other tests, no short time can be required.
+#: Limit after the last process is ready; it is long if other tests run at the same time.
 WITHIN_S = 2.0 if LONG else 60.0
 SIZE = {'width': 1366, 'height': 768}
 CAMERAS: dict[str, dict[str, Any]] = {

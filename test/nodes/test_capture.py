@@ -266,7 +266,7 @@ def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(node: Captur
     )
     assert 'ros2 bag play --clock' in found.advice
     tell(node, 5)
-    for _ in range(2):  # a second look must not warn either
+    for _ in range(2):  # a clock that pauses is no reason to warn
         assert (stamped().level, stamped().message) == (Level.OK, 'simulated')
     simulate(node, False)
     assert 'use_sim_time' not in stamped().message

@@ -352,12 +352,12 @@ def test_every_parameter_has_an_entry_here_or_if_dynamic_in_the_other_table() ->
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
-    # one entry makes it accessible to a group
+    # One entry makes it accessible to a group.
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
 
 
 class Bench:
-    """A node of each kind, which each parameter configures and cleans up."""
+    """A node of each kind, configured and cleaned up for each parameter."""
 
     def __init__(self, run: Managed) -> None:
         self.run = run

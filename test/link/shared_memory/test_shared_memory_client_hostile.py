@@ -231,7 +231,7 @@ def test_memory_that_nobody_can_map_is_refused_by_name(
     producer.introduce(peer, kind=kind, fds=[fd])
     os.close(fd)
     if kind is BufferKind.DMABUF and not options:
-        # no CPU access is required, but the descriptor still isn't a dma-buf
+        # No CPU access is required, but the descriptor still isn't a dma-buf.
         left(client, 'buffers')
         return
     why = f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; its owner"

@@ -201,7 +201,7 @@ class ServerFuzz:
         self.pool.close()
 
 
-# Even on a slow machine; this many turns are refused in several ways.
+# The minimum on a slow machine: this many turns are refused in several ways.
 LEAST_TURNS = 50
 
 

@@ -498,7 +498,7 @@ class Producer:
             except BlockingIOError:
                 return self._drop_oldest(client)
             except OSError:
-                # the consumer stopped reading: its EOF comes after it has released all frames
+                # The consumer stopped reading: its EOF comes after it has released all frames.
                 return
             client.waiting.popleft()
             client.held[slot.uid] = (pool, slot)

@@ -615,7 +615,7 @@ def test_sections_that_miss_are_refused_with_the_right_spelling(
         (['/cam1/capture'], '/cam0/capture'),  # another number means another camera
         (['/front_left/capture'], '/front_right/capture'),
         (['/car/front/capture'], '/truck/front/capture'),
-        # both names exist, so none is mistyped
+        # Both names exist, so none is mistyped.
         (['/fornt/capture', '/front/capture'], '/front/capture'),
     ],
 )
