@@ -219,9 +219,9 @@ def with_model(lines: str, data: str, columns: int = 0) -> str:
     [
         # camera_calibration from November 2019 to August 2020
         ('camera_model: fisheye\n', D4, 4, 'equidistant'),
-        # Foxy's and Galactic's, which always write 'cols: 5'
+        # camera_calibration of Foxy and Galactic, which always writes 'cols: 5'
         ('distortion_model: rational_polynomial\n', D8, 5, 'rational_polynomial'),
-        # by hand
+        # written by hand
         ('distortion_model: EQUIDISTANT\n', D4, 4, 'equidistant'),
         ('camera_model: pinhole\ndistortion_model: equidistant\n', D4, 4, 'equidistant'),
         # OpenCV's own calibrator, completed

@@ -50,9 +50,6 @@ def test_with_gstreamer(name: str, outcome: Outcome) -> None:
     check(name, outcome)
 
 
-# The Argus camera.
-
-
 ARGUS_CASES = 'argus_cases.py'
 GENERATIONS = {'R35': (), 'R39.2': ('-DNEWER_RELEASE',)}
 OF_BOTH = (

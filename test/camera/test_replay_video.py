@@ -356,7 +356,7 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
     assert found.times_ms == pytest.approx(clean.times_ms, abs=1.0)
     numbers = ', '.join(map(str, found.bad[:5]))
     assert f'damaged frames are left out and counted as bad: frame {numbers}' in found.notice
-    # No uninitialised memory; frames that refer to a damaged one may differ a little.
+    # No sample is uninitialised; frames that refer to a damaged one may differ a little.
     for number, planes in enumerate(found.planes):
         if planes is not None:
             assert close(planes, nv12(scene(number, 128, 96)), 14.0), number

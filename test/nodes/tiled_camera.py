@@ -147,7 +147,7 @@ def main() -> None:
     print('listening', flush=True)
     while len(good) < count:
         rclpy.spin_once(node, timeout_sec=0.1)
-    # Frames may arrive before the graph shows their publisher, because of the announcement file.
+    # The announcement file may connect this viewer before the graph shows the publisher.
     end = time.monotonic() + 60.0
     while frames.statistics().rung == 'unmatched' and time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.1)

@@ -74,7 +74,7 @@ def publish_for(feed: Feed, frames: int, reader: int = 0) -> None:
         until(lambda: watched.sent >= before + number, lambda: feed.said)  # noqa: B023
 
 
-# Formats that GStreamer converts by reordering samples only, and that order.
+# Formats that GStreamer converts without changing samples, and their order afterwards.
 FORMATS = {
     'NV12': ('I420', lambda y, uv: [y, uv[:, ::2], uv[:, 1::2]]),
     'YUYV': ('UYVY', lambda yuyv: [yuyv.reshape(SIZE[1], -1, 2)[:, :, ::-1]]),
