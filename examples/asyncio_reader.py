@@ -25,13 +25,13 @@ from zc_perception import FrameReader
 
 async def watch(node):
     with FrameReader(node, 'image_raw') as frames:  # spins the node by itself
-        async for frame in frames:  # the camera's own buffer, until the next step
+        async for frame in frames:  # the camera's own buffer, until the next frame
             print(f'frame {frame.sequence}: brightness {frame.y.mean():.1f}', flush=True)
 
 
 async def main():
     watching = asyncio.create_task(watch(rclpy.create_node('asyncio_reader')))
-    while not watching.done():  # whatever else your program does
+    while not watching.done():  # stands for the rest of your program
         print('still here', flush=True)
         await asyncio.wait([watching], timeout=1.0)
 

@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-Make a network's input of each NV12 frame on an NVIDIA GPU, which reads the camera's memory.
+Convert each NV12 frame to a network's input on an NVIDIA GPU, which reads the camera's memory.
 
     python3 cuda_reader.py            print the mean of each frame's tensor, until Ctrl-C
     python3 cuda_reader.py --check N  compare N frames with copies of them, and time both ways
 
-The GPU reads each frame over PCIe, where the camera wrote it, and the CPU copies nothing. This
-needs an NVIDIA driver, and CuPy for its version of CUDA (cupy-cuda12x or cupy-cuda13x).
+The GPU reads each frame over PCIe directly from the camera's buffer; the CPU copies nothing. This
+needs an NVIDIA driver, and CuPy for the driver's version of CUDA (cupy-cuda12x or cupy-cuda13x).
 """
 
 import argparse
@@ -49,10 +49,10 @@ KR_KB = {'bt601': (0.299, 0.114), 'bt709': (0.2126, 0.0722), 'bt2020': (0.2627, 
 
 
 class Registered:
-    """A camera's buffer that the GPU reads in place: a mapping of ours, which it knows."""
+    """A camera's buffer that the GPU reads in place, by a mapping registered with CUDA."""
 
     def __init__(self, buffer):
-        """Map *buffer* and register the mapping, which outlives the camera's descriptor."""
+        """Map *buffer* and register the mapping, which stays valid after the frame's release."""
         self.bytes, self.unregistered = (
             np.frombuffer(mmap.mmap(buffer.fileno(), buffer.size, prot=mmap.PROT_READ), np.uint8)
             for _ in range(2)
@@ -65,14 +65,14 @@ class Registered:
 
 
 class Buffers:
-    """The camera's few buffers. Each one is registered once, when a frame brings it first."""
+    """The camera's few buffers; each is registered once, with the first frame that uses it."""
 
     def __init__(self):
-        """Begin with none."""
+        """Begin without buffers."""
         self._registered = {}
 
     def of(self, frame):
-        """Return the buffers of *frame*, registered."""
+        """Return the registered buffers of *frame*."""
         for buffer in frame.data.buffers:
             if buffer.identity not in self._registered:
                 try:
@@ -85,16 +85,16 @@ class Buffers:
         return [self._registered[buffer.identity] for buffer in frame.data.buffers]
 
     def close(self):
-        """Take all buffers away from the GPU."""
+        """Unregister all buffers."""
         for buffer in self._registered.values():
             runtime.hostUnregister(buffer.bytes.ctypes.data)
 
 
 class TensorMaker:
-    """Makes tensors of frames that have the size, planes and colours of *frame*."""
+    """Makes the tensors of all frames that have the size, planes and colours of *frame*."""
 
     def __init__(self, frame):
-        """Compute where the picture lies in the tensor, and how its numbers become RGB."""
+        """Compute the picture's place in the tensor, and the factors from YUV to RGB."""
         if frame.encoding != 'nv12' or frame.modifier:
             raise SystemExit(f'cuda_reader takes linear nv12; the camera sends {frame}')
         self.layout = frame.data.layout
@@ -123,16 +123,16 @@ class TensorMaker:
 
 
 class Comparison:
-    """Makes each tensor in three ways, which take turns at being first, and times them."""
+    """Makes each tensor in three ways, in changing order, and measures the time of each."""
 
     def __init__(self):
-        """Begin with no frame."""
+        """Begin without a frame."""
         self.took = {'read in place': [], 'copied by DMA': [], 'copied by the driver': []}
         self._expected = cupy.empty((1, 3, SIDE, SIDE), cupy.float32)
         self._copies = []
 
     def check(self, maker, tensor, buffers):
-        """Compare the tensors of one frame, and its bytes as CPU and GPU see them."""
+        """Compare the three tensors of a frame, and the bytes that CPU and GPU read."""
         if [copy.size for copy in self._copies] != [buffer.bytes.size for buffer in buffers]:
             self._copies = [cupy.empty(buffer.bytes.size, cupy.uint8) for buffer in buffers]
         ways, tensors = list(self.took), {}
@@ -154,7 +154,7 @@ class Comparison:
 
 
 def main():
-    """Read frames, make a tensor of each, and compare it with a copy's if that is asked for."""
+    """Read frames and make a tensor of each; with ``--check``, compare it with a copy's tensor."""
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument('--check', type=int, default=0, metavar='N', help='compare N frames')
     to_check = parser.parse_args().check
@@ -174,7 +174,7 @@ def main():
         for number, frame in enumerate(frames, 1):
             if maker is None or maker.layout != frame.data.layout:
                 maker = TensorMaker(frame)
-            with frame.map():  # waits for the camera; the frame stays ours until it is read
+            with frame.map():  # waits until the camera has written the frame
                 registered = buffers.of(frame)
                 if to_check:
                     comparison.check(maker, tensor, registered)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Takes each frame's buffer into a library of your own, for which mmap and zlib stand here."""
+"""Imports each frame's buffer into a library of your own; here mmap and zlib are the library."""
 
 from contextlib import suppress
 import mmap
@@ -28,10 +28,10 @@ imported = {}  # a camera has few buffers: import each one once
 rclpy.init()
 node = rclpy.create_node('importer')
 with suppress(KeyboardInterrupt), FrameReader(node, 'image_raw', copy_free='required') as frames:
-    for frame in frames:  # the camera may reuse the buffer at the next step
+    for frame in frames:  # the camera may reuse the buffer once the next frame is taken
         plane, buffer = frame.data.planes[0], frame.data.buffers[0]
         if buffer.identity not in imported:
-            fd = os.dup(frame.fds[0])  # yours to close; the frame's own descriptor is not
+            fd = os.dup(frame.fds[0])  # close this one yourself, but not the frame's descriptor
             imported[buffer.identity] = mmap.mmap(fd, buffer.size, prot=mmap.PROT_READ)
             print(
                 f'{buffer.kind.value} fd {fd}: {frame.width}x{frame.height}',

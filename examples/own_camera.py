@@ -33,7 +33,7 @@ class OwnCamera(Node):
         self.timer = self.create_timer(1 / 30, self.on_timer)
 
     def on_timer(self):
-        with self.frames.loan() as out:  # a free buffer: it is sent when the block ends
+        with self.frames.loan() as out:  # a free buffer; it is sent when the block ends
             out.planes[0][:], out.planes[1][:] = 80, 128  # NumPy arrays: write luma and chroma
 
 

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Loads the nodes into a container that runs already.
+Load the nodes into a container that already runs.
 
 ``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``. The container
 has to be one of Python nodes, such as ``ros2 run zc_perception component_container``. The nodes
-stay in it when the launch ends.
+stay in the container when the launch ends.
 """
 
 from launch import Action, LaunchDescription
@@ -32,7 +32,7 @@ KINDS = ('inference', 'overlay', 'capture')
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """Return the loads, once the arguments are known."""
+    """Return the action that loads the nodes; called when the launch arguments have values."""
     chosen = launching.Chosen(context)
     file = chosen.params_file()
     wanted = chosen.names('nodes')
@@ -56,7 +56,7 @@ def start(context: LaunchContext) -> list[Action]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Return the arguments and the loads."""
+    """Return the launch arguments and the action that loads the nodes."""
     return launching.description(
         DeclareLaunchArgument(
             'container',

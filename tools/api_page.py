@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Writes docs/api.md, docs/api_publisher.md and docs/api_types.md from docstrings.
+Write docs/api.md, docs/api_publisher.md and docs/api_types.md from docstrings.
 
 The docstrings are those of the names in ``zc_perception/__init__.py``.
-``python3 tools/api_page.py docs/api.md`` writes all pages; a test compares. It reads the sources
-and imports nothing, so that it needs no ROS. A method whose docstring opens with "For links:" or
-"For cameras:" is not for users, and is left out.
+``python3 tools/api_page.py docs/api.md`` writes all pages; a test checks that they are up to date.
+It reads the sources and imports nothing, so that it needs no ROS. A method whose docstring begins
+with "For links:" or "For cameras:" is not for users, and is left out.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import textwrap
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
-# A longer one, with its types, would not fit a line of a list.
+# A longer call is written without types, so that it fits a line of a list.
 _LONGEST_CALL = WIDTH - 5
-#: What the names return, and where it is defined.
+#: Classes of objects that the names return, and the module of each.
 RETURNED = {
     'FrameData': 'zc_perception.frame',
     'SubscriptionStatistics': 'zc_perception.link.endpoints.subscription',
@@ -44,7 +44,7 @@ RETURNED = {
     'PublisherStatistics': 'zc_perception.link.endpoints.publisher',
 }
 FRAMES_PAGE, PUBLISHER_PAGE, TYPES_PAGE = 'api.md', 'api_publisher.md', 'api_types.md'
-#: What is told on another page than the first one.
+#: By page, the names that it describes; FRAMES_PAGE describes all other names.
 ELSEWHERE = {
     PUBLISHER_PAGE: ('FramePublisher', 'LoanedFrame', 'FramePublisherStatistics'),
     TYPES_PAGE: (
@@ -84,7 +84,7 @@ _NOT_FOR_USERS = ('For links:', 'For cameras:')
 
 
 def exported() -> dict[str, str]:
-    """Return the names at the top and the module of each, as type checkers see them."""
+    """Return the names that ``zc_perception`` exports, and the module of each."""
     tree = ast.parse((ROOT / 'zc_perception/__init__.py').read_text(encoding='utf-8'))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -98,7 +98,7 @@ def exported() -> dict[str, str]:
 
 
 def source_of(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
-    """Return the source of a class or function."""
+    """Return the syntax tree of a class or function."""
     path = ROOT / f'{module.replace(".", "/")}.py'
     body = ast.parse(path.read_text(encoding='utf-8')).body
     return next(
@@ -109,7 +109,7 @@ def source_of(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
 
 
 def page_of(name: str) -> str:
-    """Return the page that tells of a name."""
+    """Return the page that describes a name."""
     return next((page for page, names in ELSEWHERE.items() if name in names), FRAMES_PAGE)
 
 
@@ -139,11 +139,7 @@ def _link(name: str, page: str) -> str:
 
 
 def _blocks(docstring: str) -> Iterator[str]:
-    """
-    Yield a docstring's paragraphs.
-
-    A literal block is one paragraph, and the ``::`` that announces it is left out.
-    """
+    """Yield a docstring's paragraphs; a literal block is one, without the ``::`` before it."""
     blocks = re.split(r'\n\n+', docstring.strip())
     while blocks:
         block = blocks.pop(0)
@@ -170,7 +166,7 @@ def _described(docstring: str, types: dict[str, str]) -> Iterator[str]:
     """
     Yield a class's docstring as Markdown.
 
-    :param types: of a dataclass's fields; empty for a class whose fields are parameters.
+    :param types: a dataclass's fields and their types; empty if ``:param:`` describes parameters.
     """
     for block in _blocks(docstring):
         if block.startswith('    '):
@@ -193,11 +189,7 @@ def _argument(argument: ast.arg, default: ast.expr | None, typed: bool) -> str:
 def _parameters(
     function: ast.FunctionDef, *, method: bool = True, typed: bool = True
 ) -> list[str]:
-    """
-    Yield each parameter as it is declared, without ``self``.
-
-    :param typed: with their types.
-    """
+    """Return each parameter as it is declared, without ``self``, and with or without its type."""
     arguments = function.args
     own = arguments.args[1:] if method else arguments.args
     defaults = [None] * (len(own) - len(arguments.defaults)) + list(arguments.defaults)
@@ -215,7 +207,6 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _data_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
-    """Yield the fields that the constructor takes."""
     return [
         each
         for each in node.body
@@ -224,7 +215,7 @@ def _data_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
 
 
 def _call(node: ast.ClassDef | ast.FunctionDef) -> str:
-    """Return the call, with a line for each parameter where one line is too long."""
+    """Return the call on one line, or with a line for each parameter if one is too long."""
     returns = ''
     if isinstance(node, ast.FunctionDef):
         parts = _parameters(node, method=False)
@@ -248,11 +239,7 @@ def _call(node: ast.ClassDef | ast.FunctionDef) -> str:
 
 
 def _member(function: ast.FunctionDef, docstring: str) -> str:
-    """
-    Return a method or property as an item of a list.
-
-    Its parameters and errors are items below it.
-    """
+    """Return a method or property as a list item, with its parameters and errors below it."""
     returns = 'None' if function.returns is None else ast.unparse(function.returns)
     if any(ast.unparse(decorator) == 'property' for decorator in function.decorator_list):
         call = f'{function.name}: {returns}'
@@ -265,7 +252,7 @@ def _member(function: ast.FunctionDef, docstring: str) -> str:
         call = calls[0] if len(calls[0]) <= _LONGEST_CALL else calls[1]
     blocks = list(_blocks(docstring))
     said = ' '.join(block for block in blocks if not _FIELD.match(block))
-    # Four spaces: Markdown's first dialect takes less for no level.
+    # Four spaces, because the original Markdown doesn't treat fewer as a nested list.
     return '\n'.join(
         [
             _wrapped(f'- `{call}`: {said}', 0, 2),
@@ -275,7 +262,7 @@ def _member(function: ast.FunctionDef, docstring: str) -> str:
 
 
 def _sets(function: ast.FunctionDef) -> bool:
-    """Tell whether it sets a property; the getter describes that property."""
+    """Return whether this is a setter; it is left out, because the getter has the docstring."""
     return any(ast.unparse(decorator).endswith('.setter') for decorator in function.decorator_list)
 
 
@@ -293,9 +280,9 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
 
 def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
     """
-    Yield one class or function.
+    Yield the Markdown parts of one class or function.
 
-    :param sections: the names that have one.
+    :param sections: all names that have a section.
     """
     node, returned = source_of(name, module), name in RETURNED
     docstring = ast.get_docstring(node) or ''
@@ -323,9 +310,9 @@ def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
 
 
 def page(which: str) -> str:
-    """Return one of the pages, whole."""
+    """Return the whole text of one of the pages."""
     names = exported()
-    # The first one lists all names: it is where people look.
+    # The first page lists all names, because users look there first.
     listed = [name for name in names if which == FRAMES_PAGE or page_of(name) == which]
     parts = [
         _wrapped(part.format(names=', '.join(_link(name, which) for name in listed)))

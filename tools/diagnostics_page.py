@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Writes the tables of docs/diagnostics.md from the rows of the nodes' parts.
+Write the tables of docs/diagnostics.md from the rows of the nodes' parts.
 
-``.venv/bin/python tools/diagnostics_page.py docs/diagnostics.md`` writes the table below each line
-``<!-- rows: MODULE.NAME -->`` anew. A test compares.
+``.venv/bin/python tools/diagnostics_page.py docs/diagnostics.md`` replaces the table below each
+line ``<!-- rows: MODULE.NAME -->``. A test checks that the page is up to date.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _cells(row: Row) -> str:
 
 
 def table(part: Part) -> str:
-    """Return a table of what *part* says while it isn't well, and what to do about it."""
+    """Return a table of a part's warnings and errors, with the advice for each."""
     rows = [f'| {_cells(row)} |\n' for row in part.rows if row.level is not Level.OK]
     return ''.join(['| message | what to do |\n', '|---|---|\n', *rows])
 
 
 def page(text: str) -> str:
-    """Return the page *text* with fresh tables."""
+    """Return the page *text* with new tables."""
     return MARK.sub(
         lambda found: found[1] + table(getattr(import_module(found[2]), found[3])), text
     )

@@ -14,32 +14,33 @@
 # limitations under the License.
 
 """
-Real exports, read by this package and by other code: a table of the differences.
+Decode real exported models by this package and by other code, and print the differences.
 
-This package reads them from the file alone, the other code from their raw outputs.
-
-An optional program, no part of package or tests: Ultralytics is AGPL-3.0 and heavy. It needs an
+This package reads the model's file alone; the other code reads the model's raw outputs. The
+program is no part of package or tests, because Ultralytics is AGPL-3.0 and heavy. It needs an
 environment of its own:
 
     pip install ultralytics onnx onnxslim onnxruntime transformers rfdetr
     PYTHONPATH=. python tools/model_matrix.py --table build/models.md [WORD …]
 
-Each case runs in a process of its own with a time limit, and its line is added to the table as it
-ends; cases whose line is there are not run again. Words choose the cases that have one of them.
+Each case runs in a process of its own with a time limit, and adds a line to the table when it
+ends. Cases that already have a line are not run again. If WORDs are given, only cases with one of
+them are run.
 
-Weights are random. The last layers are then scaled so that outputs differ from place to place and
-a picture yields boxes of all classes; backbones have seen the picture once, for their mean values.
-The picture is twice as large as the input. What other code reads are the outputs of a session of
-its own for the tensor that this package made, which itself is compared with the exporter's:
+Weights are random. The last layers are scaled so that outputs differ from place to place and a
+picture yields boxes of all classes. Backbones process the picture once, to set the mean values of
+their batch normalisation. The picture is twice as large as the input. The other code runs the
+model in an ONNX Runtime session of its own, on this package's input tensor; that tensor is
+compared with the exporter's. The other code is:
 
-- Ultralytics: its `non_max_suppression`, `scale_boxes`, `scale_coords`, and prototypes times
-  coefficients in PyTorch, all in float64. The threshold of overlaps is one that no two boxes are
-  near, so that no rounding decides which box stays.
-- The others: a few lines of NumPy, in float64.
+- for Ultralytics' models: its `non_max_suppression`, and masks in PyTorch, all in float64. The IoU
+  threshold is far from the overlap of any two boxes, so that rounding never decides which box
+  stays.
+- for the others: a few lines of NumPy, in float64.
 
 Exit code 1 if boxes, keypoints or centres differ by more than 0.5 pixels, scores or angles by more
 than 0.01, masks of 100 pixels or more have an IoU below 0.99, the input differs by more than 2 of
-255 on average, there are others, or a model is refused that should not be.
+255 on average, there are more or fewer boxes, or a model is refused that should be accepted.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ from zc_perception.pixel.layout import compute_layout
 
 SCORE, COUNT = 0.2501, 3000  # no float16 has this score
 WIDE, TALL = {'imgsz': (192, 320)}, {'imgsz': (320, 256)}
-END = {'nms': False}  # Ultralytics' word for the head that chooses itself
-# The network's name, how many classes it has, how it is exported.
+END = {'nms': False}  # Ultralytics' option to export the head that needs no suppression
+# The network's name, the number of classes, the options of the export.
 CASES: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ('yolov3-tiny', 80, {}), ('yolov5n', 80, {}), ('yolov5n-p6', 2, {}), ('yolov6n', 7, WIDE),
     ('yolov8n', 80, {}), ('yolov8n', 1, {}), ('yolov8n', 2, WIDE),
@@ -112,7 +113,8 @@ CASES: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ('torchvision/ssdlite', 3, {}), ('torchvision/retinanet', 2, {}),
     ('torchvision/fasterrcnn', 4, {}), ('rfdetr/nano', 3, {}),
 )  # fmt: skip
-# Refused is right: several frames at once, scores in steps of some pixels, tasks without boxes.
+# Cases that must be refused: batches of frames, int8 scores that share the boxes' scale, and tasks
+# without boxes.
 REFUSED = ('batch', 'all_int8', '-cls', '-depth')
 _NO_BOXES = ' | | | | '
 HEADER = (
@@ -125,10 +127,11 @@ HEADER = (
 @dataclass
 class Made:
     """
-    What was made of a case.
+    The exported model of a case.
 
-    :param model: the file, or a manifest, as a user gives it.
-    :param boxes: from the session's outputs to what stands in them; ``None``: Ultralytics'.
+    :param model: the model's file, or a manifest, as a user gives it to this package.
+    :param boxes: reads the raw outputs, for an input of this width and height; ``None``:
+        Ultralytics reads them.
     """
 
     model: Path
@@ -141,10 +144,12 @@ class Made:
 @dataclass
 class Reference:
     """
-    What other code finds.
+    The objects that other code finds.
 
-    Corners (n, 4) in pixels of the input, scores and classes; for some tasks also keypoints,
-    masks' coefficients and turned boxes.
+    :param boxes: corners (n, 4) in pixels of the input.
+    :param points: keypoints, if the task has them.
+    :param weights: the masks' coefficients, if the task has masks.
+    :param turned: turned boxes, if the task has them.
     """
 
     boxes: Any
@@ -157,7 +162,7 @@ class Reference:
 
 @dataclass
 class Ours:
-    """What the inference node makes of the model alone."""
+    """The objects that this package finds."""
 
     found: Detections
     points: Any = None
@@ -166,7 +171,7 @@ class Ours:
 
 @dataclass
 class Gaps:
-    """The largest differences, and what is wrong."""
+    """The largest differences, and those that are too large."""
 
     most: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -178,7 +183,7 @@ class Gaps:
 
 
 def main() -> int:
-    """Print a line for each case, and the sum."""
+    """Run the cases, print a line for each, and print the number of each result."""
     parser = argparse.ArgumentParser(
         description='Compares real exports; see the first lines of the file.'
     )
@@ -301,11 +306,11 @@ def _cells(name: str, classes: int, export: dict[str, Any]) -> str:
     return f'{shapes} | {kind} | {count} | {most} | {result}'
 
 
-# What the package makes of it
+# This package
 
 
 def _ours(made: Made, picture: Any) -> tuple[str, Any, Callable[[float], Ours]]:
-    """Return the head, the tensor, and what is found with a threshold of overlaps."""
+    """Return the head's kind, the input tensor, and a function from an IoU limit to objects."""
     manifest = load_manifest(str(made.model))
     engine, spec = OnnxEngine(manifest, 1), manifest.head
     check_head(manifest, engine.infer_blank())
@@ -335,7 +340,7 @@ def _ours(made: Made, picture: Any) -> tuple[str, Any, Callable[[float], Ours]]:
 
 
 def _outputs(file: Path, tensor: Any) -> dict[str, Any]:
-    """Return of a session of ours: nothing of the package takes part."""
+    """Return the model's raw outputs, from ONNX Runtime without this package."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=['CPUExecutionProvider'])
@@ -347,7 +352,7 @@ def _outputs(file: Path, tensor: Any) -> dict[str, Any]:
 
 
 def _input_gap(tensor: Any, picture: Any) -> float:
-    """Mean difference to what Ultralytics' own letterbox makes of the picture, of 255."""
+    """Return the mean difference (of 255) to the tensor of Ultralytics' own letterbox."""
     from ultralytics.data.augment import LetterBox
 
     height, width = tensor.shape[2:]
@@ -378,12 +383,12 @@ def _made_by_ultralytics(
         data.write_text(yaml.safe_dump(values))
         settings['data'] = str(data)
     file = Path(network.export(format='onnx', verbose=False, **settings))
-    if whole:  # inputs and outputs too, as exports on a GPU have them
+    if whole:  # float16 also for inputs and outputs, as in exports on a GPU
         import onnx
         from onnxruntime.transformers import float16
 
         onnx.save(float16.convert_float_to_float16(onnx.load(file)), file)
-    if 'all_int8' in export:  # boxes and scores too
+    if 'all_int8' in export:  # also the output, with boxes and scores
         from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
         size = settings['imgsz'] if isinstance(settings['imgsz'], tuple) else (320, 320)
@@ -403,7 +408,7 @@ def _made_by_ultralytics(
 
 
 def _network(folder: Path, name: str, classes: int, export: dict[str, Any], picture: Any) -> Any:
-    """Return a network with random weights, which finds much in *picture*."""
+    """Return a network with random weights that finds many objects in *picture*."""
     import torch
     from ultralytics import RTDETR, YOLO
     from ultralytics.nn.tasks import yaml_model_load
@@ -434,7 +439,7 @@ def _network(folder: Path, name: str, classes: int, export: dict[str, Any], pict
     batch = torch.from_numpy(image.copy()) / 255
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            module.momentum = None  # the mean of all that it has seen
+            module.momentum = None  # use the mean over all pictures so far
     with torch.no_grad():
         if 'rtdetr' not in name:
             model.train()
@@ -446,10 +451,9 @@ def _network(folder: Path, name: str, classes: int, export: dict[str, Any], pict
 
 def _spread(model: Any, batch: Any) -> None:
     """
-    Spread the outputs of random weights.
+    Scale the last layers of a network with random weights.
 
-    It changes the last layers so that each channel's outputs differ from place to place, and some
-    cells reach the score.
+    Afterwards each channel's outputs differ from place to place, and some cells reach the score.
     """
     head = model.model[-1]
     distances = (0.0, 1.5) if getattr(head, 'reg_max', 16) > 1 else (3.0, 0.7)
@@ -457,7 +461,7 @@ def _spread(model: Any, batch: Any) -> None:
     for prefix in ('', 'one2one_'):
         layers += [(level[-1], *distances) for level in getattr(head, f'{prefix}cv2', None) or ()]
         scores = getattr(head, f'{prefix}cv3', None) or ()
-        if 'World' in type(head).__name__:  # scores are likenesses to texts there
+        if 'World' in type(head).__name__:  # its scores are similarities to texts
             scores = [[level] for level in head.cv4] if not prefix else []
         layers += [(level[-1], None, 1.5) for level in scores]
     layers += [(level, None, 1.5) for level in list(getattr(head, 'dec_score_head', ()))[-1:]]
@@ -487,7 +491,7 @@ def _spread(model: Any, batch: Any) -> None:
 
 
 def _clear_overlap(raw: Any, classes: int, task: str) -> float:
-    """Return a threshold that the overlap of no two boxes of a class is near."""
+    """Return an IoU limit that is as far as possible from the IoU of any two boxes of a class."""
     import torch
     from torchvision.ops import box_iou
     from ultralytics.utils.metrics import batch_probiou
@@ -555,7 +559,7 @@ def _manifest(folder: Path, file: Path, classes: int, head: str = '') -> Path:
 
 
 def _lively(model: Any, words: Iterable[str], spread: float = 0.15, place: float = -2.5) -> None:
-    """Random class scores in place of those of a new network, which are all the same."""
+    """Set random class scores, because those of a new network are all the same."""
     import torch
 
     for name, values in model.named_parameters():
@@ -629,7 +633,7 @@ def _made_by_transformers(
     _lively(model, words, 0.5 if softmax else 0.3, 0 if softmax else -1.5)
 
     class Deploy(torch.nn.Module):
-        """As the networks' authors export: boxes in a size that is an input."""
+        """The network as its authors export it: the picture's size is a second input."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -696,7 +700,7 @@ def _made_by_torchvision(
     _lively(model, [word], spread, place)
     file = folder / 'model.onnx'
     pixels = cv2.resize(picture, (320, 320)).transpose(2, 0, 1)[None].astype(np.float32) / 255
-    if kind == 'ssdlite':  # as with Ultralytics' networks
+    if kind == 'ssdlite':  # set the means of batch normalisation, as in _network
         for module in model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.momentum = None
@@ -714,7 +718,7 @@ def _made_by_torchvision(
     )
 
     def read(raw: dict[str, Any], width: int, height: int) -> Reference:
-        real = raw['labels'] > 0  # the first is the background, which RetinaNet may yield
+        real = raw['labels'] > 0  # class 0 is the background, which RetinaNet may yield
         return Reference(
             raw['boxes'][real].astype(np.float64), raw['scores'][real], raw['labels'][real] - 1
         )
@@ -747,15 +751,15 @@ MAKERS: dict[str, Callable[[Path, str, int, dict[str, Any], Any], Made]] = {
 }
 
 
-# The difference
+# Comparison
 
 
 def _compare(ours: Ours, theirs: Reference, raw: dict[str, Any], picture: Any, gaps: Gaps) -> str:
     """
-    Return how many there are.
+    Add the differences to *gaps*; return how many boxes there are, as a text.
 
-    Boxes of no height, which random weights yield, are left out: whether these are boxes is a
-    matter of rounding.
+    Boxes without width or height, which random weights yield, are ignored: rounding decides
+    whether they are found.
     """
     height, width = picture.shape[:2]
     found, scale = ours.found, 2.0
@@ -805,9 +809,9 @@ def _compare_masks(
     labels: Any, grids: Any, weights: Any, boxes: Any, pairs: list[tuple[int, int]], gaps: Gaps
 ) -> None:
     """
-    Compare masks with PyTorch's.
+    Compare the masks with those that PyTorch computes.
 
-    Each is cut off where a pixel's centre is outside of its box; a better mask hides others.
+    A mask has only pixels with centres in its box. Masks of higher scores hide the others.
     """
     import torch
 

@@ -18,8 +18,8 @@ Draw the pictures of docs/more_than_boxes.md and docs/boxes_in_space.md with the
 
     .venv/bin/python tools/more_pictures.py docs/pictures [masks keypoints oriented space]
 
-The scenes are drawn here, and the models are graphs made by hand that yield what was drawn: the
-pictures show what the package makes of a model's numbers, not how good a model is.
+This program draws the scenes. The models are graphs made by hand that yield exactly the drawn
+objects. So the pictures show how the package uses a model's output, not how good a model is.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Picture = NDArray[np.uint8]
 
 
 class Scene(NamedTuple):
-    """A picture, the file of a model that yields what is in it, and its depths."""
+    """A picture, a model's file that yields the objects in it, and the depth of each pixel."""
 
     picture: Picture
     model: str
@@ -74,14 +74,14 @@ def _backdrop(top: Sequence[int], bottom: Sequence[int]) -> Picture:
 def _row(
     kind: int, kinds: int, box: Sequence[float], score: float, more: Sequence[float]
 ) -> list[float]:
-    """Of a raw YOLOv8 output: a box x0, y0, x1, y1 of the picture."""
+    """Return a row of a raw YOLOv8 output for a *box* (x0, y0, x1, y1) of the picture."""
     x0, y0, x1, y1 = box
     scores = [score if each == kind else 0.0 for each in range(kinds)]
     return [(x0 + x1) / 2, (y0 + y1) / 2 + ABOVE, x1 - x0, y1 - y0, *scores, *more]
 
 
 def masks(folder: Path) -> Scene:
-    """Draw fruit before fruit, with a prototype for each, by the distance from its outline."""
+    """Draw overlapping fruit; each has a mask prototype: the distance from its outline."""
     names = ['apple', 'banana', 'pear']
     curve = np.linspace(-2.4, 0.3, 40)
     banana = [
@@ -123,7 +123,7 @@ def masks(folder: Path) -> Scene:
 
 
 def keypoints(folder: Path) -> Scene:
-    """Two people; the left hand of one is behind the back, and its keypoint has a low score."""
+    """Draw two people; one left hand is hidden, so that its keypoint has a low score."""
     stand = [(0, -95), (6, -101), (-6, -101), (13, -98), (-13, -98), (26, -62), (-26, -62),
              (52, -26), (-44, -24), (70, 8), (-58, 16), (17, 18), (-17, 18), (22, 78), (-24, 76),
              (24, 138), (-34, 134)]  # fmt: skip
@@ -162,7 +162,7 @@ def keypoints(folder: Path) -> Scene:
 
 
 def oriented(folder: Path) -> Scene:
-    """Ships from above, some so close that their upright boxes are nearly the same."""
+    """Draw ships from above, some so close that their upright boxes are nearly the same."""
     picture, rows = _backdrop((150, 110, 50), (130, 95, 45)), []
     cv2.rectangle(picture, (0, 0), (WIDTH, 56), (120, 125, 130), cv2.FILLED)
     ships = [(150, 190, 190, 44, 0.6), (118, 250, 180, 42, 0.6), (330, 140, 130, 40, -1.1),
@@ -201,11 +201,11 @@ THINGS = [
     (1, -0.2, 9.0, 1.8, 1.5),
     (2, 0.35, 3.0, 0.4, 0.8),
 ]
-"""What stands in space: its class, x, distance, width and height in metres."""
+"""The objects of :func:`space`: class, then x, distance, width and height in metres."""
 
 
 def space(folder: Path) -> Scene:
-    """Things that stand on a floor before a wall at 12 m, and their depths with 0.5 % of noise."""
+    """Draw objects on a floor in front of a wall at 12 m; the depths have 0.5 % of noise."""
     picture, rows = _backdrop((190, 190, 185), (120, 130, 140)), []
     down = (np.arange(HEIGHT) + 0.5 - HEIGHT / 2) / FOCAL
     floor = np.where(down > 0, EYES_M / np.maximum(down, 1e-6), np.inf)
@@ -227,9 +227,9 @@ def space(folder: Path) -> Scene:
 
 def from_above(found: Detection3DArray) -> Picture:
     """
-    Draw the scene from above, with a line each 2 m.
+    Draw the scene of :func:`space` from above, with a line every 2 m.
 
-    The truth is outlines; what was found is filled boxes with their distance.
+    Outlines are the true objects. Filled boxes are the found ones, with their positions.
     """
     scale, picture = HEIGHT / 13.0, np.full((HEIGHT, HEIGHT, 3), 245, np.uint8)
 
@@ -274,7 +274,7 @@ def from_above(found: Detection3DArray) -> Picture:
 
 
 def show(video: str, model: str, depth: NDArray[np.float32] | None) -> Picture:
-    """Show what the overlay draws at last, and beside it what is found in space."""
+    """Return the overlay's last picture; with *depth*, :func:`from_above` is to its right."""
     with locked_domain() as domain, managed(domain) as run:
         camera = {'camera': 'replay', 'video': video, 'heap': 'memfd'}
         values = {'model': model, 'accelerator': 'onnx', 'timeout': 20.0, 'threads': 1}
@@ -316,7 +316,7 @@ def show(video: str, model: str, depth: NDArray[np.float32] | None) -> Picture:
 
 
 def main() -> None:
-    """Write those that are named, or all."""
+    """Write the named pictures, or all."""
     os.environ.update(ON_THIS_HOST)
     target = Path(sys.argv[1])
     scenes = {'masks': masks, 'keypoints': keypoints, 'oriented': oriented, 'space': space}

@@ -15,20 +15,19 @@
 # limitations under the License.
 
 """
-Changes a room's code at random places and says which tests notice.
+Change a room's code at random places and report which tests fail.
 
-``tools/mutants.py memory`` runs ``test/memory`` once to learn which tests reach which lines. Then
-it makes 40 mutants of ``zc_perception/memory``, one after the other in a copy of the tree, and
-runs the tests that reach the changed line until one fails, first the one that did so the last
-time. It writes ``test/mutants/memory.json``: a line for each mutant, with the test that failed. A
-reason that somebody has written behind a mutant that survived stays there. With ``--survivors`` it
-makes again only those that survived, those whose test is gone and those that the list lacks.
+A room is a folder or a file of ``zc_perception/``. ``tools/mutants.py memory`` runs
+``test/memory`` once to find out which tests reach which lines. Then it makes 40 mutants of
+``zc_perception/memory``, one after the other, in a copy of the tree. For each it runs the tests
+that reach the changed line until one fails, beginning with the test that failed the last time. It
+writes ``test/mutants/memory.json``: a line for each mutant, with the test that failed. A reason
+that was added by hand to a surviving mutant is kept. ``--survivors`` repeats only the mutants that
+survived, whose test is gone, or that are missing in the list.
 
-A mutant's place in the order is a hash of the seed, its function and its text: it stays the same
-when another function changes.
-
-mutmut and cosmic-ray were not taken: they make every mutant of a file, thousands here, and neither
-draws a sample that stays the same while other code changes.
+Mutants are ordered by a hash of the seed, the function and the text. So the sample stays the same
+when another function changes. mutmut and cosmic-ray can't draw such a sample: they make all
+mutants of a file, which are thousands here.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _ARITHMETIC = {
     ast.Div: ast.Mult, ast.Mod: ast.FloorDiv, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitOr,
 }  # fmt: skip
-#: Imports, and messages: no test need repeat their words.
+#: Nodes that are not mutated: imports, and messages, whose words tests need not check.
 _UNCHANGED = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
 
 
@@ -77,21 +76,21 @@ class Mutant(NamedTuple):
     after: str
     start: int
     end: int
-    #: The lines that a test runs if it runs this: none in what is run at import.
+    #: A test reaches the mutant if it runs one of these lines; empty for code run at import.
     lines: tuple[int, ...]
 
     def key(self, seed: int) -> str:
-        """Return the place in the order, which depends on the mutant alone."""
+        """Return the key that mutants are sorted by; it depends on this mutant alone."""
         text = repr((seed, self.file, self.function, self.before, self.after))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def row(self) -> list[Any]:
-        """Return what the kill list says of it, on one line."""
+        """Return the mutant's part of its line in the list."""
         return [self.file, self.line, self.function, self.before[:99], self.after[:99]]
 
 
 def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what may stand in the place of *node*."""
+    """Yield the replacements of *node*."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         new = _COMPARE[type(node.ops[0])]()
         yield ast.Compare(node.left, [new], node.comparators)
@@ -154,14 +153,14 @@ def _mutants(path: Path) -> Iterator[Mutant]:
 
     seen: Counter[tuple[str, str, str]] = Counter()
     for mutant in visit(ast.parse(source), '', ()):
-        # the same text twice in a function: the second one is another mutant
+        # Number equal texts of a function, so that each is a mutant of its own.
         same = (mutant.function, mutant.before, mutant.after)
         seen[same] += 1
         nth = f'{mutant.function}#{seen[same]}' if seen[same] > 1 else mutant.function
         yield mutant._replace(function=nth)
 
 
-#: Tests of another room that say what this one is for.
+#: By room, tests of other rooms that check it, too.
 _ALSO = {
     'machine': [
         f'test/doctor/test_doctor_{name}.py'
@@ -171,7 +170,7 @@ _ALSO = {
 
 
 class Room:
-    """A room's files, its tests, and which of them reach which line."""
+    """A room's files, its tests, and the tests that reach each line."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -190,7 +189,7 @@ class Room:
         self.data = TREE / 'build/mutants' / f'{name.replace("/", "-")}.coverage'
 
     def measure(self, fresh: bool) -> None:
-        """Run the tests once, unless what they found is there and newer than they are."""
+        """Run the tests once with coverage, unless the stored coverage is newer than all files."""
         files = [*self.files, *(p for t in self.tests for p in (TREE / t).rglob('*.py'))]
         files += [TREE / t for t in self.tests]
         newest = max(p.stat().st_mtime for p in files)
@@ -207,7 +206,7 @@ class Room:
         new.rename(self.data)
 
     def reaching(self) -> dict[tuple[str, int], set[str]]:
-        """Return the tests by file and line; a line that is read at import has none."""
+        """Return the tests that reach each (file, line); none reaches a line run at import."""
         found: dict[tuple[str, int], set[str]] = {}
         with sqlite3.connect(self.data) as data:
             rows = data.execute(
@@ -222,9 +221,9 @@ class Room:
 
 
 _OPTIONS = ['-q', '-p', 'no:cacheprovider', '-n', '0']
-#: What stands where a test is named, after a time-out and where no module could be imported.
+#: In place of a failed test: '' after a time-out, 'import' if a module could not be imported.
 _NO_TEST = ('', 'import')
-#: What a process that runs tests imports first, and takes long.
+#: Modules that take long to import; this process imports them once, before it forks.
 _SLOW = ('numpy', 'cv2', 'hypothesis.strategies', 'yaml', 'onnxruntime', 'rclpy')
 
 
@@ -254,7 +253,7 @@ class Copy:
         source = path.read_bytes()
         found = path.stat()
         path.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-        self._written += 1  # byte code is told apart by the second and the size of its source
+        self._written += 1  # Python compares byte code by the source's time in s, and its size
         os.utime(path, (self._written, self._written))
         try:
             return self._test(tests, limit_s)
@@ -263,7 +262,7 @@ class Copy:
             os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 
     def _test(self, tests: list[str], limit_s: float) -> tuple[str, str]:
-        """Run pytest in a fork of this process, which has imported what takes long."""
+        """Run pytest in a fork of this process, which has imported :data:`_SLOW`."""
         said = self.folder.parent / 'said'
         child = os.fork()
         if not child:
@@ -279,7 +278,7 @@ class Copy:
         in_time = select.select([done], [], [], limit_s)[0]
         os.close(done)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # also what a test has left running
+            os.killpg(child, signal.SIGKILL)  # also processes that a test left running
         _, status = os.waitpid(child, 0)
         if not in_time:
             return 'timeout', ''
@@ -297,7 +296,7 @@ def _write(path: Path, head: dict[str, Any], rows: list[list[Any]]) -> None:
 
 
 def main() -> None:
-    """Make the mutants of a room and print what became of them."""
+    """Test the mutants of a room, print each result, and write the list."""
     parser = argparse.ArgumentParser(description='Which tests notice a change of a room.')
     parser.add_argument('room', help='a folder or a file of zc_perception/, such as memory')
     parser.add_argument('--seed', type=int, default=1)
@@ -321,7 +320,7 @@ def main() -> None:
     for name in _SLOW:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    os.environ['CI'] = 'mutants'  # the same examples each time; and none is made smaller
+    os.environ['CI'] = 'mutants'  # hypothesis: the same examples each time; without shrinking
     os.environ.setdefault('ZC_PATIENCE_S', str(options.limit / 4))
     settings.register_profile('once', phases=[Phase.explicit, Phase.generate], database=None)
     settings.load_profile('once')
@@ -339,7 +338,7 @@ def main() -> None:
             if last in width:
                 result, by = copy.run(mutant, [last], options.limit)
             if result == 'survived':
-                # Those that reach little know best what it is for, and are quick.
+                # Run tests that reach few lines first: they are quick and most specific.
                 tests = sorted(reached, key=lambda test: (width[test], test))
                 result, by = copy.run(mutant, tests or room.tests, options.limit)
             results[result] += 1

@@ -14,19 +14,19 @@
 # limitations under the License.
 
 """
-Runs the shell commands of the pages, as a reader would, in a copy of the tree.
+Run the shell commands of the pages, as a reader would, in a copy of the tree.
 
     .venv/bin/python tools/page_commands.py             # all pages
     .venv/bin/python tools/page_commands.py docs/doctor.md
 
-The lines of a page's ``sh`` fences are run. ``ELSEWHERE`` has the beginnings of lines that are
-left out. A comment in the page's source before a fence is about all its lines:
+The script runs the lines of a page's ``sh`` fences, except those that begin with a text of
+``ELSEWHERE``. A comment in the page's source before a fence is about all lines of the fence:
 
-    <!-- not run: REASON -->           this machine can't run it
+    <!-- not run: REASON -->           the lines are not run
     <!-- beside: COMMAND -->           COMMAND runs meanwhile, as in another terminal
 
-``ros2 run zc_perception PROGRAM`` is ``PROGRAM`` of ``.venv/bin``, as getting_started.md says. A
-program that runs until Ctrl-C is started, has to log a line, and has to end with code 0.
+``ros2 run zc_perception PROGRAM`` runs ``PROGRAM`` of ``.venv/bin``. A program that runs until
+Ctrl-C must log a line; then it gets SIGINT and must end with code 0.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').glob('*.md')])
-# How lines begin that this script doesn't run, and why.
+# Beginnings of lines that this script doesn't run, and the reason.
 ELSEWHERE = {
     'make ': 'it makes its own environment; .ci/checks runs demo, lint and test',
     '.venv/bin/python -m pytest ': 'make test does it',
@@ -61,7 +61,7 @@ UNTIL_CTRL_C = {
     'capture_node', 'inference_node', 'overlay_node', 'perception', 'zc_record',
     'component_container', 'viewer.py',
 }  # fmt: skip
-# What commands write into is copied, the rest of the tree is linked.
+# The folders that commands write into, which are copied; the rest of the tree is linked.
 _WRITTEN = ('config', 'docs', 'tools', 'zc_perception')
 _LIMIT_S = 240.0
 _FENCE = re.compile(
@@ -72,21 +72,21 @@ _FENCE = re.compile(
 
 
 class Command(NamedTuple):
-    """One line of a page, and why it is not run; empty if it is."""
+    """One line of a page, and the reason why it isn't run; the reason is empty if it is run."""
 
     line: str
     left_out: str
 
 
 class Block(NamedTuple):
-    """The lines of one fence, and the command that runs beside them."""
+    """The lines of one fence, and the command that runs meanwhile; empty: none."""
 
     commands: tuple[Command, ...]
     beside: str
 
 
 class CommandError(Exception):
-    """A page's command did not do what the page says."""
+    """A command of a page failed, or logged nothing."""
 
 
 def _in_venv(line: str) -> str:
@@ -119,7 +119,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def copy_tree(folder: Path) -> Path:
-    """Return a tree in *folder* in which the commands may write."""
+    """Make a copy of the tree in *folder*, for commands that write; return its path."""
     tree = folder / 'a tree'
     tree.mkdir()
     for path in ROOT.iterdir():
@@ -131,7 +131,7 @@ def copy_tree(folder: Path) -> Path:
 
 
 class _Program:
-    """A program that runs until Ctrl-C, as in a terminal of its own."""
+    """A running program that ends on Ctrl-C."""
 
     def __init__(self, line: str, tree: Path, environment: Mapping[str, str]) -> None:
         self._line = line
@@ -155,9 +155,9 @@ class _Program:
 
     def interrupt(self) -> None:
         """
-        Press Ctrl-C.
+        Send SIGINT, as Ctrl-C does, and wait for the end.
 
-        :raises CommandError: it has ended before, or does not end with code 0.
+        :raises CommandError: the program doesn't end with code 0.
         """
         self._process.send_signal(signal.SIGINT)
         try:
@@ -195,7 +195,7 @@ def _run_script(lines: list[str], tree: Path, environment: Mapping[str, str]) ->
 
 def run(block: Block, tree: Path, environment: Mapping[str, str]) -> None:
     """
-    Run what is not left out of a block.
+    Run the lines of a block that are not left out.
 
     :raises CommandError: a command failed.
     """
@@ -211,7 +211,7 @@ def run(block: Block, tree: Path, environment: Mapping[str, str]) -> None:
                 programs.append(_Program(line, tree, environment))
                 programs[-1].wait_until_it_logs()
         lines = [line for line in here if not _runs_until_ctrl_c(line)]
-        # What runs beside may take a while until there is something to see.
+        # The lines may fail until the command beside them is ready, so they are tried again.
         deadline = time.monotonic() + (_LIMIT_S if block.beside else 0.0)
         while lines:
             try:
@@ -229,7 +229,7 @@ def run(block: Block, tree: Path, environment: Mapping[str, str]) -> None:
 
 
 def main(pages: list[str]) -> int:
-    """Run the pages' commands; a line for each command."""
+    """Run the pages' commands and print a line for each; return 1 if one failed."""
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(Path(folder))

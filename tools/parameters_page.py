@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Writes the tables of docs/parameters.md from the nodes' declarations.
+Write the tables of docs/parameters.md from the nodes' declarations.
 
-``.venv/bin/python tools/parameters_page.py docs/parameters.md`` keeps the page down to the line
-``<!-- tables … -->`` and writes everything below it anew. A test compares.
+``.venv/bin/python tools/parameters_page.py docs/parameters.md`` replaces everything below the line
+``<!-- tables … -->``. A test checks that the page is up to date.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _rows(specs: Iterable[ParameterSpec]) -> list[str]:
 
 
 def tables() -> str:
-    """Return everything below the mark."""
+    """Return the part of the page below :data:`MARK`."""
     lines: list[str] = []
     driver = "the driver's"
     for name, node in node_kinds().items():
@@ -126,10 +126,10 @@ def tables() -> str:
 
 def page(text: str) -> str:
     """
-    Return the page with fresh tables.
+    Return the page with new tables.
 
-    :param text: the page as it is.
-    :raises ValueError: it has no mark.
+    :param text: the old page.
+    :raises ValueError: the page has no line :data:`MARK`.
     """
     kept, mark, _ = text.partition(f'{MARK}\n')
     if not mark:
@@ -138,7 +138,7 @@ def page(text: str) -> str:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Write the page's tables anew."""
+    """Replace the page's tables; return the exit code, 2 if that fails."""
     parser = argparse.ArgumentParser(
         prog='parameters_page', description="The parameters' page, from the nodes' declarations."
     )

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-A hook of mkdocs: makes of the pages, which are written for GitHub, what the site needs.
+A hook of mkdocs that adapts the pages, which are written for GitHub, to the site.
 
-Links that leave docs/ lead to a file of the repository. On the site a picture is copied, and
-everything else is a link to ``repo_url`` of mkdocs.yml; without that address only the words stay.
+Some links of the pages lead to files outside docs/. The hook copies such a picture to the site. It
+makes any other such link one to ``repo_url`` of mkdocs.yml, or plain text if that isn't set.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ('.png', '.jpg', '.svg')
-# A fence or a code span, which stays as it is; or a link to what lies above docs/.
+# A fence or a code span, which isn't changed; or a link to a file outside docs/.
 _PART = re.compile(
     (
         r'^ *```.*?^ '
@@ -40,15 +40,15 @@ _PART = re.compile(
     ),
     re.DOTALL | re.MULTILINE,
 )
-# GitHub takes a fence in a numbered list at three spaces, Python-Markdown at four.
+# In a numbered list, GitHub needs three spaces before a fence, Python-Markdown four.
 _FENCE_IN_LIST = re.compile(r'^ {3}```.*?^ {3}```$', re.DOTALL | re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """
-    Rewrite a page's links.
+    Rewrite a page's links; mkdocs calls this for each page.
 
-    Every page is one file directly below docs/, so ``../`` is the repository.
+    Every page is a file directly in docs/, so ``../`` is the repository's root.
     """
 
     def replacement(found: re.Match[str]) -> str:

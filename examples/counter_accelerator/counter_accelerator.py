@@ -16,7 +16,7 @@
 """
 An accelerator for the inference node that finds bright objects.
 
-The package's metadata offers it as accelerator: counter.
+setup.py registers it, so that the node's parameter ``accelerator: counter`` selects it.
 """
 
 import time
@@ -41,7 +41,7 @@ FASTEST_CAMERA_S = 1 / 30
 
 
 class CounterAccelerator(Accelerator):
-    """One box for each region of the picture that is brighter than the parameter says."""
+    """Finds one box for each region with the luma of the parameter *brightness* or more."""
 
     ENGINES = (EngineRules('counter', needs_file=False),)
     PARAMETERS = (
@@ -77,7 +77,7 @@ class CounterAccelerator(Accelerator):
             with frame.map() as planes:
                 self._ledger.book('tensor', planes[0].nbytes)
                 rows = bright(planes[0], self._values['brightness'], self._values['least_area'])
-        except Exception as error:  # a failed job, not the end of the node's thread
+        except Exception as error:  # report a failed job; an exception would end the node's thread
             job.finish(None, AcceleratorError(str(error)))
         else:
             job.finish(HostResult([RawTensor(rows)]))
@@ -87,11 +87,11 @@ class CounterAccelerator(Accelerator):
         self._values = values
 
     def close(self):
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: this accelerator holds no resources."""
 
 
 def bright(luma, least, area):
-    """Return a row x0, y0, x1, y1, score, class for each bright region."""
+    """Return a row (x0, y0, x1, y1, score, class) for each region of *area* pixels or more."""
     _, _, regions, _ = cv2.connectedComponentsWithStats((luma >= least).astype(np.uint8))
     found = regions[1:][regions[1:, cv2.CC_STAT_AREA] >= area]  # the first is the background
     rows = np.zeros((len(found), 6), np.float32)
@@ -101,7 +101,7 @@ def bright(luma, least, area):
 
 
 def speed(system, needs):
-    """Check the speed, for zc_doctor."""
+    """Check for zc_doctor that one picture takes less time than a 30 Hz camera's period."""
     if needs.accelerator('counter') is Need.UNUSED:
         yield skip('the parameter file uses no accelerator counter')
         return

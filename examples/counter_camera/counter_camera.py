@@ -16,7 +16,7 @@
 """
 A camera for the capture node that counts its frames.
 
-The package's metadata offers it as camera: counter.
+setup.py registers it, so that the node's parameter ``camera: counter`` selects it.
 """
 
 import numpy as np
@@ -30,9 +30,9 @@ BITS = 16
 
 def bars(system, needs):
     """
-    Check for zc_doctor that each bar gets a pixel.
+    Check for zc_doctor that each bar is at least a pixel wide.
 
-    A check yields one finding or more, and may look at the machine by *system*.
+    A check yields one or more findings. It may read the machine's state by *system*.
     """
     for camera in needs.cameras_of('counter'):
         width = camera['width'] or CounterCamera.SIZE[0]
@@ -43,14 +43,14 @@ def bars(system, needs):
             yield ok(f'each bar is {width // BITS} pixels wide', camera.node)
 
 
-class CounterCamera(DrawnCamera):  # reads width, height, framerate, frame_id and heap by itself
+class CounterCamera(DrawnCamera):  # the base class reads width, height, framerate, frame_id, heap
     """
     Shows the number of each frame as 16 upright bars.
 
     White is 1, black is 0, the highest bit is on the left.
     """
 
-    SIZE, FRAMERATE = (640, 480), 30.0  # where the parameters are 0
+    SIZE, FRAMERATE = (640, 480), 30.0  # used for a parameter that is 0
     PARAMETERS = (
         ParameterSpec('counter_start', 0, 'number of the first frame.', '', 0, 2**BITS - 1),
         ParameterSpec('counter_step', 1, 'from a frame to the next.', '', 1, 1000, dynamic=True),
@@ -67,7 +67,7 @@ class CounterCamera(DrawnCamera):  # reads width, height, framerate, frame_id an
             parameters, start=parameters['counter_start'], step=parameters['counter_step'], **base
         )
 
-    def tune(self, name, value):  # counter_step, while frames flow
+    def tune(self, name, value):  # called for counter_step while the camera runs
         self.step = value
 
     def render(self, sequence, luma, chroma):
@@ -76,4 +76,4 @@ class CounterCamera(DrawnCamera):  # reads width, height, framerate, frame_id an
         luma[:] = 16 + 219 * bits[columns]  # NumPy arrays over the frame's own memory
         chroma[:] = 128
         self.number = (self.number + self.step) % 2**BITS
-        return True  # False: this camera has no such frame
+        return True  # False: there is no frame for this sequence number

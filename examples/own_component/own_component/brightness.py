@@ -29,7 +29,7 @@ class Brightness(Node):
         self.publisher = self.create_publisher(Float32, 'brightness', 10)
         self.frames = FrameSubscription(self, 'image_raw', self.on_frame)
 
-    def on_frame(self, frame: Frame):  # the very object that the camera has published
+    def on_frame(self, frame: Frame):  # the camera node's own object, not a copy
         with frame.map() as planes:
             brightness = planes[0].mean()
         self.publisher.publish(Float32(data=float(brightness)))
