@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Load the nodes into a container that already runs.
+Loads the nodes into a container that runs already.
 
 ``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``. The container
 has to be one of Python nodes, such as ``ros2 run zc_perception component_container``. The nodes
-stay in the container when the launch ends.
+stay in it when the launch ends.
 """
 
 from launch import Action, LaunchDescription
@@ -32,7 +32,7 @@ KINDS = ('inference', 'overlay', 'capture')
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """Return the action that loads the nodes; called when the launch arguments have values."""
+    """Return the loads, once the arguments are known."""
     chosen = launching.Chosen(context)
     file = chosen.params_file()
     wanted = chosen.names('nodes')
@@ -56,7 +56,7 @@ def start(context: LaunchContext) -> list[Action]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Return the launch arguments and the action that loads the nodes."""
+    """Return the arguments and the loads."""
     return launching.description(
         DeclareLaunchArgument(
             'container',

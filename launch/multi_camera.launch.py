@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Start several cameras; each camera's nodes have the camera's name as namespace.
+Starts several cameras, each in the namespace of its name.
 
 ``ros2 launch zc_perception multi_camera.launch.py cameras:=front,rear``.
 """
@@ -28,7 +28,7 @@ from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """Return the containers; called when the launch arguments have their values."""
+    """Return the containers, once the arguments are known."""
     chosen = launching.Chosen(context)
     cameras = chosen.names('cameras')
     if not cameras:

@@ -29,7 +29,7 @@ from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """Return the process; called when the launch arguments have their values."""
+    """Return the process, once the arguments are known."""
     chosen = launching.Chosen(context)
     cameras, stereo = chosen.names('cameras'), chosen.flag('stereo')
     if cameras and stereo:

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Start capture and inference each in a process of its own; frames pass in shared memory.
+Starts capture and inference in processes of their own, which share frames.
 
 ``ros2 launch zc_perception split_process.launch.py``.
 """
@@ -27,15 +27,15 @@ from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """Return the processes; called when the launch arguments have their values."""
+    """Return the processes, once the arguments are known."""
     chosen = launching.Chosen(context)
     file = chosen.params_file()
     copy_free = (
         {} if chosen['copy_free'] == launching.FROM_FILE else {'copy_free': chosen['copy_free']}
     )
     actions: list[Action] = []
-    # Pass values instead of the parameter file, whose section for all nodes may have parameters
-    # that this process's only node doesn't declare.
+    # Values instead of the file: a section for all nodes may hold what this process's only node
+    # doesn't have.
     for kind, values in launching.node_values(chosen, file)[''].items():
         own = values | ({} if kind == 'capture' else copy_free)
         actions += launching.program(chosen, f'{kind}_node', [own], namespace=chosen.namespace())

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Start two cameras with paired frames, in the namespaces ``left`` and ``right``.
+Starts two cameras whose frames are pairs, in namespaces left and right.
 
 ``ros2 launch zc_perception stereo.launch.py``.
 """
@@ -27,7 +27,7 @@ from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """Return the process; called when the launch arguments have their values."""
+    """Return the process, once the arguments are known."""
     chosen = launching.Chosen(context)
     file = chosen.params_file()
     return launching.perception_program(chosen, file, stereo=True)

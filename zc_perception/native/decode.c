@@ -21,8 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* BLOCK cells have their maxima computed together, so that their numbers fit into the second-level cache. STEP cells are compared with `least`
- * together. GROUPS: arrays of maxima, one for all classes and one for each group of classes. */
+/* BLOCK: number of cells whose maxima are computed together; their scores fit into the second-level cache. STEP: number of cells that are compared
+ * with `least` together. GROUPS: number of arrays of maxima, one for all classes and one for each group of classes. */
 enum { BLOCK = 512, GROUPS = 17, STEP = 32 };
 
 #define T float
@@ -78,7 +78,7 @@ struct rect {
     int64_t class_;
     size_t candidate;
 };
-/* A box that stays, in the form in which overlaps are computed. next: index of the box that was kept before it in the same list of heads, or
+/* A box that stays, in the form in which overlaps are computed. next: index of the box that was kept before this one and has the same head, or
  * NOBODY. */
 struct stayed {
     double place[2], size[2], area;
@@ -86,7 +86,7 @@ struct stayed {
     uint32_t next;
 };
 #define NOBODY UINT32_MAX
-/* The rounding error of an overlap is below this: about four times a float's last bit. */
+/* An upper bound of an overlap's rounding error: about four times a float's last bit. */
 #define ROUNDINGS 2.5e-7
 /* A box's index and its rank, by which the boxes are sorted. */
 struct turn { uint32_t rank, rect; };
@@ -94,7 +94,7 @@ struct turn { uint32_t rank, rect; };
 /* Return a box's rank from its score: a higher score has a lower rank, and lower ranks come first. sort() keeps the order of equal ranks. */
 static uint32_t rank_of(float score) {
     uint32_t bits;
-    const float plain = score + 0.0f; /* makes 0 from -0, so that both have the same rank */
+    const float plain = score + 0.0f; /* turns -0 into 0, so that both have the same rank */
     memcpy(&bits, &plain, sizeof bits);
     return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
 }
@@ -121,8 +121,8 @@ static struct turn *sort(size_t n, struct turn *turns, struct turn *spare) {
     }
     return turns;
 }
-/* Return whether OpenCV's NMSBoxes takes two boxes for the same object. The last line has every rounding of its rectOverlap; the lines before answer
- * without them if they can't change the answer. */
+/* Return whether OpenCV's NMSBoxes takes two boxes for the same object. The last line repeats every rounding of OpenCV's rectOverlap. The two lines
+ * before it return early if rounding can't change the result. */
 static int same(const struct stayed *a, const struct stayed *b, float iou) {
     double sides[2];
     for (int i = 0; i < 2; i++) { /* length of the overlap in x and y; (x + |x|) / 2 is max(x, 0), without a branch */
@@ -140,7 +140,7 @@ static double between(double low, double value, double high) {
     value = value > low ? value : low;
     return value < high ? value : high;
 }
-/* Convert a coordinate to the source's pixels; it is rounded only once. */
+/* Convert a coordinate to the source's pixels, with only one rounding to float. */
 static float in_source(double side, double offset, double source, double size) {
     return (float)between(0.0, (side - offset) * source / size, source);
 }

@@ -14,16 +14,16 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Find a frame's boxes and suppress overlapping ones. These functions know nothing of Python and keep nothing between calls.
- * detection/heads/score_filter.py and candidates.py do the same in NumPy, and say what each result means. Both must agree in
- * every bit, so this is compiled without contraction of floating-point operations. */
+/* Find a frame's boxes and suppress overlapping ones. These functions don't use Python and keep no state between calls.
+ * detection/heads/score_filter.py and candidates.py do the same in NumPy, and document the results. Both must agree in
+ * every bit, so this is compiled without contraction of floating-point operations (-ffp-contract=off). */
 #ifndef ZC_NATIVE_DECODE_H
 #define ZC_NATIVE_DECODE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* GCC makes vector code of plain loops. With this attribute it makes a second version, for processors with AVX2. */
+/* GCC vectorises plain loops. With this attribute it also compiles a version for processors with AVX2. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ZC_NO_CLONES)
 #define CLONES __attribute__((target_clones("avx2", "default")))
 #else
@@ -32,7 +32,7 @@
 
 enum zc_type { ZC_F32, ZC_I8, ZC_U8, ZC_I16, ZC_U16 };
 
-/* Scores of a grid of cells. row, column and class_ are strides in bytes; the numbers of a row's cells, or of a cell's classes, must be
+/* Scores of a grid of cells. row, column and class_ are strides in bytes. Either the cells of a row or the classes of a cell must be
  * contiguous. */
 struct zc_scores {
     const char *data;
@@ -46,7 +46,7 @@ struct zc_scores {
  * Returns the number of cells found; -1: the strides or the alignment of scores aren't supported, use NumPy. */
 ptrdiff_t zc_find(const struct zc_scores *scores, double least, int64_t *cells, int64_t *classes, void *best);
 
-/* Boxes in pixels of the network's input. corners has four rows, x0, y0, x1 and y1 of all boxes; `stride` floats from row to row. */
+/* Boxes in pixels of the network's input. corners has four rows: x0, y0, x1 and y1 of all boxes. The rows are `stride` floats apart. */
 struct zc_boxes {
     const float *corners, *scores;
     const int64_t *classes; /* NULL: boxes of all classes suppress each other */
@@ -79,7 +79,7 @@ struct zc_wanted {
 struct zc_kept { float *sources, *scores; int64_t *classes, *cells; };
 
 enum { ZC_NO_MEMORY = -2 };
-/* Do zc_find(), read the boxes of the cells found, and do zc_suppress(). cells, classes and best are the arrays for zc_find(). Returns the
+/* Call zc_find(), read the boxes of the cells found, and call zc_suppress(). cells, classes and best are the arrays for zc_find(). Returns the
  * number of boxes that stay; -1: not supported, use NumPy; ZC_NO_MEMORY. */
 ptrdiff_t zc_decode(const struct zc_rows *rows, const struct zc_letterbox *box, const struct zc_wanted *wanted, int64_t *cells, int64_t *classes,
                     void *best, const struct zc_kept *kept);

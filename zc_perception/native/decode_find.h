@@ -14,19 +14,19 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* The functions that read numbers of one type T. decode.c includes this file once for each type, with T, LOWEST, IS_FINITE and REAL defined. The
- * loops are written so that GCC makes vector code of them, and so that a comparison with a NaN is false. */
+/* The functions that read numbers of one type T. decode.c includes this file once for each type, with T, LOWEST, IS_FINITE and REAL defined. GCC
+ * can vectorise the loops, and each comparison with a NaN is false. */
 #define JOINED(a, b) a##b
 #define JOIN(a, b) JOINED(a, b)
 #define NAMED(what) JOIN(what##_, T)
 
-/* Write the highest number of each of `count` cells to high. The cells are contiguous; `next` bytes from one class to the next. */
+/* Write the highest score of each of `count` cells to high. The cells are contiguous; the classes are `next` bytes apart. */
 CLONES static void NAMED(highest)(const T *values, ptrdiff_t next, size_t classes, size_t count, T *high) {
     for (size_t i = 0; i < count; i++) high[i] = LOWEST;
     for (size_t k = 0; k < classes; k++, values = (const T *)((const char *)values + next))
         for (size_t i = 0; i < count; i++) high[i] = values[i] > high[i] ? values[i] : high[i];
 }
-/* Do the same for a group of eight classes: high gets the group's maxima, and all keeps the maxima of this and earlier groups. */
+/* Do the same for a group of eight classes: high gets the group's maxima; all gets the maxima of this and earlier groups. */
 CLONES static void NAMED(highest_of_eight)(const T *values, ptrdiff_t next, size_t count, T *restrict high, T *restrict all) {
 #define ROW(k) *const r##k = (const T *)((const char *)values + (k) * next)
     const T ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5), ROW(6), ROW(7);
@@ -40,17 +40,17 @@ CLONES static void NAMED(highest_of_eight)(const T *values, ptrdiff_t next, size
         all[i] = most > all[i] ? most : all[i];
     }
 }
-/* Return whether one of a cell's numbers, which are contiguous, is at least `least`. */
+/* Return whether one of a cell's scores is at least `least`; the scores must be contiguous. */
 CLONES static int NAMED(reaches)(const T *values, size_t classes, T least) {
-    T hit = 0; /* of type T, because GCC makes vector code only if hit is as wide as the numbers */
+    T hit = 0; /* of type T, because GCC vectorises the loop only if hit is as wide as the scores */
     for (size_t k = 0; k < classes; k++) hit = values[k] >= least ? 1 : hit;
     return hit != 0;
 }
-/* Return the highest finite number of a cell. */
+/* Return the highest finite score of a cell. */
 static T NAMED(highest_finite)(const char *values, ptrdiff_t next, size_t classes) {
     T lanes[8], high = LOWEST;
     size_t k = 0;
-    if (next == (ptrdiff_t)sizeof(T)) { /* quick way, right if the highest is finite, as it nearly always is */
+    if (next == (ptrdiff_t)sizeof(T)) { /* quick way; its result is right if it is finite, as it nearly always is */
         NAMED(highest)((const T *)values, (ptrdiff_t)sizeof lanes, classes / 8, 8, lanes);
         for (k = classes / 8 * 8; k < classes; k++) high = ((const T *)values)[k] > high ? ((const T *)values)[k] : high;
         for (size_t j = 0; j < 8; j++) high = lanes[j] > high ? lanes[j] : high;
@@ -64,7 +64,7 @@ static T NAMED(highest_finite)(const char *values, ptrdiff_t next, size_t classe
 }
 static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells, int64_t *classes, T *best) {
     const int side_by_side = s->column == (ptrdiff_t)sizeof(T);
-    /* Number of classes in a group. Maxima are kept for each group, so that a cell's best class is searched in one group only. */
+    /* Number of classes in a group. Each group has its own maxima, so that a cell's best class is searched in one group only. */
     const size_t group = s->classes <= 8 * (GROUPS - 1) ? 8 : (s->classes + GROUPS - 2) / (GROUPS - 1);
     const int few = s->classes < 8; /* too few classes for groups */
     size_t found = 0;
@@ -105,8 +105,8 @@ static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells,
         }
     return (ptrdiff_t)found;
 }
-/* Read boxes and scores of the cells that find() has found. Keep those with a finite score of at least `least`: write their corners, in the form that
- * zc_suppress() takes, and their scores, and move their cells and classes to the front. Returns how many are kept. */
+/* Read boxes and scores of the cells that find() has found. Keep cells with a finite score of at least `least`: write their corners, in the form that
+ * zc_suppress() takes, and their scores, and move their indices and classes to the front. Returns the number of kept cells. */
 static size_t NAMED(read)(const struct zc_rows *rows, float least, size_t found, int64_t *cells, int64_t *classes, const void *best, float *corners,
                           float *scores) {
     size_t n = 0;

@@ -72,7 +72,7 @@ bool zc_enter_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObj
     put(&AT(lease, Lease_account), Py_NewRef(account));
     return true;
 }
-/* BufferPool.lease() for a slot that belongs to the pool; NULL: not the usual case, or an exception. */
+/* Do BufferPool.lease() for a slot that belongs to the pool; NULL: not the usual case, or an exception. */
 static PyObject *new_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name) {
     struct new_lease made;
     PyObject *account = zc_make_lease(k, pool, name, &made) ? zc_account_for(k, pool, slot, generation, name, &made) : NULL;
@@ -98,8 +98,8 @@ static PyObject *lease_to(const struct known *k, PyObject *frame, PyObject *pool
     return frame;
 }
 
-/* BufferPool.release() without a fence; false: not the usual case, or an exception. *freed: the slot for which on_free must be called; the caller owns
- * this reference. */
+/* Do BufferPool.release() without a fence; false: not the usual case, or an exception. *freed: the slot for which on_free must be called; the caller
+ * owns this reference. */
 static bool drop(const struct known *k, PyObject *pool, PyObject *lease, PyObject **freed) {
     PyObject *slot = AT(lease, Lease_slot), *account = AT(lease, Lease_account), *leases = AT(slot, Slot_leases), *name = AT(account, Holder_name);
     if (AT(lease, Lease_pool) != pool || PyDict_GetItemWithError(leases, AT(lease, Lease_number)) != lease ||
@@ -125,17 +125,17 @@ static bool drop(const struct known *k, PyObject *pool, PyObject *lease, PyObjec
         PyDict_DelItem(AT(pool, BufferPool__holders), name);
     if (last) put(&AT(slot, Slot_state), Py_NewRef(k->has.is_free));
     if (last && AT(pool, BufferPool__on_free) != Py_None) *freed = Py_NewRef(slot);
-    /* this call doesn't free the lease object, because the caller has a reference, too */
+    /* The caller also has a reference to the lease, so this call doesn't free the lease object. */
     return PyDict_DelItem(leases, AT(lease, Lease_number)) == 0;
 }
-/* Call the pool's on_free if a slot was freed; return what release() returns. This takes over the references to pool and slot. */
+/* Call the pool's on_free if a slot was freed; return the result of release(). This takes over the references to pool and slot. */
 static PyObject *tell(const struct known *k, PyObject *pool, PyObject *freed) {
     PyObject *said = freed == NULL ? Py_NewRef(Py_None) : PyObject_CallMethodObjArgs(pool, k->has._call, AT(pool, BufferPool__on_free), freed, k->has.on_free, NULL);
     Py_XDECREF(freed);
     Py_DECREF(pool);
     return said;
 }
-/* BufferPool.hand_out() of a lease whose holder holds no more than it may; NULL: not that case, or an exception. */
+/* Do BufferPool.hand_out() for a lease whose holder is within its limit of frames; NULL: another case, or an exception. */
 static PyObject *hand_over(const struct known *k, PyObject *lease) {
     PyObject *account = AT(lease, Lease_account), *number = AT(account, Holder_number);
     if (number != Py_None && value(AT(account, Holder_frames)) > value(number)) return NULL;
@@ -263,7 +263,7 @@ static STEP(frame_publish_slot) {
     return found != NULL ? found : in_python(step, words, count, names);
 }
 
-/* Attributes of a step are those of its Python function, so that a step looks like that function. */
+/* Read an attribute of a step from its Python function, so that a step looks like that function. */
 static PyObject *look(PyObject *step, PyObject *name) { return PyObject_GetAttr(((struct step *)step)->plain, name); }
 static PyObject *bind(PyObject *step, PyObject *to, PyObject *type) {
     (void)type;
@@ -338,7 +338,7 @@ static Py_ssize_t place_of(PyObject *class, const char *owner, const char *name)
     Py_XDECREF(member);
     return place;
 }
-/* Put a step in the place of a function of the class; false: an exception is set. */
+/* Replace a function of the class by a step; false: an exception is set. */
 static bool replace(PyTypeObject *type, PyObject *keeper, PyObject *class, size_t number) {
     PyObject *plain = PyObject_GetAttrString(class, STEPS[number].name);
     const bool of_class = plain != NULL && PyMethod_Check(plain);
@@ -354,7 +354,7 @@ static bool replace(PyTypeObject *type, PyObject *keeper, PyObject *class, size_
     Py_XDECREF(plain);
     return done;
 }
-/* Look up the fields of a class, and put the steps in the place of its functions; false: an exception is set. */
+/* Look up the fields of a class, and replace its functions by steps; false: an exception is set. */
 static bool take_class(PyTypeObject *type, PyObject *keeper, const char *name, PyObject *class) {
     struct known *known = PyCapsule_GetPointer(keeper, NULL);
     for (int i = 0; i < ZC_FIELD_COUNT; i++)
@@ -363,7 +363,7 @@ static bool take_class(PyTypeObject *type, PyObject *keeper, const char *name, P
         if (strcmp(STEPS[i].owner, name) == 0 && !replace(type, keeper, class, i)) return false;
     return true;
 }
-/* Return the capsule that owns the module's `known`, which is made at the first call. */
+/* Return the capsule that owns the module's `known`; the first call makes it. */
 static PyObject *keeper_of(PyObject *module) {
     PyObject *keeper = PyObject_GetAttrString(module, "known");
     if (keeper != NULL) return keeper;

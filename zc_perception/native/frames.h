@@ -15,13 +15,13 @@
  * limitations under the License.
  */
 /*
- * Compiled steps for frames: they replace functions of frame.py and memory/pool.py (frames.c, views.c), and of the link between threads and
- * processes (links.c), in the usual case.
+ * Compiled steps for frames: each replaces a function of frame.py and memory/pool.py (frames.c, views.c), or of the link between threads
+ * and processes (links.c).
  *
- * A step takes the place of its Python function, and calls that function in all other cases: other arguments, a refusal, an error, a
- * fence, a pool for which somebody waits. The classes stay Python classes; a step reads and writes their __slots__ by offset. A step
- * changes a pool or connection only while nobody holds its lock, and runs no Python code between its check and its last change. So to
- * other threads the change looks as if it was made under that lock.
+ * A step does the usual case itself, and calls its Python function in all other cases: other arguments, a refusal, an error, a fence, or
+ * a thread that waits for the pool. The classes stay Python classes; a step reads and writes their __slots__ by offset. A step changes a
+ * pool or connection only while no thread holds its lock, and runs no Python code between its check and its last change. So for other
+ * threads the change has the same effect as if it was made under that lock.
  */
 #ifndef ZC_NATIVE_FRAMES_H
 #define ZC_NATIVE_FRAMES_H

@@ -24,7 +24,7 @@
 
 static double seconds(void) { return (double)transport_now_ns() / 1e9; }
 static bool is_unlocked(const struct known *k, PyObject *lock) { return says(lock, k->has.locked, Py_False); }
-/* Take a lock, waiting if another thread has it; false: an exception is set. */
+/* Acquire a lock, and wait if another thread has it; false: an exception is set. */
 static bool take(const struct known *k, PyObject *lock) {
     PyObject *taken = PyObject_CallMethodNoArgs(lock, k->has.acquire);
     Py_XDECREF(taken);
@@ -53,7 +53,7 @@ STEP(zc_queue_put) {
     return done;
 }
 
-/* Take the oldest entry, whose token was taken; NULL: there is none, or Python must say, or an exception. */
+/* Take the oldest entry; the caller has taken its token. NULL: there is no entry, or an exception, or the Python function must decide. */
 static PyObject *pop(const struct known *k, PyObject *queue) {
     PyObject *const gate = AT(queue, KeepLastQueue__gate), *const lock = AT(queue, KeepLastQueue__lock), *entries = AT(queue, KeepLastQueue__entries), *entry = NULL;
     if (!take(k, lock)) return NULL;
@@ -70,7 +70,7 @@ static PyObject *pop(const struct known *k, PyObject *queue) {
     let_go(k, lock);
     return entry;
 }
-/* KeepLastQueue.get() again, for the rest of the time. */
+/* Call KeepLastQueue.get() again, for the rest of the time. */
 static PyObject *rest(PyObject *step, PyObject *queue, double deadline) {
     const double left = deadline - seconds();
     PyObject *timeout = PyErr_Occurred() ? NULL : PyFloat_FromDouble(left > 0 ? left : 0.0), *words[] = {queue, timeout};
@@ -78,7 +78,7 @@ static PyObject *rest(PyObject *step, PyObject *queue, double deadline) {
     Py_XDECREF(timeout);
     return found;
 }
-/* KeepLastQueue.get() for a queue without sources. */
+/* Do KeepLastQueue.get() for a queue without sources. */
 static PyObject *wait_for_token(PyObject *step, PyObject *queue, PyObject *timeout, double deadline) {
     const struct known *const k = ((struct step *)step)->known;
     PyObject *const turn = AT(queue, KeepLastQueue__turn), *taken = PyObject_CallMethodOneArg(turn, k->has.acquire, Py_False), *token = NULL, *entry;
@@ -99,7 +99,7 @@ static PyObject *wait_for_token(PyObject *step, PyObject *queue, PyObject *timeo
     Py_DECREF(entry);
     return rest(step, queue, deadline);
 }
-/* Return whether nothing but the only source can have an entry for get() now. */
+/* Return whether the queue has exactly one source, and only that source can have an entry for get() now. */
 static bool only_source(const struct known *k, PyObject *queue) {
     PyObject *receivers = AT(queue, KeepLastQueue__receivers);
     return PyObject_Size(AT(queue, KeepLastQueue__entries)) == 0 && AT(queue, KeepLastQueue__signalled) == Py_False &&
@@ -137,7 +137,7 @@ STEP(zc_queue_get) {
     return rest(step, queue, deadline);
 }
 
-/* Set *value to an attribute; false: it is no such number, or there is an exception. */
+/* Set *value to an attribute; false: it isn't such a number, and an exception is set. */
 static bool number(PyObject *object, PyObject *name, unsigned long long *value) {
     PyObject *found = PyObject_GetAttr(object, name);
     *value = found == NULL ? 0 : PyLong_AsUnsignedLongLong(found);
@@ -150,7 +150,7 @@ static bool signed_number(PyObject *object, PyObject *name, int64_t *value) {
     Py_XDECREF(found);
     return !PyErr_Occurred();
 }
-/* Fill *said from the frame, for this connection; false: Python must send it. */
+/* Fill *said from the frame, for this connection; false: the Python function must send the frame. */
 static bool describe(const struct known *k, PyObject *connection, PyObject *frame, struct wire_frame *said) {
     PyObject *const data = AT(frame, Frame_data), *const packet = AT(connection, Connection__packet);
     const long long length = value(AT(connection, Connection__length)), dropped = value(AT(connection, Connection__dropped_untold));
@@ -172,7 +172,7 @@ static bool describe(const struct known *k, PyObject *connection, PyObject *fram
     else if (good && dropped >= 0 && dropped <= UINT32_MAX) return strlen(said->frame_id) == (size_t)length - 72;
     return false;
 }
-/* Return whether the connection sends this frame at once: it is alive, nothing waits, the window has room, and the consumer knows the slot. */
+/* Return whether the frame can be sent now: the connection is alive, no frame is pending, the window has room, and the consumer has the slot. */
 static bool may_send(const struct known *k, PyObject *connection, PyObject *key) {
     PyObject *failure = AT(connection, Connection_failure), *send = AT(connection, Connection__send), *newest;
     return is_unlocked(k, AT(connection, Connection__lock)) && AT(connection, Connection__ended) == Py_False && PyUnicode_CheckExact(failure) &&
@@ -191,7 +191,7 @@ static bool send_now(const struct known *k, PyObject *connection, PyObject *fram
     struct new_lease made = {NULL, NULL};
     int sock;
     bool done = false;
-    /* No Python code runs from the checks to the last change, so to other threads all of it happens at once, as under the connection's lock. */
+    /* No Python code runs from the checks to the last change. So no other thread can run in between, as if the connection's lock was held. */
     if (delivery != NULL && key != NULL && sent != NULL && zc_make_lease(k, pool, holder, &made) && may_send(k, connection, key) &&
         (sock = PyObject_AsFileDescriptor(AT(connection, Connection_socket))) >= 0 &&
         (account = zc_account_for(k, pool, slot, AT(lease, Lease_generation), holder, &made)) != NULL &&
@@ -211,7 +211,7 @@ static bool send_now(const struct known *k, PyObject *connection, PyObject *fram
     Py_XDECREF(sent);
     Py_XDECREF(made.lease);
     Py_XDECREF(made.holder);
-    if (!done) PyErr_Clear(); /* Python tries again */
+    if (!done) PyErr_Clear(); /* the Python function tries again */
     return done;
 }
 STEP(zc_connection_offer) {
@@ -236,7 +236,7 @@ static bool count_one(PyObject *object, PyObject *name) {
     Py_XDECREF(after);
     return done;
 }
-/* Put the subscription's own frame, if there is one, into its queue, and wake its reader; false: an exception is set. */
+/* Put the subscription's frame into its queue and wake its reader; count None as refused. false: an exception is set. */
 static bool enqueue(const struct known *k, PyObject *subscription, PyObject *delivery) {
     if (delivery == Py_None) return count_one(subscription, k->has.refused);
     PyObject *its = count_one(subscription, k->has.delivered) ? PyObject_GetAttr(subscription, k->has.queue) : NULL, *notify = NULL;
@@ -247,7 +247,7 @@ static bool enqueue(const struct known *k, PyObject *subscription, PyObject *del
     Py_XDECREF(notify);
     return done;
 }
-/* BusPublisher._give() of a frame; false: an exception is set. */
+/* Do BusPublisher._give() for a frame; false: an exception is set. */
 static bool give(const struct known *k, PyObject *publisher, PyObject *frame, PyObject *subscription, PyObject *holder) {
     PyObject *headers = PyObject_GetAttr(subscription, k->has.headers), *by_message = PyObject_GetAttr(subscription, k->has.by_message);
     PyObject *deliver = PyObject_GetAttr(publisher, k->has.deliver), *const its[] = {frame, holder}, *delivery = NULL;
@@ -269,7 +269,7 @@ static bool give(const struct known *k, PyObject *publisher, PyObject *frame, Py
     Py_XDECREF(delivery);
     return done;
 }
-/* Return whether an attribute is this object; an exception becomes "no". */
+/* Return whether an attribute is this object; false also if it can't be read. */
 static bool has(PyObject *object, PyObject *name, PyObject *wanted) {
     PyObject *found = PyObject_GetAttr(object, name);
     if (found == NULL) PyErr_Clear();
@@ -301,7 +301,7 @@ static bool pass(PyObject *to, PyObject *method, PyObject *frame) {
     Py_XDECREF(passed);
     return passed != NULL;
 }
-/* SharedMemoryServer.publish(), without a history; false: an exception is set. */
+/* Do SharedMemoryServer.publish() for a server without a history; false: an exception is set. */
 static bool serve(const struct known *k, PyObject *server, PyObject *frame) {
     if (!is(server, k->has.SharedMemoryServer) || !has(server, k->has._history, Py_None)) return pass(server, k->has.publish, frame);
     PyObject *connections = PyObject_GetAttr(server, k->has._connections);
@@ -337,7 +337,7 @@ STEP(zc_client_wait) {
     Py_XDECREF(slots);
     return ours ? waited : in_python(step, words, count, names);
 }
-/* SharedMemoryClient.receive() of a plain FRAME; None: no packet waits; NULL: not the usual case; the packet, if any, is kept. */
+/* Do SharedMemoryClient.receive() for a plain FRAME; None: no packet is there; NULL: not the usual case, and a packet, if any, is kept. */
 static PyObject *receive(const struct known *k, PyObject *client) {
     PyObject *const slots = AT(client, SharedMemoryClient__slots);
     unsigned dropped = 0;
@@ -345,7 +345,7 @@ static PyObject *receive(const struct known *k, PyObject *client) {
     PyObject *attention = PyObject_GetAttr(slots, k->has.attention), *receiver = PyObject_GetAttr(slots, k->has.receiver), *frame = NULL;
     PyObject *received = PyLong_FromLongLong(value(AT(client, SharedMemoryClient__received)) + 1);
     if (attention == Py_False && received != NULL && is(receiver, k->has.Receiver)) frame = zc_receive(receiver, slots, &dropped);
-    if (frame == NULL) PyErr_Clear(); /* Python tries again, and ends the connection if it fails, too */
+    if (frame == NULL) PyErr_Clear(); /* the Python function tries again; if it fails, too, it ends the connection */
     if (frame != NULL && frame != Py_None) put(&AT(client, SharedMemoryClient__received), Py_NewRef(received));
     if (dropped > 0) put(&AT(client, SharedMemoryClient_dropped), PyLong_FromLongLong(value(AT(client, SharedMemoryClient_dropped)) + dropped));
     Py_XDECREF(attention);

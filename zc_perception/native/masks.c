@@ -73,8 +73,8 @@ static struct part part_of(const int32_t *box, const struct zc_axis *across, con
     part.y = down->before[box[1]], part.rows = (size_t)(down->before[box[3] - 1] - part.y) + 2;
     return part;
 }
-/* Compute the sums of `count` boxes. Each row of the prototypes is used for all boxes before the next row, because all prototypes together don't
- * fit into the caches. */
+/* Compute the sums of `count` boxes. Each row of the prototypes is used for all boxes before the next row is read, because all prototypes together
+ * don't fit into the caches. */
 static void add_up(const struct zc_prototypes *p, const struct part *parts, const float *weights, const float *offsets, size_t count) {
     for (int32_t y = 0; (size_t)y < p->rows; y++)
         for (size_t i = 0; i < count; i++) {
@@ -94,7 +94,7 @@ static void add_up(const struct zc_prototypes *p, const struct part *parts, cons
         }
 }
 
-/* The horizontal axis, prepared for STEP pixels at a time: there is room for STEP more numbers after its last share. starts[i]: the first label pixel
+/* The horizontal axis, prepared for STEP pixels at a time: after the last share there is room for STEP more numbers. starts[i]: the first label pixel
  * between the prototypes' pixels i and i + 1. */
 enum { STEP = 8 };
 struct columns {

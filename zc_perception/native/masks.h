@@ -14,8 +14,8 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Paint the masks of detected boxes into a picture of labels. detection/extras.py does the same in NumPy, and says what it means. Both must
- * agree in every bit, so sums are added mask by mask, and floating-point operations aren't contracted. */
+/* Paint the masks of detected boxes into a picture of labels. detection/extras.py does the same in NumPy, and documents it. Both must agree in
+ * every bit, so sums are added mask by mask, and floating-point operations aren't contracted. */
 #ifndef ZC_NATIVE_MASKS_H
 #define ZC_NATIVE_MASKS_H
 
@@ -35,14 +35,14 @@ struct zc_axis {
     const float *share;
     size_t count;
 };
-/* A picture of labels; `row` pixels from one row to the next. */
+/* A picture of labels; its rows are `row` pixels apart. */
 struct zc_labels { uint16_t *pixels; ptrdiff_t row; };
 
 /* Set the pixels of `count` rectangles to 0; places has x0, y0, x1, y1 of each. */
 void zc_wipe(const struct zc_labels *labels, const int32_t *places, size_t count);
 
 /* Write the box's number (from 1 on) into each pixel of its mask; earlier boxes cover later ones. A pixel is in the mask if the sum of the
- * prototypes, weighted by the box's weights, minus the box's offset, is above 0. The caller must check that boxes and axes lie inside.
+ * prototypes, weighted by the box's weights, minus the box's offset, is above 0. The caller must check that boxes and axes are inside.
  * Returns 1: painted; 0: the prototypes' memory layout isn't supported, use NumPy; -1: out of memory. */
 int zc_paint(const struct zc_prototypes *prototypes, const struct zc_axis *across, const struct zc_axis *down, const float *weights,
              const float *offsets, const int32_t *boxes, size_t count, const struct zc_labels *labels);

@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* The Python module: functions get arrays as buffers, and write results into arrays that the caller has made. */
+/* The Python module. Its functions get arrays as buffers, and write results into the caller's arrays. */
 #include "receiver.h"
 
 #include <string.h>
@@ -136,7 +136,7 @@ static PyObject *suppress(PyObject *module, PyObject *const *words, Py_ssize_t c
     return stay < 0 ? PyErr_NoMemory() : PyLong_FromSsize_t(stay);
 }
 
-/* Return whether the array's numbers have that type, given by its letter in struct's formats. */
+/* Return whether the array's numbers have the type with this letter in formats of the Python module struct. */
 static int is_plain(const Py_buffer *view, char letter) {
     return view->format != NULL && view->format[0] == letter && view->format[1] == '\0';
 }
@@ -255,8 +255,8 @@ static PyObject *decode(PyObject *module, PyObject *const *words, Py_ssize_t cou
     return stay == ZC_NO_MEMORY ? PyErr_NoMemory() : PyLong_FromSsize_t(stay);
 }
 
-/* The results in a detections message, one after the other as bytes: the bytes before each result, its class's text, its score, GAP
- * zero bytes, the bytes before the box, and the box. */
+/* The results of a detections message, serialized one after the other. Each has: leading bytes, the class's text, the score, GAP zero
+ * bytes, the bytes before the box, and the box. */
 enum { GAP = 48, NUMBERS = 5 };
 static char *add(char *place, const PyObject *bytes) { return (char *)memcpy(place, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes)) + PyBytes_GET_SIZE(bytes); }
 static PyObject *text_of(PyObject *texts, Py_ssize_t class_) {

@@ -31,21 +31,21 @@ enum { TRUNCATED = MSG_TRUNC | MSG_CTRUNC };
 struct receiver {
     PyObject_HEAD
     const struct zc_names *names;
-    /* Guards all fields below but frame_id. It is held for at most one recvmsg, which doesn't wait. A thread that holds it never waits for the
+    /* Guards all fields below except frame_id. It is held for at most one recvmsg, which doesn't wait. A thread that holds it never waits for the
      * interpreter's lock. */
     pthread_mutex_t lock;
     int sock;           /* borrowed; -1: closed */
     bool waits;         /* `came` has a packet that wait() has received and receive() hasn't taken yet */
     struct packet came;
     PyObject *unread;   /* called with each packet that Python must handle */
-    PyObject *frame_id; /* the last frame's frame_id, kept because the next frame nearly always has the same */
+    PyObject *frame_id; /* the last frame's frame_id; the next frame nearly always has the same one */
 };
 
-/* Take the packet that wait() has received, or else read the socket; false: no packet waits. The socket's end counts as a packet. */
+/* Take the packet that wait() has received, or else read the socket; false: no packet is there. The socket's end counts as a packet. */
 static bool take(struct receiver *self, struct packet *packet) {
     pthread_mutex_lock(&self->lock);
     if (self->waits) {
-        const struct packet *came = &self->came; /* copy only the bytes used: the buffer is large, a packet nearly always small */
+        const struct packet *came = &self->came; /* copy only the used bytes: the buffer is large, but most packets are small */
         packet->length = came->length, packet->num_fds = came->num_fds, packet->flags = came->flags, packet->error = came->error;
         memcpy(packet->bytes, came->bytes, came->length);
         memcpy(packet->fds, came->fds, sizeof came->fds);
@@ -98,7 +98,7 @@ static bool number(PyObject *object, PyObject *name, long long *value) {
     Py_XDECREF(found);
     return !PyErr_Occurred();
 }
-/* Set an attribute, of a frozen dataclass, too; this takes over the reference to value. false: an exception is set. */
+/* Set an attribute, also of a frozen dataclass; this takes over the reference to value. false: an exception is set. */
 static bool set(PyObject *object, PyObject *name, PyObject *value) {
     const int failed = value == NULL ? -1 : PyObject_GenericSetAttr(object, name, value);
     Py_XDECREF(value);
@@ -109,7 +109,7 @@ static PyObject *known_frame_id(struct receiver *self, const char *text) {
     if (before == NULL || strcmp(before, text) != 0) Py_XSETREF(self->frame_id, PyUnicode_FromString(text));
     return Py_XNewRef(self->frame_id);
 }
-/* Return whether this FRAME may come: 1: yes; 0: the window is full, or the slot can't have this frame; -1: an exception is set. */
+/* Return 1 if this FRAME is allowed; 0: the window is full, or the slot can't have this frame; -1: an exception is set. */
 static int may_come(const struct zc_names *n, PyObject *slots, PyObject *slot, PyObject *generation, long long *admitted) {
     long long released, window;
     PyObject *before = PyObject_GetAttr(slot, n->generation);
@@ -147,7 +147,7 @@ static PyObject *fill(struct receiver *self, PyObject *slots, PyObject *slot, co
     Py_XDECREF(lease);
     return found;
 }
-/* Return the Frame for a FRAME without a fence that breaks no rule. NULL without an exception: Python must handle the packet. */
+/* Return the Frame for a valid FRAME without a fence. NULL without an exception: Python must handle the packet. */
 static PyObject *admit(struct receiver *self, PyObject *slots, const struct packet *packet, unsigned *dropped) {
     struct wire_fault fault;
     struct wire_frame told;
@@ -208,7 +208,7 @@ PyObject *zc_receive(PyObject *object, PyObject *slots, unsigned *dropped) {
         transport_fetch(self->sock, &self->came);
         self->waits = self->came.error != EAGAIN && self->came.error != EWOULDBLOCK;
     }
-    const bool waits = self->waits; /* if it does, only this thread changes `came`, which has the lock of the interpreter */
+    const bool waits = self->waits; /* if true, only this thread changes `came`, because it has the interpreter's lock */
     pthread_mutex_unlock(&self->lock);
     if (!waits) Py_RETURN_NONE;
     PyObject *frame = admit(self, slots, &self->came, dropped);

@@ -31,8 +31,8 @@ struct zc_names { ZC_NAMES(ZC_MEMBER) };
 
 /* Receiver.wait(). */
 PyObject *zc_wait(PyObject *receiver, PyObject *epoll, PyObject *timeout_s);
-/* Receive a plain FRAME: return its Frame, and set *dropped. None: no packet waits. NULL without an exception: Python must handle the packet, which
- * Receiver.receive() then returns. Runs no Python code. */
+/* Receive a plain FRAME: return its Frame, and set *dropped. None: no packet is there. NULL without an exception: Python must handle the packet,
+ * which Receiver.receive() then returns. Runs no Python code. */
 PyObject *zc_receive(PyObject *receiver, PyObject *slots, unsigned *dropped);
 /* Add the type to the module, whose state is a struct zc_names. Returns 0; -1: an exception is set. */
 int zc_add_receiver(PyObject *module);

@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* What the files of compiled steps (see frames.h) share: the fields and names that they have looked up, and short functions. */
+/* Shared by the files of compiled steps (see frames.h): the fields and names that were looked up, and short functions. */
 #ifndef ZC_NATIVE_STEPS_H
 #define ZC_NATIVE_STEPS_H
 
@@ -32,7 +32,7 @@
     X(_history) X(_connections) X(offer) X(publish) X(write) X(custom_type)
 #define ZC_LINK_CLASSES(X) X(KeepLastQueue) X(Connection) X(SharedMemoryClient) X(_Link) X(BusPublisher) X(SharedMemoryServer) X(AdaptedPublisher)
 #define ZC_WORD(name) PyObject *name;
-/* What take_over() and join() have looked up once for all steps. */
+/* The objects and offsets that take_over() and join() look up once for all steps. */
 struct known {
     Py_ssize_t at[ZC_FIELD_COUNT]; /* offset of each field in its object */
     struct objects {
@@ -57,8 +57,8 @@ struct step {
 };
 #define AT(object, field) (*(PyObject **)((char *)(object) + k->at[field]))
 
-/* Call the Python function, because this isn't the usual case. The functions below return NULL without an exception in that case, and have changed
- * nothing then. If there is an exception, return NULL. */
+/* Call the Python function, because this isn't the usual case; if there is an exception, return NULL. In an unusual case the functions below return
+ * NULL without an exception, and have changed nothing. */
 static inline PyObject *in_python(PyObject *step, PyObject *const *words, size_t count, PyObject *names) {
     return PyErr_Occurred() ? NULL : PyObject_Vectorcall(((struct step *)step)->plain, words, count, names);
 }
@@ -80,17 +80,18 @@ static inline bool says(PyObject *object, PyObject *method, PyObject *wanted) {
     Py_XDECREF(said);
     return said == wanted;
 }
-/* Return whether this code may change the pool now: the process wasn't forked, and nobody holds the pool's lock. True until Python code runs. */
+/* Return whether this code may change the pool now: the process wasn't forked, and no thread holds the pool's lock. This stays true until Python code
+ * runs. */
 static inline bool is_ours(const struct known *k, PyObject *pool) {
     return AT(pool, BufferPool__forked) == Py_False && says(AT(pool, BufferPool__lock), k->has.locked, Py_False);
 }
 
-/* A lease that isn't in its pool yet: made before anything is changed, because making objects may run the garbage collector, and so Python code. */
+/* A lease that isn't in its pool yet. It is made before anything is changed: making objects may run the garbage collector, and so Python code. */
 struct new_lease { PyObject *lease, *holder; };
 bool zc_make_lease(const struct known *k, PyObject *pool, PyObject *name, struct new_lease *made);
-/* Return the account (borrowed) on which this lease may be entered now; NULL: none, or an exception. True until Python code runs. */
+/* Return the account (borrowed) of the holder that may get this lease; NULL: refused, or an exception. The result is valid until Python code runs. */
 PyObject *zc_account_for(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name, const struct new_lease *made);
-/* Enter the lease into the pool, on that account; false: no memory. */
+/* Add the lease to the pool and to that account; false: no memory. */
 bool zc_enter_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *name, const struct new_lease *made, PyObject *account);
 PyObject *zc_new_frame(const struct known *k);
 

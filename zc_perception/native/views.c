@@ -38,7 +38,7 @@ STEP(zc_frame_map) {
     return mapping;
 }
 
-/* Return whether the lease is valid: a pool's, or one of another process's slots. */
+/* Return whether the lease is valid; it is a pool's lease, or a lease on another process's slot. */
 static bool is_valid(const struct known *k, PyObject *lease) {
     if (is(lease, k->has.Lease))
         return PyObject_Size(AT(lease, Lease_ended)) == 0 && are_equal(AT(AT(lease, Lease_slot), Slot_generation), AT(lease, Lease_generation));
@@ -51,7 +51,7 @@ static bool is_valid(const struct known *k, PyObject *lease) {
     Py_XDECREF(now);
     return valid;
 }
-/* Make an array over each buffer, as PlaneViews._begin() does for memory that a CPU reads; false: not that case, or an exception. */
+/* Make an array over each buffer, as PlaneViews._begin() does for memory that the CPU can read; false: another case, or an exception. */
 static bool begin(const struct known *k, PyObject *mapping) {
     PyObject *const layout = AT(mapping, FrameMapping__layout), *const buffers = AT(mapping, FrameMapping__buffers);
     PyObject *modifier = PyObject_GetAttr(layout, k->has.modifier), *planes = PyObject_GetAttr(layout, k->has.planes), *views = NULL;
@@ -94,7 +94,7 @@ STEP(zc_mapping_enter) {
         AT(mapping, FrameMapping__views) != Py_None || AT(mapping, FrameMapping__access) != k->has.read || !is_empty(AT(mapping, FrameMapping__roots)))
         return in_python(step, words, count, names);
     PyObject *frame = Py_NewRef(AT(mapping, FrameMapping__frame)), *fence = PyObject_GetAttr(AT(frame, Frame_data), k->has.acquire_fence);
-    /* As in Python: the mapping is registered first, and the lease is looked at afterwards. */
+    /* As in the Python function, register the mapping first, and check the lease afterwards. */
     if (fence == Py_None && is_open(k, frame) && PyList_Append(AT(frame, Frame__mappings), Py_None) == 0) {
         PyObject *lease = Py_NewRef(AT(frame, Frame__lease));
         const bool begun = lease != Py_None && is_valid(k, lease) && begin(k, mapping);
@@ -104,7 +104,7 @@ STEP(zc_mapping_enter) {
             Py_DECREF(frame);
             return Py_NewRef(mapping);
         }
-        PyErr_Clear(); /* Python tries again, and raises the error */
+        PyErr_Clear(); /* the Python function tries again, and raises the error */
         PyList_SetSlice(AT(mapping, FrameMapping__roots), 0, PY_SSIZE_T_MAX, NULL);
         unregister(k, frame);
     }
@@ -121,7 +121,7 @@ STEP(zc_mapping_exit) {
     put(&AT(mapping, FrameMapping__views), Py_NewRef(Py_None));
     PyObject *const roots = AT(mapping, FrameMapping__roots);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(roots); i++)
-        if (Py_REFCNT(PyList_GET_ITEM(roots, i)) != 1) return in_python(step, words, count, names); /* somebody keeps an array */
+        if (Py_REFCNT(PyList_GET_ITEM(roots, i)) != 1) return in_python(step, words, count, names); /* the user still has an array */
     if (PyList_SetSlice(roots, 0, PY_SSIZE_T_MAX, NULL) != 0) return NULL;
     PyObject *frame = Py_NewRef(AT(mapping, FrameMapping__frame));
     put(&AT(mapping, FrameMapping__frame), Py_NewRef(Py_None));
