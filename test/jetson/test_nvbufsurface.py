@@ -375,8 +375,7 @@ def test_a_stale_answer_of_the_library_is_noticed(
     )
     monkeypatch.setenv('NVBUF_DOUBLE', 'stale')
     with pytest.raises(
-        AcceleratorError,
-        match=r'this buffer as \[64, 64, .*the frame has \[96, 64, .*was reused',
+        AcceleratorError, match=r'this buffer as \[64, 64, .*the frame has \[96, 64, .*was reused'
     ):
         vic.transform(second, target)
     assert len(vic._surfaces) == 0

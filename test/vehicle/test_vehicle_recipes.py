@@ -263,7 +263,7 @@ def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
 
 
 def test_a_device_with_colons_in_its_name_is_written_out() -> None:
-    """"/dev/metis-0:1:0" would be read as source, target and permissions."""
+    """The name "/dev/metis-0:1:0" would be read as source, target and permissions."""
     for service in composed()['services'].values():
         for device in service['devices']:
             if isinstance(device, str):

@@ -416,10 +416,7 @@ class Camera(ABC):
         The check may open the device, but it changes nothing.
         """
         return skip(
-            (
-                f'camera {camera.kind} has no check of its own; start the node and '
-                'read its log'
-            ),
+            (f'camera {camera.kind} has no check of its own; start the node and read its log'),
             camera.node,
         )
 

@@ -75,7 +75,7 @@ def _parser() -> OptionParser:
         default=[],
         metavar='GROUP',
         help='run only the checks of these groups, such as cameras or model; a wrong name gets a '
-             'list of all',
+        'list of all',
     )
     main.add_argument(
         '--verbose', action='store_true', help='show measured values, and checks that do not apply'

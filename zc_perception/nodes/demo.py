@@ -85,8 +85,9 @@ def option_parser() -> OptionParser:
         help='a shipped model (road, hog), an ONNX file, a folder of an export or a '
         'model.yaml; default road',
     )
-    first.add_argument('--accelerator', default='auto', help='auto (default), or the name of an '
-                                                             'accelerator')
+    first.add_argument(
+        '--accelerator', default='auto', help='auto (default), or the name of an accelerator'
+    )
     first.add_argument(
         '--out',
         type=Path,
@@ -117,11 +118,15 @@ def option_parser() -> OptionParser:
         help="height of the picture; default: the camera's own",
     )
     more.add_argument(
-        '--framerate', type=float, default=0.0, metavar='HZ', help="frames per second; default: "
-                                                                   "the camera's own"
+        '--framerate',
+        type=float,
+        default=0.0,
+        metavar='HZ',
+        help="frames per second; default: the camera's own",
     )
-    more.add_argument('--seed', type=int, metavar='N', help='camera synthetic: number of the '
-                                                            'scene; default 0')
+    more.add_argument(
+        '--seed', type=int, metavar='N', help='camera synthetic: number of the scene; default 0'
+    )
     more.add_argument('--heap', default='auto', help='where the buffers come from; default auto')
     return parser
 

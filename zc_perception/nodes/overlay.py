@@ -280,8 +280,10 @@ class OverlayNode(PerceptionNode):
         self._masks_qos = subscription_qos(self, MASKS, QoSProfile(depth=2))
         self._annotations_qos = subscription_qos(self, ANNOTATIONS, QoSProfile(depth=2))
         subscription_qos(
-            self, 'image_raw', QoSProfile(depth=2)
-        # Declare the QoS parameters now; the subscription itself is made only for a viewer.
+            self,
+            'image_raw',
+            QoSProfile(depth=2),
+            # Declare the QoS parameters now; the subscription itself is made only for a viewer.
         )
         self._label_subscription = self.create_subscription(
             LabelInfo, 'label_info', self._on_labels, latched

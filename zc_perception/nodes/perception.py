@@ -65,7 +65,7 @@ class PerceptionGraph:
             self.overlay = self._make(OverlayNode, 'overlay', context, overrides)
             if self.capture.keeps_all and not self.inference.parameters['keep_all']:
                 self.inference.get_logger().warning(
-                    "parameter keep_all is true for capture, but not for inference: set "
+                    'parameter keep_all is true for capture, but not for inference: set '
                     "'keep_all' there too, or "
                     'frames are skipped'
                 )

@@ -76,10 +76,7 @@ from .package_kit import (
 )
 
 READ, WRITE, END = 1, 2, 4
-_INTERRUPTED = (
-    -errno.EINTR,
-    -512,
-)  # the second is ERESTARTSYS, which reaches us as the first
+_INTERRUPTED = (-errno.EINTR, -512)  # the second is ERESTARTSYS, which reaches us as the first
 
 
 class _Planned(Exception):

@@ -166,8 +166,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     ]
     if not all(sized) or not word('format'):
         raise FormatError(
-            f"caps '{text}' have no size or no format; put a caps filter with both before the "
-            'sink'
+            f"caps '{text}' have no size or no format; put a caps filter with both before the sink"
         )
     explicit = word('format') == DMA_DRM
     fourcc, modifier = _format(word('format'), word('drm-format'))

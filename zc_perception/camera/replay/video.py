@@ -875,8 +875,9 @@ class VideoSource(FrameSource):
             said = self._file.said(frame).completed(self._said)
             colours = self._writer.colorimetry(frame, said)
         except FormatError as error:
-            raise RecordingError(f"video '{self.name}': a later frame differs from the first: "
-                                 f"{error}") from error
+            raise RecordingError(
+                f"video '{self.name}': a later frame differs from the first: {error}"
+            ) from error
         for before, now in zip(self._look, _look_of(frame, colours), strict=True):
             if now != before:
                 raise RecordingError(

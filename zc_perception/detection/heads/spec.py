@@ -39,9 +39,7 @@ SIGMOID = Key(
     ),
 )
 CLASS_AGNOSTIC = Key(boolean(), 'Whether boxes of different classes suppress each other.', False)
-MASKS = Key(
-    integer(0, 1024), 'Number of mask coefficients after the classes of each row.', 0
-)
+MASKS = Key(integer(0, 1024), 'Number of mask coefficients after the classes of each row.', 0)
 KEYPOINTS = Key(
     array('two numbers: how many keypoints, and the numbers of each (2, or 3 with a score)',
           integer(1, 1024), 2, 2),

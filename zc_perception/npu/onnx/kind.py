@@ -92,7 +92,7 @@ class Onnx(Accelerator):
             [],
             "ONNX Runtime's execution providers, best first, each as 'NAME' or 'NAME; "
             "option=value; …'. Nodes of the model that no provider takes run on the CPU. Empty: "
-            "only CPU.",
+            'only CPU.',
             check=parse_providers,
         ),
         *TILES,
