@@ -41,7 +41,7 @@ from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
 Open = Callable[..., AxRuntimeAccelerator]
 WAIT_S = PATIENCE_S
-#: A pipeline that is not flushed before the test is over, whoever is scheduled when.
+#: A delay after which no pipeline is flushed during a test.
 NEVER_S = 3600.0
 STRIDES = (8, 16, 32)
 CLASSES = ('red', 'green', 'blue')
@@ -55,7 +55,6 @@ COLOURS = {
 
 
 def build_double(path: Path, *options: str) -> Path:
-    """Compile the runtime's double."""
     sources = [DOUBLES / name for name in ('axruntime.c', 'axruntime_run.c', 'axruntime_model.c')]
     flags = ['-shared', '-fPIC', '-fvisibility=hidden', '-O2', '-Wall', '-Wextra', '-Werror']
     subprocess.run(['gcc', *flags, *options, '-o', path, *sources, '-lm', '-lpthread'], check=True)
@@ -63,7 +62,7 @@ def build_double(path: Path, *options: str) -> Path:
 
 
 class Double:
-    """What a test may set and ask: ``double.fail_from = 3``, ``double.runs``."""
+    """The loaded double; tests set and read it: ``double.fail_from = 3``, ``double.runs``."""
 
     def __init__(self, path: Path) -> None:
         self.__dict__['path'] = str(path)
@@ -93,7 +92,7 @@ class Double:
 
 
 def model_file(folder: Path, width: int, height: int, **settings: float) -> Path:
-    """Write a file that the double takes for a compiled model."""
+    """Write a file that the double accepts as a compiled model."""
     path = folder / 'model.json'
     path.write_text(json.dumps({'height': height, 'width': width, **settings}), encoding='utf-8')
     return path
@@ -108,7 +107,7 @@ def model(
     tensors: Sequence[TensorSpec] = (),
     **settings: float,
 ) -> ModelManifest:
-    """Write a manifest with its model file."""
+    """Write a model file, and return a manifest for it."""
     path = model_file(folder, width, height, **settings)
     return ModelManifest(
         name='blobs',
@@ -126,7 +125,7 @@ def model(
 
 
 class Voyager:
-    """The double with accelerators on it, and frames of 64 x 64 whose number the model sees."""
+    """Opens accelerators on the double, and makes 64 x 64 frames whose number the model reads."""
 
     def __init__(
         self, double: Double, opener: Open, pool: MakePool, frame: MakeFrame, folder: Path
@@ -148,11 +147,11 @@ class Voyager:
         return self._make_pool(64, 64, slots=slots)
 
     def frame(self, number: int, pool: BufferPool | None = None) -> Frame:
-        """Return a frame, of a pool of its own if none is given."""
+        """Return a frame, from a new pool if none is given."""
         return self.make_frame(pool or self.pool(1), sequence=number, fill=numbered(number))
 
     def run(self, accelerator: AxRuntimeAccelerator, number: int) -> int:
-        """Return the number that the model sees in a frame that has it."""
+        """Run a frame with this number; return the number that the model sees."""
         frame = self.frame(number)
         return result(frame, start(accelerator, frame))
 
@@ -164,7 +163,7 @@ def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
 def tensor_spec(
     width: int, height: int, scale: float = 1 / 255, zero_point: int = -128
 ) -> QuantisedTensorSpec:
-    """Return what the double's models take."""
+    """Return the input tensor of the double's models."""
     return QuantisedTensorSpec(width, height, 3, scale, zero_point, ((1, 1), (1, 15), (0, 1)))
 
 
@@ -185,7 +184,7 @@ def paint(
 
 def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]:
     """
-    Return a function that fills a frame of 64 x 64 with its number.
+    Return a function that paints a number into a 64 x 64 frame.
 
     Cell k of the finest grid is red if bit k is set.
     """
@@ -205,7 +204,7 @@ def number_in(outputs: Sequence[RawTensor]) -> int:
 
 
 def result(frame: Frame, job: AxRuntimeJob) -> int:
-    """Wait for the job and return the number that the model saw; frame and job end."""
+    """Wait for the job, close job and frame, and return the number that the model saw."""
     assert job.fence.wait(WAIT_S)
     seen = number_in(job.outputs())
     job.close()
@@ -215,7 +214,7 @@ def result(frame: Frame, job: AxRuntimeJob) -> int:
 
 def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:
     """
-    Return what the double's model yields, from the same tensor, before it is quantised.
+    Return the double's outputs for the same tensor, before they are quantised.
 
     For each stride there are DFL logits and class logits.
     """

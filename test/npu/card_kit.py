@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A card that only counts, in place of :class:`AxlDevice`.
-
-Handles are numbers, jobs end when a test says so.
-"""
+"""A card that only counts, in place of :class:`AxlDevice`: tests end its jobs."""
 
 from __future__ import annotations
 
@@ -63,11 +59,11 @@ class CardFence(EventFence):
 
 class CountingCard:
     """
-    A card that counts.
+    A card that counts handles and jobs.
 
-    ``held`` are the handles that it has, ``modifiers`` those of the images that it imported.
-    ``submitted`` has the in-fence of each job (``None``: none, or an older driver), ``numbers``
-    the driver's own ioctl numbers.
+    ``held`` are its handles, ``modifiers`` those of the imported images. ``submitted`` has the
+    in-fence of each job (``None``: none, or an older driver), ``numbers`` the driver's own ioctl
+    numbers.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 def start(
     make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Bench]]:
-    """Start schedulers; every one must still be alive, and end, at the end."""
+    """Start schedulers; at the end each must still run, and then stop."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
     benches: list[Bench] = []
 
@@ -56,21 +56,20 @@ def start(
         return benches[-1]
 
     yield make
-    # emptied, as pytest keeps the function above, and with it the queues, until the descriptors
-    # have been counted
+    # pytest keeps the function above, and so the queues: empty the list before descriptors are
+    # counted
     while benches:
         benches.pop().end()
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Yield a machine without cards."""
+    """Return a machine without cards."""
     return Host(tmp_path)
 
 
 @pytest.fixture
 def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
-    """Open axl accelerators on cards that count."""
     made: list[AxlAccelerator] = []
 
     def make(**options: Any) -> Opened:
@@ -85,7 +84,7 @@ def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opene
 
 @pytest.fixture
 def opened(make_opened: Callable[..., Opened]) -> Opened:
-    """Yield an axl accelerator with a model on a card that counts."""
+    """Return an axl accelerator with a model on a card that counts."""
     return make_opened()
 
 
@@ -94,7 +93,7 @@ def open_axruntime() -> Iterator[Open]:
     """
     Open axruntime accelerators with tensors in memfds.
 
-    Ask for :func:`double` or :func:`binding` first, so that what these made ends later.
+    Request :func:`double` or :func:`binding` first, so that their objects end later.
     """
     opened: list[AxRuntimeAccelerator] = []
 
@@ -117,7 +116,7 @@ def open_axruntime() -> Iterator[Open]:
 
 @pytest.fixture(scope='session')
 def warm_engines() -> None:
-    """ONNX Runtime has opened what it keeps open."""
+    """Make ONNX Runtime open the descriptors that it keeps."""
     accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1})
     accelerator.load(load_manifest('road'))
     accelerator.close()
@@ -125,21 +124,16 @@ def warm_engines() -> None:
 
 @pytest.fixture(scope='session')
 def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    """Compile the double of the Voyager runtime."""
     return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
 
 
 @pytest.fixture
 def double(built: Double) -> Iterator[Double]:
-    """
-    Yield the double.
-
-    At the end everything that was made of it is destroyed, and nothing was misused.
-    """
+    """Yield the double; at the end its objects must be destroyed, and none misused."""
     built.reset()
     yield built
     assert (built.misuses, built.first_misuse()) == (0, '')
-    # A call that did not return in time destroys what it used when it returns.
+    # A call that timed out destroys its objects when it returns.
     eventually(lambda: (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0]))
     assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
 
@@ -152,7 +146,6 @@ def voyager(
     make_frame: MakeFrame,
     tmp_path: Path,
 ) -> Iterator[Voyager]:
-    """Yield the double with accelerators on it."""
     yield Voyager(double, open_axruntime, make_pool, make_frame, tmp_path)
     double.end_hang()
 
@@ -160,9 +153,9 @@ def voyager(
 @pytest.fixture
 def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """
-    Yield the vendor's Python package, as a double.
+    Yield a double of the vendor's Python package.
 
-    At the end everything that was made of it is gone, and nothing was misused.
+    At the end its objects must be gone, and none misused.
     """
     module = make_module()
     monkeypatch.setitem(sys.modules, 'axelera', ModuleType('axelera'))

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A machine's device nodes and sysfs in a folder, laid out as the kernel's documents say.
-
-These are ``sysfs-bus-pci`` and ``sysfs-dev``.
-"""
+"""Device nodes and sysfs of a machine in a folder, after ``sysfs-bus-pci`` and ``sysfs-dev``."""
 
 from __future__ import annotations
 
@@ -26,13 +22,13 @@ from pathlib import Path
 
 from zc_perception.machine.system import HostTree
 
-#  Character devices that every machine has and that refuse our ioctls with ENOTTY: nodes are links
-#  to them.
+# Character devices that every machine has and that answer our ioctls with ENOTTY: nodes are links
+# to them.
 STAND_INS = ('null', 'zero', 'full', 'random', 'urandom')
 
 
 class Host:
-    """Nodes are symbolic links to devices that exist, so that they have numbers of their own."""
+    """A machine's tree. Nodes are links to existing devices, so they have device numbers."""
 
     def __init__(self, root: Path) -> None:
         self.tree = HostTree(root / 'dev', root / 'sys')
@@ -77,7 +73,7 @@ class Host:
         return node
 
     def add_node(self, name: str, like: str = '') -> str:
-        """Add a node of its own, or a second name of another."""
+        """Add a node, or a second name of the node *like*."""
         path = self.tree.dev / name
         path.symlink_to(like or f'/dev/{STAND_INS[self._nodes]}')
         self._nodes += not like
@@ -85,6 +81,6 @@ class Host:
 
     @staticmethod
     def write(folder: Path, **files: str) -> None:
-        """Write attributes, with the newline that the kernel ends them with."""
+        """Write attributes, each with the newline that the kernel adds."""
         for name, text in files.items():
             (folder / name).write_text(text + '\n')

@@ -16,8 +16,8 @@
 """
 JSON Schema, draft 2020-12: the keywords that this repository's schemas use.
 
-It is written from the specification alone. A schema with any other keyword is refused, so that
-none is ignored. NaN and infinity are no JSON, and fit no schema of a number.
+Written from the specification alone. A schema with any other keyword is refused, so that none is
+ignored. NaN and infinity are no JSON, and match no schema of a number.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 def conforms(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> bool:
     """
-    Whether *value* is what *schema* says.
+    Return whether *value* matches *schema*.
 
-    :raises NotImplementedError: a keyword that isn't known here.
+    :raises NotImplementedError: the schema has an unsupported keyword.
     """
     root = schema if root is None else root
     return all(_keyword(name, operand, value, schema, root) for name, operand in schema.items())

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The smallest ONNX models: outputs are the input itself, or constants.
+Minimal ONNX models, encoded by hand: the output is the input, or constant.
 
-They are encoded by hand after ``onnx.proto`` (ONNX 1.14, IR version 8).
+The encoding follows ``onnx.proto`` (ONNX 1.14, IR version 8).
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def identity(
     With *output_kind* the output has that type.
 
     :param beside: the name of an int64 input of two numbers, which is the output instead.
-    :param multiple: height of ``x`` must be a multiple of this, because a node splits it into such
-        parts.
+    :param multiple: the height of ``x`` must be a multiple of this, because a node splits it.
     """
     node = _field(1, beside or 'x') + _field(2, 'y')
     names = ['x', *(f'x{index}' for index in range(1, inputs))]
@@ -113,7 +112,7 @@ def constant(
     Return a model that yields these arrays for any input.
 
     :param inputs: type and shape of each.
-    :param shapes: of outputs, where the file says others than the arrays have.
+    :param shapes: shapes of outputs that the file gives instead of the arrays' shapes.
     """
     nodes = declared = b''
     for name, values in outputs.items():
@@ -139,8 +138,8 @@ def export(
     """
     Write a file as Ultralytics exports it, which yields these rows for any input.
 
-    :param rows: centre and size of a box in pixels of the input, a score for each class, and what
-        the task has in addition.
+    :param rows: centre and size of a box in pixels of the input, a score for each class, and the
+        task's further numbers.
     :param grids: the prototypes of masks.
     """
     said = {'names': dict(enumerate(names)), 'imgsz': [side, side], 'stride': 32, 'task': task}

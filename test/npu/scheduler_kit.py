@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A scheduler with an accelerator that does exactly, and only when, what a test says."""
+"""A scheduler with an accelerator that the test controls completely."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LONG_S, SHORT_S = PATIENCE_S, 0.05
 
 
 class ScriptedFence(EventFence):
-    """Raises what it was signalled with, as a driver's fence does."""
+    """Raises the error that it was signalled with, as a driver's fence does."""
 
     def check(self) -> None:
         if self._error is not None and self.wait(0.0):
@@ -49,7 +49,7 @@ class ScriptedFence(EventFence):
 
 
 class ScriptedJob:
-    """A job whose fence the test signals; ``ends`` says how it was ended."""
+    """A job whose fence the test signals; ``ends`` records how it was ended."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -66,7 +66,7 @@ class ScriptedJob:
     @property
     def takes_place(self) -> bool:
         """
-        Say whether the job takes a place on the device.
+        Return whether the job occupies a place on the device.
 
         It does until its owner has its result, or has given it up and the device has ended it.
         """
@@ -91,10 +91,10 @@ class ScriptedJob:
 
 class ScriptedAccelerator(Accelerator):
     """
-    Takes jobs as a test says.
+    Takes jobs as a test scripts.
 
-    It finishes the frames in ``instant`` at once, others never, and raises what is in the lists of
-    errors.
+    It finishes the frames in ``instant`` at once, others never, and raises the errors in its
+    lists.
     """
 
     imports = 0
@@ -178,7 +178,7 @@ class ScriptedAccelerator(Accelerator):
 
 
 class Factory:
-    """Opens scripted accelerators anew, after the refusals in ``errors``."""
+    """Opens new scripted accelerators, after raising the refusals in ``errors``."""
 
     def __init__(
         self, *errors: Exception, make: Callable[[], ScriptedAccelerator] = ScriptedAccelerator
@@ -202,7 +202,7 @@ class Factory:
 
 
 class Bench:
-    """A running scheduler with what came out of it."""
+    """A running scheduler and its results."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Bench:
 
     @property
     def jobs(self) -> list[ScriptedJob]:
-        """Of every accelerator that there was."""
+        """The jobs of all accelerators so far."""
         return [job for accelerator in self.accelerators for job in accelerator.jobs]
 
     @property
@@ -261,7 +261,7 @@ class Bench:
         self.queue.close()
 
     def end(self) -> None:
-        """Stop, with every job done, and see that the thread is gone."""
+        """Stop with every job done, and check that the thread has ended."""
         stopper = threading.Thread(target=self.stop)
         stopper.start()
         stopping = True
@@ -276,9 +276,9 @@ class Bench:
 
 def check_balance(bench: Bench) -> None:
     """
-    Check, once everything has ended, that the figures add up.
+    Check at the end that the figures add up.
 
-    Each frame and each job ended exactly once.
+    Each frame and each job must have ended exactly once.
     """
     until(lambda: bench.scheduler.in_flight == 0)  # a callback comes before its frame's end
     figures = bench.scheduler.statistics()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Structs, enums and ioctl numbers of axl and of the Voyager runtime, as a C compiler has them."""
+"""Structs, enums and ioctl numbers of axl and the Voyager runtime, against a C compiler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from zc_perception.npu.axruntime.runtime import device_stride
 
 TESTS = Path(__file__).resolve().parents[1]
 AXL_HEADER, AXR_HEADER = TESTS / 'rig/module/axl_ioctl.h', TESTS / 'doubles/axruntime.h'
-#: What each C name is called in Python.
+#: The Python class of each C name.
 AXL_STRUCTS: dict[str, type[ctypes.Structure]] = {
     'axl_import_fd': axl.AxlImportFd,
     'axl_submit': axl.AxlSubmit,
@@ -49,7 +49,7 @@ AXR_STRUCTS: dict[str, type[ctypes.Structure]] = {
     'axrDeviceInfo': axr.DeviceInfo,
     'axrTensorInfo': axr.TensorInfo,
 }
-#: The header's macros, as the module has them.
+#: The module's constants, by the header's macros.
 CONSTANTS = {
     **{f'AXL_IMPORT_{flag.name}': int(flag) for flag in axl.ImportFlags},
     'AXL_MAX_PLANES': axl.MAX_PLANES,
@@ -57,9 +57,9 @@ CONSTANTS = {
     'AXL_IOCTL_TYPE': ord(axl.IOCTL_TYPE),
     **{f'AXL_IOCTL_{name.upper()}': getattr(axl.REQUESTS, name) for name in axl.IOCTL_NUMBERS},
 }
-#: Not on the market: the package has no names for them.
+#: Unsold boards: the package has no names for them.
 UNNAMED = {'AXR_BOARD_METIS_UNUSED1': 0, 'AXR_BOARD_METIS_UNUSED2': 1}
-#: What the double's later release has behind the fields that the package knows.
+#: Fields of the double's later release, behind those that the package defines.
 LATER = {'axrDeviceInfo': Rest(1608, [['something_new', 1568, 40, 'unsigned[5]']])}
 
 
@@ -115,7 +115,7 @@ def test_the_runtime_agrees_with_its_double(release: str, tmp_path: Path) -> Non
 
 
 def test_the_sizes_of_the_runtime_are_those_that_were_computed_by_hand() -> None:
-    """Of the documented fields on LP64: nothing that both sides could have got wrong together."""
+    """The sizes follow from the documented fields on LP64: both sides might share an error."""
     assert [ctypes.sizeof(struct) for struct in AXR_STRUCTS.values()] == [32, 1568, 488]
     assert (axr.Argument.offset.offset, axr.Argument.size.offset) == (16, 24)
     info = axr.TensorInfo
@@ -145,7 +145,7 @@ def is_pointer(argument: type) -> bool:
     'second', [b'metis-0:1a:0', b'metis-a:FF:1f', b'metis-0-1a-0', b'europa-0-1-0']
 )
 def test_the_distance_of_devices_is_measured(size: int, second: bytes) -> None:
-    """Releases before and after have other lengths; nothing is read behind the list."""
+    """Other releases have other lengths; nothing may be read behind the list."""
     text = b'metis-0:1:0'.ljust(size, b'\0') + second.ljust(size, b'\0')
     memory = ctypes.create_string_buffer(text, 2 * size)
     assert device_stride(ctypes.addressof(memory), 2) == size

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The axl accelerator as a whole, on cards that only count.
-
-What it says about itself, and what it does when the card fails.
-"""
+"""The axl accelerator on cards that only count: its facts, and its reaction to failures."""
 
 from __future__ import annotations
 
@@ -76,9 +72,6 @@ MakeOpened = Callable[..., Opened]
 GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
 
 
-# What it says of itself.
-
-
 def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(
     make_opened: MakeOpened, host: Host
 ) -> None:
@@ -114,9 +107,6 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
     assert f'the driver of {node} has no import and submit ioctls (ENOTTY)' in text
     for word in ('accelerator: axruntime', 'onnx', "'axl_ioctls'"):
         assert word in text and '\n' not in text
-
-
-# Imports and jobs.
 
 
 def test_an_import_is_not_released_under_a_job_that_was_given_up(
@@ -171,12 +161,12 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
         accelerator.trial_import(replace(pool.layout, modifier=INVALID), pool.slots[0].buffers)
 
 
-# Nobody reads a frame before its acquire fence: the driver waits where it can, else we do, and an
-# error costs that frame.
+# No reader starts before a frame's acquire fence: the driver waits where it can, else the package
+# does. An error costs that frame only.
 
 
 class Scripted(SyncFile):
-    """A sync_file that has signalled, and notes how long it was waited for."""
+    """A sync_file that has signalled, and records how long callers would wait for it."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -272,9 +262,6 @@ def test_a_frame_that_the_card_reads_is_never_mapped(
     assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
 
 
-# What may change while it runs.
-
-
 def run_one(accelerator: AxlAccelerator, card: CountingCard, frame: Frame) -> None:
     handle = accelerator.import_frame(frame)
     job = accelerator.submit(handle, frame)
@@ -314,9 +301,6 @@ def test_the_timeout_is_that_of_the_jobs_which_come(opened: Opened, make_frame: 
     assert card.timeouts_us == [1_000_000, 250_000]
 
 
-# A card that goes away.
-
-
 def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(
     make_opened: MakeOpened, make_frame: MakeFrame
 ) -> None:
@@ -349,14 +333,14 @@ def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(
     assert (second.import_frame(frame).number, second.imports, card.made) == (1, 1, 1)
 
 
-# The import cache: its key is what a buffer is, not its number.
+# The import cache: its key is a buffer's identity, not its descriptor's number.
 
 
 LAYOUT, TILED = compute_layout(NV12, 64, 48), 1 << 56 | 2
 
 
 class Device:
-    """Gives out handles and knows which it still holds."""
+    """Gives out handles and tracks those not yet released."""
 
     def __init__(self) -> None:
         self.held: list[int] = []
@@ -474,8 +458,7 @@ def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(
         buffer.close()
 
 
-# Whoever ends a buffer, the cache lets go of it: at the next import or idle moment, in its own
-# thread.
+# The cache releases an ended buffer at the next import or idle moment, in its own thread.
 
 
 def trial(accelerator: AxlAccelerator, pool: BufferPool) -> None:
@@ -484,7 +467,7 @@ def trial(accelerator: AxlAccelerator, pool: BufferPool) -> None:
 
 
 def open_files(inode: int) -> int:
-    """How many of the process's descriptors are that memory."""
+    """Return how many of the process's descriptors refer to that memory."""
     found = 0
     for number in os.listdir('/proc/self/fd'):
         try:
@@ -558,7 +541,8 @@ def test_what_the_device_refuses_to_release_is_counted_and_costs_no_frame(
     card.release_error = None
 
 
-# Trial imports before the first frame: kept by the cache, or given back at once and counted apart.
+# Trial imports before the first frame: the cache keeps them, or they are released at once and
+# counted apart.
 
 
 @pytest.mark.parametrize('cached', [True, False])
@@ -578,7 +562,7 @@ def test_a_trial_is_an_import_that_is_kept_or_given_back_and_counted_apart(
     for _ in range(7):
         with make_frame(pool) as frame:
             accelerator.release(accelerator.import_frame(frame))
-    # The verification's I3: as many as distinct buffers with the cache, as frames without it.
+    # The verification's I3: one import per distinct buffer with the cache, one per frame without.
     assert accelerator.imports == (3 if cached else 7)
     assert accelerator.imports + accelerator.trial_imports == card.made
     for undo in filter(None, undos):
@@ -598,7 +582,7 @@ def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> 
     )
 
 
-# What the driver is told about images and jobs, and what its answers mean.
+# The driver's arguments for images and jobs, and the meaning of its answers.
 
 
 HEADER = Path(__file__).resolve().parents[1] / 'rig/module/axl_ioctl.h'
@@ -627,15 +611,8 @@ def test_an_errno_that_nobody_knows_is_still_an_error_with_a_next_step() -> None
     assert type(error) is AxlError and 'failed with 4095' in str(error) and 'dmesg' in str(error)
 
 
-# Through the device.
-
-
 class Driver:
-    """
-    Keeps a copy of each argument.
-
-    It answers with an errno, or with success, a handle and a fence.
-    """
+    """Keeps a copy of each argument; answers with an errno, or with a handle and a fence."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -790,9 +767,6 @@ def test_a_query_brings_all_formats_however_many(
     assert formats == tuple((number + 1, 1 << 56) for number in range(count))
 
 
-# Opening.
-
-
 @pytest.mark.parametrize(
     ('number', 'kind', 'words'),
     [
@@ -816,11 +790,8 @@ def test_a_node_that_can_t_be_opened_is_explained(
     assert f"'{node}' can't be opened: {os.strerror(number)}" in str(raised.value)
 
 
-# Fences of jobs.
-
-
 def ended(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sync_file has ended with this status."""
+    """Let every sync_file have ended with this status."""
     monkeypatch.setattr(SyncFile, 'status', lambda self: status)
 
 
@@ -868,9 +839,6 @@ def test_a_job_that_has_not_failed_has_no_errno(
     else:
         fence.check()
     fence.close()
-
-
-# What it is told.
 
 
 Allocate = Callable[[ImageLayout], list[DmaBuf]]
@@ -948,7 +916,7 @@ def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, buffer: DmaBuf)
     assert {request >> 8 & 0xFF for request, _ in driver.calls} == {ord('U')}
 
 
-# What the shipped driver is asked about a buffer, and what its answers mean.
+# Calls to the shipped driver about a buffer, and the meaning of its answers.
 
 
 class ShippedDriver:
@@ -1034,7 +1002,7 @@ def test_a_detach_that_fails_is_said_and_the_file_is_closed_all_the_same(
 def test_an_interruption_leaves_no_file_open(
     node: str, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It outlives the probe with all that the probe had: nothing is closed by being collected.
+    # The exception keeps the probe's objects alive, so that garbage collection can't close them.
     interruption = KeyboardInterrupt()
     opened: list[int] = []
 

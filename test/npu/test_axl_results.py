@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Results of jobs: views of the device's own memory, from buffers that come back.
+Results of jobs: views of the device's own memory, in reused buffers.
 
 They are read between the brackets of the CPU's access.
 """
@@ -51,13 +51,11 @@ SPECS = (
 
 @pytest.fixture
 def make_opened(make_opened: Callable[..., Opened]) -> Callable[..., Opened]:
-    """With two tensors, one of them padded."""
+    """Open accelerators with two tensors, one of them padded."""
     return partial(make_opened, manifest=replace(MANIFEST, tensors=SPECS))
 
 
 class Access:
-    """Records the CPU's accesses."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, int]] = []
         for name in ('begin', 'end'):
@@ -72,7 +70,7 @@ class Access:
 
 
 def run(accelerator: AxlAccelerator, frame: Frame, content: bytes = b'') -> AxlJob:
-    """Run a job that has ended, and has written this."""
+    """Return an ended job whose output is *content*."""
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     fence: Any = job.fence
     job._result.buffer.memory(write=True)[: len(content)] = content
@@ -253,11 +251,8 @@ def test_cutting_padding_away_is_what_numpy_s_pad_undoes(
     assert spec.offset + spec.num_bytes == len(memory) - 5
 
 
-# Where results come from.
-
-
 class FakeHeap:
-    """Has room for some bytes."""
+    """A heap with room for some bytes."""
 
     def __init__(self, name: str, room: int) -> None:
         self.name = name
@@ -275,8 +270,6 @@ class FakeHeap:
 
 
 class Machine:
-    """Heaps by name."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **room: int) -> None:
         self.heaps = [
             FakeHeap(f'dma_heap/{name.replace("_", ",")}', size) for name, size in room.items()

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The axruntime accelerator on a double that really computes.
+The axruntime accelerator on a double that really computes, against a NumPy reference.
 
-The detections are the reference's and each frame's own, with one conversion each.
+Each frame gets its own detections, with one conversion each.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def test_the_detections_are_the_reference_s(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[dict[str, object]]:
-    """Return a list that gets the keyword arguments of each call from now on."""
+    """Return a list that records the keyword arguments of each later call."""
     calls: list[dict[str, object]] = []
     original = getattr(owner, method)
 
@@ -179,7 +179,7 @@ def test_a_thousand_frames_keep_their_results(
         assert len(jobs) == 2 and not any(job.fence.wait(0.0) for _, job in jobs), (
             'the last two are still inside'
         )
-        accelerator.close()  # which lets them end
+        accelerator.close()  # lets the calls end
         seen += [result(*pair) for pair in jobs]
     assert seen == list(range(1000))
     # Each frame was read once, mapped once, and one tensor was written for it.
@@ -229,7 +229,6 @@ def test_the_best_way_that_works_is_found_and_said(
 
 
 def memfds() -> int:
-    """Count this process's descriptors of memory."""
     return sum(count for name, count in open_descriptors().items() if 'memfd:' in name)
 
 
@@ -321,9 +320,9 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
     double_buffer: bool, voyager: Voyager
 ) -> None:
     """
-    Runs fail now and then, the frames come in bursts, some are given up.
+    Runs fail at times, frames come in bursts, some are given up.
 
-    Every result that comes out is the frame's own.
+    Every result must belong to its own frame.
     """
     accelerator = voyager.loaded(double_buffer=double_buffer, flush_after_s=0.001)
     limit = accelerator.capabilities().max_in_flight
@@ -416,7 +415,7 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     jobs = [start(accelerator, first), start(accelerator, second)]
     until(double.is_hanging)
     assert not any(job.fence.wait(0.0) for job in jobs)
-    # Only now: with so little patience from the beginning the second job might come too late.
+    # Set this only now: from the beginning, the second job might exceed such a short timeout.
     accelerator.tune(accelerator.own({'timeout': 0.01}))
     until(lambda: accelerator._workers[0].silent_s() > 0.02)
     with pytest.raises(DeviceLostError, match=r'the Voyager runtime has not answered.*the node'):
@@ -457,7 +456,7 @@ def test_a_runtime_that_hangs_while_loading_is_lost(
 def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
     voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The conversion thread is kept within a frame until it is told to go on."""
+    """The conversion thread is held within a frame until the test lets it go on."""
     inside, go_on, written = threading.Event(), threading.Event(), list[int]()
     original = FrameToTensor.write
 
@@ -540,12 +539,12 @@ def test_a_model_that_was_refused_leaves_room_for_another(voyager: Voyager) -> N
     assert voyager.run(accelerator, 3) == 3
 
 
-# Both interfaces of the Voyager runtime: which is taken, and that they give the same results.
+# Both interfaces of the Voyager runtime: which one is chosen, and that results are equal.
 
 
 @pytest.fixture
 def installed(voyager: Voyager, monkeypatch: pytest.MonkeyPatch) -> Voyager:
-    """Install the C library where the system has it."""
+    """Let the package find the C library as if the system had it."""
     path = voyager.double.path
     monkeypatch.setattr(axruntime_library, 'candidates', lambda library: [library or path])
     return voyager

@@ -105,8 +105,8 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
         for sequence in range(places):
             queue.put(voyager.frame(sequence, pool))
         until(double.is_hanging)
-        # A job that is given up while its tensor is filled ends at once, and one more frame is in
-        # flight. With double buffering the third waits for a tensor.
+        # A job that is given up while its tensor is filled ends at once, which allows one more
+        # frame in flight. With double buffering the third waits for a tensor.
         until(lambda: accelerator._workers[0]._ready.qsize() == 1 and len(running._jobs) == places)
         for entry in tuple(running._jobs):
             entry.deadline_ns = 0
@@ -129,7 +129,7 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
 def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
     given_up: str, voyager: Voyager
 ) -> None:
-    """With double buffering it comes out two calls later: without frames there would be none."""
+    """With double buffering it comes out two calls later: without frames it would never."""
     flush_after_s = 0.3 if given_up == 'after it' else 0.05
     accelerator = voyager.loaded(double_buffer=True, flush_after_s=flush_after_s)
     frame, double = voyager.frame(1), voyager.double
@@ -190,14 +190,14 @@ _LIMITS = DecodeLimits(0.6, 0.5, 100)
 
 @pytest.fixture
 def runtime(binding: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Yield the package of release 1.9."""
+    """Return the package of release 1.9."""
     for name, module in add_pipelines(binding).items():
         monkeypatch.setitem(sys.modules, name, module)
     return binding
 
 
 def axm(folder: Path, **settings: float) -> ModelManifest:
-    """Write a manifest with such a file."""
+    """Write an ``.axm`` and return a manifest for it."""
     with zipfile.ZipFile(folder / 'blobs.axm', 'w') as archive:
         archive.writestr('settings.json', json.dumps({'height': 64, 'width': 64, **settings}))
     manifest = model(folder)
@@ -215,7 +215,7 @@ Find = Callable[..., Detections]
 
 @pytest.fixture
 def found(make_frame: MakeFrame) -> Find:
-    """Return what a loaded accelerator finds in a scene."""
+    """Return a function that gives a loaded accelerator's detections in a scene."""
     return partial(_found, make_frame)
 
 
@@ -352,7 +352,7 @@ def accelerator(
 
 @pytest.fixture
 def pool(jetson: dict[str, str]) -> Iterator[BufferPool]:
-    """Slots of NvBufSurface memory."""
+    """Yield a pool with slots of NvBufSurface memory."""
     heap, wanted = NvBufSurfaceHeap(jetson['nvbufsurface']), compute_layout(NV12, 256, 144)
     (probe,), layout = heap.allocate_image(wanted, BT601_LIMITED)
     probe.close()

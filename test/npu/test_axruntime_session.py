@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The Voyager runtime's objects against a double of its library.
-
-They are made, used and destroyed in order, and errors say what to do.
-"""
+"""Objects of the Voyager runtime against a double of its library: order and errors."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ def test_a_device_is_chosen_by_all_that_choose_a_card(
 
 def test_an_index_counts_in_the_order_of_the_addresses() -> None:
     """
-    As with the accelerator axl, whatever the order in which the library lists them.
+    The order is that of the accelerator axl, however the library lists the cards.
 
     Addresses are hexadecimal, as the driver names its nodes.
     """
@@ -174,11 +170,11 @@ def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:
         connection.run((Argument * 1)(), (Argument * 6)())
 
 
-# The queue of calls: whose result a call brings, and when an input may be filled again.
+# The queue of calls: which call returns which result, and when an input may be refilled.
 
 
 class Slot:
-    """Stands for an input or output slot: what it holds is its only argument."""
+    """An input or output slot: its content is its only argument."""
 
     def __init__(self, content: int | None) -> None:
         self.arguments = [content]
@@ -186,19 +182,13 @@ class Slot:
 
 
 class Job:
-    """Stands for a job."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.wanted = True
 
 
 class LateDevice:
-    """
-    A runtime as documented: it writes results late.
-
-    What was read at call n is written to the outputs of call n + late.
-    """
+    """A runtime as documented, with late results: input of call n is output of call n + late."""
 
     def __init__(self, late: int) -> None:
         self._late = late
@@ -206,7 +196,7 @@ class LateDevice:
         self.fail = False
 
     def restart(self) -> None:
-        """Another instance, which has nothing inside."""
+        """Become another instance, with nothing inside."""
         self._inside.clear()
 
     def run(self, inputs: Any, outputs: Any) -> None:
@@ -236,7 +226,7 @@ def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
             continue
         job, slot = None, calls.last_input
         if step != 'push':
-            # As many slots as jobs and one more are enough: one is always free.
+            # One slot more than jobs is enough: one is always free.
             slot = next(slot for slot in slots if slot.users == 0)
             slot.arguments[0], job = number, Job(number)
             number += 1

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-What exporters write, from the file alone or with a manifest: right boxes, or a refusal.
+Exporters' files, alone or with a manifest, give right boxes or a refusal.
 
 A refusal names both values and the next step. Each model is a graph of constants in an exporter's
-layout, for an input of 320 x 256. All have the same two boxes.
+layout, for an input of 320 x 256, always with the same two boxes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 WIDTH, HEIGHT = 320, 256
 
 CELLS = 40 * 32 + 20 * 16 + 10 * 8
-# In pixels of the input: x0, y0, x1, y1; score, class. The letterbox has 38 rows on top, of which
-# the head takes its even part.
+# In pixels of the input: x0, y0, x1, y1; score, class. The letterbox has 38 rows on top; the head
+# uses an even number of them.
 CORNERS = np.array([[50, 60, 110, 200], [200, 100, 260, 130]], np.float32)
 SCORES, LABELS = np.array([0.9, 0.7], np.float32), np.array([1, 0])
 IMAGES: dict[str, tuple[int, tuple[Axis, ...]]] = {'images': (FLOAT, (1, 3, HEIGHT, WIDTH))}
@@ -57,21 +57,21 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def ultralytics(count: int, **more: object) -> dict[str, str]:
-    """Metadata as that exporter writes it."""
+    """Return metadata as Ultralytics writes them."""
     names = dict(enumerate(NAMES[:count]))
     said = {'names': names, 'imgsz': [HEIGHT, WIDTH], 'stride': 32, 'task': 'detect', 'batch': 1}
     return {key: str(value) for key, value in {**said, **more}.items()}
 
 
 def centres(relative: bool) -> NDArray[np.float32]:
-    """Centre and size of the boxes."""
+    """Return centre and size of the boxes."""
     size = np.array([WIDTH, HEIGHT] * 2, np.float32) if relative else np.float32(1)
     middle = (CORNERS[:, :2] + CORNERS[:, 2:]) / 2
     return np.concatenate((middle, CORNERS[:, 2:] - CORNERS[:, :2]), axis=1) / size
 
 
 def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
-    """One batch, with empty places behind."""
+    """Return one batch, with empty places at the end."""
     full = np.zeros((1, count, *rows.shape[1:]), rows.dtype)
     full[0, : len(rows)] = rows
     return full
@@ -86,7 +86,7 @@ def table(boxes: NDArray[np.float32], count: int = 300) -> NDArray[np.float32]:
 
 
 def of_classes(classes: int, count: int, low: float = 0.0) -> NDArray[np.float32]:
-    """Scores of all classes."""
+    """Return the scores of all classes."""
     scores = np.full((1, count, classes), low, np.float32)
     scores[0, [0, 1], LABELS] = SCORES
     return scores
@@ -99,7 +99,7 @@ def logits(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 def raw(
     classes: int, *, objects: bool = False, count: int = CELLS, extra: int = 0
 ) -> NDArray[np.float32]:
-    """Rows of YOLOv8, or with an objectness of YOLOv5."""
+    """Return rows of YOLOv8, or with an objectness of YOLOv5."""
     ones = [padded(np.ones((2, 1), np.float32), count)] if objects else []
     scores, more = of_classes(classes, count), np.zeros((1, count, extra), np.float32)
     return np.concatenate([padded(centres(False), count), *ones, scores, more], axis=2)
@@ -185,7 +185,7 @@ READ: dict[str, tuple[Any, ...]] = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[..., str]:
-    """Write a model, and a manifest if there is one; return what parameter ``model`` gets."""
+    """Write a model, and a manifest if given; return the value of parameter ``model``."""
 
     def write(
         outputs: Arrays, metadata: Mapping[str, str], manifest: Any = None, **more: Any

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The manifest: each key is checked, and refusals name file, key, value and what is allowed."""
+"""The manifest: each key is checked; a refusal names file, key, value and allowed values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ VARIANTS: dict[str, Any] = {
     **GOOD,
     'variants': [{'engine': 'axl', 'model_id': 9, 'outputs': [TENSOR], 'score_threshold': 0.5}],
 }
-#: What they share, without an engine of its own.
+#: Keys that the variants share, without an engine.
 SHARED: dict[str, Any] = {key: VARIANTS[key] for key in ('head', 'classes', 'input', 'variants')}
 MISSING = object()
 HOG = 'engine: opencv_hog\nhead: boxes\ninput: {resize: none}\n'
@@ -80,7 +80,7 @@ def written(folder: Path, values: Any) -> str:
 
 
 def refusal(folder: Path, values: Any) -> str:
-    """Return what is said of a manifest that is refused: one line."""
+    """Return the one-line error for a refused manifest."""
     with pytest.raises(ConfigError) as caught:
         load_manifest(written(folder, values))
     assert '\n' not in str(caught.value)
@@ -88,11 +88,7 @@ def refusal(folder: Path, values: Any) -> str:
 
 
 def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """
-    Return a copy with the value at 'a.b' or 'a[0].b' replaced or added.
-
-    MISSING leaves it out.
-    """
+    """Return a copy with the value at 'a.b' or 'a[0].b' replaced, added, or removed (MISSING)."""
     copy = yaml.safe_load(yaml.safe_dump(values))
     target: Any = copy
     *parents, last = (
@@ -296,7 +292,7 @@ def test_a_file_of_classes_that_cannot_be_meant_is_refused(
     if isinstance(content, bytes):
         (tmp_path / 'labels.txt').write_bytes(content)
     elif content is not None:
-        os.mkfifo(tmp_path / 'labels.txt')  # nobody waits for what comes out of it
+        os.mkfifo(tmp_path / 'labels.txt')  # no process reads it
     said = refusal(tmp_path, LABELS)
     assert "key 'classes_file' " in said and words in said
 
@@ -312,9 +308,6 @@ def test_int8_needs_its_scale(tmp_path: Path) -> None:
     assert read == ('int8', 1 / 255, 0, 'nchw')
     said = refusal(tmp_path, changed(GOOD, 'input.mean', [1, 2]))
     assert "key 'input.mean' is [1, 2]; it must be one number" in said
-
-
-# One manifest for several engines.
 
 
 def test_a_variant_is_the_top_level_with_some_keys_replaced(tmp_path: Path) -> None:
@@ -361,7 +354,7 @@ def test_a_file_and_what_is_in_it_are_not_another_engine_s(tmp_path: Path) -> No
     assert compiled is not None and compiled.tensors == ()
 
 
-# The text: what YAML 1.1 takes for something else than it looks like, and what is written twice.
+# The text: values that YAML 1.1 reads in an unexpected way, and duplicate keys.
 
 
 @pytest.mark.parametrize(
@@ -419,7 +412,7 @@ def test_a_merged_key_may_be_replaced_and_siblings_may_have_the_same(tmp_path: P
     assert parse_yaml(text)['c'] == {'x': 1, 'y': 4} and parse_yaml(text)['b'] == {'x': 3, 'y': 2}
 
 
-# The JSON schema of model.yaml and the reader say the same.
+# The JSON schema of model.yaml and the reader accept the same.
 
 
 PATH = MODELS / 'model.schema.json'
@@ -452,7 +445,7 @@ def structure_is_read(values: Any) -> bool:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Yield the way to every value inside."""
+    """Return the path to every value inside."""
     inside = (
         value.items()
         if isinstance(value, dict)
@@ -489,7 +482,7 @@ def test_every_key_is_in_the_example_that_is_changed_below() -> None:
     assert conforms(WHOLE, SCHEMA) and structure_is_read(WHOLE)
 
 
-# 5.0 is an integer to JSON and none to YAML: the one case in which the two differ on purpose.
+# 5.0 is an integer in JSON but not in YAML: the one intended difference.
 SMALL = (
     st.none()
     | st.booleans()
@@ -535,7 +528,7 @@ def test_what_one_refuses_the_other_refuses(
             elif isinstance(target[place[-1]], dict):
                 target[place[-1]][key] = value
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change removed the place
     assert conforms(values, SCHEMA) == structure_is_read(values), values
 
 

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-What Linux shows of the cards: IOMMU and PCIe link; and the card that a parameter means.
+Linux's data about cards, IOMMU and PCIe link; and which card a parameter selects.
 
-Trees of files stand in for the machine's, laid out as the kernel's documents describe them.
+Trees of files replace the machine's, after the kernel's documents.
 """
 
 from __future__ import annotations
@@ -49,12 +49,9 @@ from zc_perception.npu.metis_card import (
 
 ADDRESS = '0000:01:00.0'
 
-# Which cards there are, and which one a parameter means.
-
-
 @pytest.fixture
 def two(host: Host) -> Host:
-    """Yield two cards; the second in the order of names is the first in that of PCI addresses."""
+    """Return a machine with two cards: the second by name is the first by PCI address."""
     host.add_card('0004:01:00.0', 'metis-4:1:0')
     host.add_card('0000:0a:00.0', 'metis-0:a:0', port='0000:00:1d.0')
     return host
@@ -182,11 +179,8 @@ def test_a_card_is_gone_with_its_node_its_pci_device_or_its_answers(host: Host) 
     assert not card_is_gone(MetisCard(other), host.tree), 'without an address only the node tells'
 
 
-# Contiguity follows from the card's IOMMU.
-
-
 def grouped(host: Host, kind: str | None, unit: str = '') -> None:
-    """Return a card in a group of that type; ``None``: it says nothing."""
+    """Add a card in a group of that type; ``None``: without a file for the type."""
     card = host.add_pci(ADDRESS)
     group = host.tree.sysfs / 'kernel/iommu_groups/7'
     group.mkdir(parents=True)
@@ -237,7 +231,7 @@ def test_what_can_not_be_known_is_said_and_nothing_is_demanded(
     assert ' is not known: ' in iommu.text and words in iommu.text
 
 
-# The PCIe link: good, too slow with its cause, or not known, which is never good.
+# The PCIe link: good, too slow with its cause, or unknown, which is never good.
 
 GOOD = {
     'current_link_speed': '8.0 GT/s PCIe',
@@ -254,7 +248,7 @@ PORT = {
 
 
 def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> PcieLink:
-    """Return the link of a card with these attributes besides good ones; empty: no file."""
+    """Return the link of a card with good attributes except these; empty: no file."""
     host = Host(root)
     folder = host.add_pci(ADDRESS)
     host.write(folder, **{name: text for name, text in {**GOOD, **changed}.items() if text})

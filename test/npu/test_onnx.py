@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The onnx accelerator: shipped models, engines that fail, and weights with other inputs."""
+"""The onnx accelerator: shipped models, engines that fail, and models with other inputs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
     """
     The objects have 8 pixels and more in a 4K picture.
 
-    Without tiles they would be less than two pixels for the model.
+    Without tiles they would have less than two pixels for the model.
     """
     manifest, scene, (left, top) = load_manifest('road'), RoadScene(640, 360, 3), (1800, 900)
     picture = np.zeros((540, 640), np.uint8)
@@ -166,7 +166,7 @@ def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
 
 
 class ScriptedEngine(Engine):
-    """Waits until it is told to go on; raises what is in ``errors``."""
+    """Waits until the test lets it go on; raises the errors in ``errors``."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -276,7 +276,7 @@ def test_a_provider_that_can_not_be_is_refused_by_name(entries: list[str], messa
 
 
 def test_it_says_which_provider_runs_how_many_nodes() -> None:
-    """The second one is in every build of ONNX Runtime, and takes no node of such a model."""
+    """Every build of ONNX Runtime has the second provider, which runs no node of such a model."""
     for entries, notices in (
         (['CPUExecutionProvider; an=option'], 0),
         (['AzureExecutionProvider', 'CPUExecutionProvider'], 1),
@@ -295,7 +295,7 @@ def test_it_says_which_provider_runs_how_many_nodes() -> None:
 def test_a_provider_with_memory_of_its_own_gets_its_input_there(
     accelerator: OnnxAccelerator, monkeypatch: pytest.MonkeyPatch, make_frame: MakeFrame
 ) -> None:
-    """ONNX Runtime takes the host's memory for a device's, too."""
+    """ONNX Runtime accepts the host's memory as a device's, too."""
     frames = [road_frame(make_frame, RoadScene(640, 360, 3), index) for index in (0, 30)]
     found = []
     for memories in ({}, {'CPUExecutionProvider': 'cpu'}):
@@ -310,7 +310,7 @@ def test_a_provider_with_memory_of_its_own_gets_its_input_there(
     assert not np.array_equal(found[0][0], found[1][0])
 
 
-# Weights with other inputs than float NCHW: models that hand their input back show what they got.
+# Models with other inputs than float NCHW: those that return their input show it.
 
 
 WIDTH, HEIGHT = 64, 48
@@ -324,7 +324,7 @@ def noise(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
 
 
 class Echo:
-    """An accelerator with a model that hands its input back, which no head has to read."""
+    """An accelerator with a model that returns its input, which needs no head."""
 
     def __init__(
         self, accelerator: OnnxAccelerator, ledger: CopyLedger, make_frame: MakeFrame, folder: Path
@@ -347,7 +347,7 @@ class Echo:
         return output
 
     def reference(self) -> NDArray[np.float32]:
-        """Return what a float NCHW model gets, 0..1."""
+        """Return the input of a float NCHW model, 0..1."""
         self.load(identity(SHAPE, FLOAT))
         values: NDArray[np.float32] = self.seen().values
         assert values.shape == tuple(SHAPE) and values.min() == 0.0 and values.max() == 1.0
@@ -386,7 +386,7 @@ def test_the_input_is_given_in_its_own_type_and_layout(
         identity(shape, kind), layout=layout, dtype=dtype, scale=scale, zero_point=zero_point
     )
     values = echo.seen().values
-    # Heads are given float16 as float32.
+    # Heads get float16 as float32.
     assert values.dtype == (np.float32 if dtype == 'float16' else expected.dtype)
     assert np.array_equal(values, expected)
 
@@ -410,7 +410,7 @@ def test_one_channel_is_luma(echo: Echo, layout: str) -> None:
 
 
 def test_inputs_that_scale_the_boxes_are_filled(echo: Echo) -> None:
-    """As exports of RT-DETR and D-FINE have one: boxes are in pixels of the input then."""
+    """Exports of RT-DETR and D-FINE have such an input; boxes are then in pixels of the input."""
     echo.load(identity(SHAPE, FLOAT, beside='orig_target_sizes'))
     assert echo.seen().values.tolist() == [[WIDTH, HEIGHT]]
 
@@ -422,7 +422,7 @@ def test_a_file_says_of_which_number_sides_must_be_multiples(echo: Echo) -> None
 
 
 def test_colours_are_those_of_the_frame(echo: Echo, make_pool: MakePool) -> None:
-    """The same samples are other colours in another matrix and range; both may change."""
+    """The same samples have other colours in another matrix and range; both may change."""
     echo.load(identity(SHAPE, FLOAT))
     pool, brightest = make_pool(WIDTH, HEIGHT, slots=1), []
     for colours in (BT601_LIMITED, FULL, BT601_LIMITED):
@@ -493,7 +493,7 @@ def test_outputs_that_the_file_has_otherwise_are_refused(
 
 
 def test_a_job_that_was_given_up_before_it_began_is_not_run(echo: Echo) -> None:
-    """Else a model that is too slow would run ever older frames."""
+    """Otherwise a slow model would run older and older frames."""
     runs, jobs, given_up = list[int](), list[Any](), list[Any]()
     echo.load(identity(SHAPE, FLOAT))
     accelerator, frame = echo.accelerator, echo.frame
@@ -508,7 +508,7 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(echo: Echo) -> None:
         return run_engine(*planes)
 
     thread.engine.run = slow  # type: ignore[method-assign]
-    # The thread waits in the first queue; it sees both jobs at once.
+    # The thread waits in the first queue, so that it sees both jobs at once.
     hold, thread._queue = thread._queue, type(thread._queue)()
     jobs.extend(accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
     for _ in range(2):

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The scheduler with an accelerator that does exactly, and only when, what a test says."""
+"""The scheduler with an accelerator that the test controls completely."""
 
 from __future__ import annotations
 
@@ -255,8 +255,6 @@ def test_a_source_that_joins_the_queue_is_waited_for(start: Start) -> None:
     """The queue's descriptor changes with the first source of another process."""
 
     class Silent:
-        """Never answers."""
-
         def __init__(self) -> None:
             self.bell = FrameQueue(1)
 
@@ -288,9 +286,6 @@ def test_a_job_that_fails_or_is_late_is_known_while_it_is_reported(start: Start)
     assert late is not None and late.job is bench.accelerator.jobs[1] and late.signalled_ns == 0
 
 
-# What may change while it runs.
-
-
 def test_more_frames_are_taken_and_given_up_sooner(start: Start) -> None:
     bench = start(in_flight=1)
     bench.feed(0, 1, 2, 3)
@@ -298,7 +293,8 @@ def test_more_frames_are_taken_and_given_up_sooner(start: Start) -> None:
     bench.scheduler.tune({'in_flight': 3, 'timeout': SHORT_S})
     until(lambda: len(bench.accelerator.jobs) == 3)
     bench.accelerator.finish(0)
-    until(lambda: bench.lost[:2] == [1, 2])  # with the new timeout; the first had the old one
+    # the second with the new timeout; the first had the old one
+    until(lambda: bench.lost[:2] == [1, 2])
     assert bench.results == [0]
     assert {str(error) for _, error in bench.errors} == {'no result within 0.05 s'}
 
@@ -320,12 +316,12 @@ def test_a_change_is_made_on_its_thread_or_before_it_runs(
     never_started.stop()
 
 
-# Jobs that were given up keep their places until the device ends them: frames wait meanwhile.
+# Given-up jobs keep their places until the device ends them: frames wait meanwhile.
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: late isn't hanging."""
+    """Never treat a late device as hanging, however slow the machine."""
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
 
 

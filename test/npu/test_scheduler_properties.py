@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""In any order of events every frame ends once, results keep their order, nothing stays behind."""
+"""In any order of events each frame ends once, results stay in order, nothing is left over."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVENTS = [
 
 
 class Chaos:
-    """Does to a scheduler what hypothesis says, while its thread runs as it likes."""
+    """Applies hypothesis's steps to a scheduler, whose thread runs freely meanwhile."""
 
     def __init__(self, bench: Bench, seed: int) -> None:
         self.bench = bench
@@ -110,7 +110,7 @@ class Chaos:
 
 
 def finish_all(bench: Bench) -> bool:
-    """Whether every frame is through; ends what is open."""
+    """End all open jobs; return whether every frame is finished."""
     for job in bench.jobs:
         if job.takes_place:
             job.fence.signal()
@@ -124,7 +124,7 @@ Make = Callable[..., tuple[Bench, Chaos]]
 def chaos(
     make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Make]:
-    """Return a function that starts a scheduler and what does things to it."""
+    """Return a function that starts a scheduler and a :class:`Chaos` for it."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
 
     def make(room: int, seed: int, **options: object) -> tuple[Bench, Chaos]:
@@ -137,7 +137,7 @@ def chaos(
 
 
 def check_end(bench: Bench) -> None:
-    """Check that every slot is free and that the figures add up; the pool ends."""
+    """Check that every slot is free and that the figures add up; close the pool."""
     check_balance(bench)
     until(bench.all_free)
     bench.pool.close()
@@ -188,7 +188,7 @@ def test_every_frame_ends_once_and_nothing_is_left(
     figures = bench.scheduler.statistics()
     if calm:
         assert figures.taken + figures.dropped == does.fed, 'no frame was forgotten'
-    # What was not taken has been released with the queue.
+    # Frames that were not taken have been released with the queue.
     assert figures.taken + figures.dropped <= does.fed
     assert bench.results == sorted(bench.results)
     ends = [*bench.results, *bench.lost]
@@ -222,8 +222,7 @@ def test_a_device_that_is_only_late_costs_what_it_had(
     try:
         for event in events:
             if event == 'given up':
-                # With every place taken the frames wait; where there are more places than are
-                # used, those are used up first.
+                # With every place taken, frames wait. Unused places are used up first.
                 until(lambda: bench.scheduler.in_flight == 0)
             else:
                 does.do(event, [True])

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A device that is lost, in every place where it can be, and comes back."""
+"""A device is lost at every possible step, and comes back."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Start, step
     assert first.closed == 1 and second.closed == 0 and bench.scheduler.accelerator is second
     expected = {'import': [2, 0, 1], 'submit': [2, 0, 1], 'release': [1]}.get(step, [0, 1])
     assert bench.lost == expected and bench.results == ([0] if step == 'release' else [])
-    # Each lost job is named while it is reported. The device never had that of frame 2.
+    # Each lost job is named in its error. The device never had the job of frame 2.
     named = [None if entry is None else entry.frame.data.sequence for entry in bench.failing]
     assert named == [None if sequence == 2 else sequence for sequence in expected]
     for _, error in bench.errors:
@@ -88,7 +88,7 @@ def test_slots_of_lost_jobs_wait_until_the_device_has_let_go(start: Start) -> No
     lose_at(bench, 'fence')
     until(lambda: len(bench.errors) == 2 and bench.scheduler.in_flight == 0)
     bench.pool.collect()
-    # The fence of frame 0 has signalled its error; nobody knows yet of frame 1.
+    # The fence of frame 0 has signalled its error; that of frame 1 has not been read yet.
     assert bench.pool.statistics().states == {SlotState.WAITING: 1, SlotState.FREE: 11}
     assert bench.pool.statistics().holders == {}
     bench.accelerator.jobs[1].fence.signal()
@@ -263,7 +263,7 @@ def test_stopping_while_it_waits_to_try_again_is_immediate(
 
 
 def test_stopping_while_the_device_is_opened_leaves_nothing_open(start: Start) -> None:
-    """The call doesn't return in time: stop gives it up, and the thread closes what it gets."""
+    """The call doesn't return in time: stop abandons it, and the thread closes its result."""
     bench = start(timeout_s=SHORT_S, reopen=Factory())
     bench.reopen.gate = threading.Event()
     lose_at(bench, 'fence')
@@ -301,7 +301,7 @@ def test_a_loss_while_it_stops_ends_what_is_in_flight(
 
 def test_an_accelerator_whose_end_fails_is_replaced_all_the_same(start: Start) -> None:
     class Stubborn(ScriptedAccelerator):
-        """Takes its time to close."""
+        """Closes slowly."""
 
         def close(self) -> None:
             raise OSError('no such device')

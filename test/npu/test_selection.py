@@ -81,7 +81,7 @@ def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
     """
     Return a manifest for several engines.
 
-    Only the files of the shipped card and of the runtime are there.
+    Only the files of the shipped card and of the runtime exist.
     """
     known: dict[str, dict[str, Any]] = {
         'axl': {'outputs': [{'name': 'o', 'dtype': 'int8', 'shape': [4]}]},
@@ -97,7 +97,7 @@ def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
 
 
 class Opened:
-    """What an accelerator's ``open`` was called for, and what it and ``load`` refuse."""
+    """A replacement of ``open`` that counts calls; it and ``load`` may raise."""
 
     refusal: Exception | None = None
     load_refusal: Exception | None = None
@@ -132,7 +132,7 @@ def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
     tmp_path: Path, double: Double
 ) -> None:
     """
-    The whole way with the parameter set.
+    With the parameter set, test the whole path.
 
     It goes from ENOTTY to a model that is ready on the second device of the runtime's double.
     """
@@ -200,9 +200,6 @@ def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened
     assert runtime.closed == 1, 'never the next best: the buffers were negotiated with this one'
 
 
-# Accelerators of other packages.
-
-
 def test_two_packages_with_one_name_are_both_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,9 +224,6 @@ def test_two_packages_with_one_name_are_both_named(
 def test_an_ioctl_number_that_cannot_be_meant_is_refused(entries: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_ioctl_numbers(entries)
-
-
-# Heads that the weights' outputs don't fit.
 
 
 def manifest_file(folder: Path, *variants: dict[str, Any], classes: str) -> ModelManifest:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The compiler's files, in the shapes that SDK 1.6 writes them; figures of real models."""
+"""The compiler's files, in the forms that SDK 1.6 writes; figures of real models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tensor(name: str, *shape: int) -> dict[str, Any]:
     return {'name': name, 'shape': list(shape), 'dtype': 'int8', **place}
 
 
-# A yolov8n of 640x640: model.json has what lies in memory, manifest.json what of it is padding.
+# A yolov8n of 640x640: model.json has the tensors in memory, manifest.json their padding.
 MODEL: dict[str, Any] = {
     'name': 'kernel_function',
     'version': '4.0',

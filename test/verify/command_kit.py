@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Nodes of processes of their own, and ``zc_verify`` as a process that measures them."""
+"""Nodes in processes of their own, and ``zc_verify`` as a process that measures them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from processes import environment, ran, ready, TEST
 
 from zc_perception.verify.verification import SCHEMA
 
-#  Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends
-#  none.
+# Signals that end a command; not SIGHUP, which nohup makes the tests' processes ignore.
 ENDING = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -42,23 +41,22 @@ ENDING = (
 
 
 def nodes_command(*wishes: str) -> list[str]:
-    """See made_nodes.py."""
+    """Return the command line of made_nodes.py."""
     return [sys.executable, str(TEST / 'verify' / 'made_nodes.py'), *wishes]
 
 
 def nodes(*wishes: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """Nodes that run, with frames flowing."""
+    """Run nodes, once frames flow."""
     return ready(*nodes_command(*wishes))
 
 
 def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
-    """``zc_verify`` with options."""
+    """Return the command line of ``zc_verify``."""
     started = ['--', *command] if command else []
     return [sys.executable, '-m', 'zc_perception.verify.zc_verify', *map(str, options), *started]
 
 
 def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
     words = verify_command(*options, command=command)
     return ran(*words, env=environment())
 
@@ -67,7 +65,7 @@ def verify(*options: object, command: Sequence[str] = ()) -> subprocess.Complete
 def measuring(
     folder: Path, *options: object, command: Sequence[str] = ()
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """``zc_verify`` that has begun, and the process that it measures."""
+    """Yield ``zc_verify`` when it measures, and the pid of the measured process."""
     words = verify_command(*options, '--output', folder, command=command)
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
@@ -85,7 +83,7 @@ def measuring(
 
 
 def result_in(folder: Path) -> Any:
-    """Its result.json, which keeps to the schema."""
+    """Return a folder's result.json, which must match the schema."""
     document = json.loads((folder / 'result.json').read_text())
     assert conforms(document, json.loads(SCHEMA.read_text()))
     return document

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A tracefs of plain files.
-
-It does what a kernel does on writing, after the documentation of ftrace, and refuses the same.
-"""
+"""A tracefs of plain files, which reacts to writes and refuses as ftrace's documents say."""
 
 from __future__ import annotations
 
@@ -56,7 +52,7 @@ class FakeTracefs:
     :param events: its tracepoints by system.
     :param probes: what definitions of probes may contain: ``f:``, ``%return``, ``p:``, a
         function's name…
-    :param functions: those that the function tracer knows.
+    :param functions: those that the function tracer supports.
     """
 
     def __init__(
@@ -133,7 +129,7 @@ class FakeTracefs:
         (folder / 'filter').write_text('none')
 
     def write(self, path: Path, text: str, *, append: bool = False) -> None:
-        """Do what the kernel does."""
+        """React to a write as the kernel does."""
         name = path.relative_to(self.root).as_posix()
         if self.refuse_writes:
             raise PermissionError(errno.EACCES, 'Permission denied', str(path))
@@ -184,7 +180,7 @@ class FakeTracefs:
             self._event(instance, group, name)
 
     def enabled(self, instance: Path) -> set[str]:
-        """``SYSTEM/NAME`` of the events that are recorded."""
+        """Return ``SYSTEM/NAME`` of the recorded events."""
         return {
             one.parent.relative_to(instance / 'events').as_posix()
             for one in instance.glob('events/*/*/enable')
@@ -193,7 +189,7 @@ class FakeTracefs:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left of anybody."""
+        """Return whether no instance, probe or event is left."""
         nothing = (
             not list((self.root / 'instances').iterdir())
             and (self.root / 'dynamic_events').read_text() == ''

@@ -14,14 +14,12 @@
 # limitations under the License.
 
 """
-Two nodes with frame logs and a pool of memfds, without ROS: one captures, one infers.
-
-Both are in one process, with a hundred frames a second.
+Two nodes with frame logs and a pool of memfds in one process, without ROS: 100 frames/s.
 
     python made_nodes.py [map] [stubborn] [twice]
 
-*map* keeps a frame mapped, *stubborn* ignores SIGINT, *twice* is a second process as well, which
-begins half a second later. Ends with SIGINT or its input.
+*map* keeps a frame mapped, *stubborn* ignores SIGINT, *twice* starts a second process half a
+second later. It ends with SIGINT, or at the end of its input.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ def _pool() -> list[int]:
 
 
 def main(wishes: Sequence[str]) -> None:
-    """Run until somebody ends it."""
     if 'twice' in wishes and not os.fork():
         time.sleep(0.5)
     ended: list[int] = []

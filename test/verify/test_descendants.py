@@ -73,7 +73,7 @@ def test_orphans_come_to_this_process_and_are_reaped() -> None:
             until(lambda: (state := process_state(pid)) and state.ended)
             descendants.reap(other.pid)
             assert process_state(pid) is None
-            # Those that were there before are their own starters'.
+            # Processes from before are left to their own starters.
             assert process_state(before.pid) is not None
         finally:
             descendants.close()

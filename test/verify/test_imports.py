@@ -86,7 +86,7 @@ def test_imports_on_trial_are_given_back_and_counted_by_the_node() -> None:
 def test_an_import_whose_job_is_still_to_come_when_the_recording_ends_is_no_matter() -> None:
     card = Card()
     uncached(card, TIMES)
-    # The driver is not done with the frame before, whose import it gives back on its own thread.
+    # The driver still has the previous frame, and its thread releases that import later.
     last = card.take(TIMES[-1] + 4 * MS, POOL[0])
     assert judged(observed([node(card, cached=False)], [card])) == (True, '')
     card.give_back(TIMES[-1] + 9 * MS, last, POOL[0], thread=card.thread)
@@ -229,7 +229,7 @@ def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_
     cached(first, taken(first, START - 100 * MS))
     cached(second, taken(second, START - 90 * MS), [time_ns + MS for time_ns in TIMES[:5]])
     for handle, inode in enumerate(POOL, 1):
-        # On the driver's thread, behind the job that it completed last.
+        # On the driver's thread, after the job that it completed last.
         done = event(
             TIMES[4] + 20 * MS + handle, 'axl_complete', DRIVER_THREAD, ctx=2, seqno=handle,
             handle=handle,
@@ -241,7 +241,7 @@ def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_
 
 
 def never_given_back(card: Card, times: list[int], wanted: int) -> None:
-    """Each frame is imported and run; the first *wanted* ones are not given back."""
+    """Import and run each frame; do not release the first *wanted* ones."""
     for index, time_ns in enumerate(times):
         inode = image(index)
         handle = card.take(time_ns - MS // 2, inode)
@@ -277,7 +277,7 @@ def test_the_import_of_a_job_that_was_given_up_may_last() -> None:
     assert judged(observed([node(card, cached=False)], [card])) == (True, '')
 
 
-# Which buffers the driver's jobs read, by the fences that lie in the buffers.
+# Which buffers the driver's jobs read, by the fences in the buffers.
 
 
 LEFT, RIGHT, BACK = POOL
@@ -288,7 +288,7 @@ FIRST, SECOND, THIRD = (
 
 
 def fences(time_ns: int, numbers: Mapping[int, Sequence[int]], driver: str = 'axl') -> Snapshot:
-    """Return a look: by buffer, the numbers of the fences in it."""
+    """Return a look with these fences: by buffer, the numbers of the fences in it."""
     made = look(time_ns, dict.fromkeys(numbers, ()))
     for inode, found in numbers.items():
         made.objects[inode].reads += [(driver, number) for number in found]
@@ -301,7 +301,11 @@ def places(
     strangers: Sequence[int] = (),
     others: Mapping[int, int] | None = None,
 ) -> FencePlaces:
-    """Where they are. :param others: by job number, the buffer of another node's frame."""
+    """
+    Return where the jobs' fences are.
+
+    :param others: by job number, the buffer of another node's frame.
+    """
     users = {job.seqno: set(job.inodes) for job in jobs}
     for number, inode in (others or {}).items():
         users[number].add(inode)

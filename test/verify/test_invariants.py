@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Each invariant holds for a good pipeline, and fails for each fault that it is there for."""
+"""Each invariant holds for a good pipeline, and fails for each fault that it must detect."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_figures_are_those_of_the_window() -> None:
 
 
 def submits_other_buffer(seen: Observation) -> Observation:
-    """Submit, by each handle, another buffer that it imported; the log names the frame's."""
+    """Submit, by each handle, another imported buffer than the log names."""
     seen = replace(
         seen,
         snapshots=tuple(
@@ -112,7 +112,7 @@ def submits_other_buffer(seen: Observation) -> Observation:
 
 
 def submits_after_its_release(seen: Observation) -> Observation:
-    """Submit a handle whose buffer was given back."""
+    """Submit a handle after the release of its buffer."""
     given_back = event(
         START - 300 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=1, inode=POOL[0]
     )
@@ -262,7 +262,7 @@ def test_each_fault_breaks_its_invariants_and_no_other(fault: str) -> None:
 
 
 def another_set(seen: Observation, **changes: Any) -> Observation:
-    """Capture and inference of a second camera, in another process."""
+    """Add capture and inference of a second camera, in another process."""
     rear = (replace(node, pid=200, node=f'/rear{node.node}') for node in seen.nodes)
     return replace(
         seen,
@@ -274,7 +274,7 @@ def another_set(seen: Observation, **changes: Any) -> Observation:
 
 
 def killed(seen: Observation) -> Observation:
-    """Kill it in the middle."""
+    """Kill the process in the middle of the window."""
     left = (
         event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77),
         event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),

@@ -45,7 +45,7 @@ Pair = tuple[Card, Card]
 
 
 def pair(*, seqno: int = 0, contexts: bool = True) -> Pair:
-    """Both open files, with handles that repeat."""
+    """Return both open files, with handles that repeat."""
     front, rear = Card(context=2 * contexts), Card(thread=THREAD + 50, context=3 * contexts)
     rear.seqno = seqno
     return front, rear
@@ -54,7 +54,7 @@ def pair(*, seqno: int = 0, contexts: bool = True) -> Pair:
 def run(
     cards: Pair, with_cache: bool, pool: tuple[int, ...] = REAR, later_ns: int = MS
 ) -> dict[int, int]:
-    """Let both run their frames; by buffer, how often the card was attached before."""
+    """Run both nodes' frames; return by buffer how often the card was attached before."""
     for card, inodes, later in zip(cards, (POOL, pool), (0, later_ns), strict=True):
         times = [time_ns + later for time_ns in TIMES]
         if with_cache:
@@ -67,7 +67,11 @@ def run(
 def seen(
     cards: Pair, with_cache: bool, attached: dict[int, int], *, threads: bool = True
 ) -> Observation:
-    """:param threads: whether their logs have the same thread numbers as the trace."""
+    """
+    Return the observation.
+
+    :param threads: whether their logs have the same thread numbers as the trace.
+    """
     nodes = [
         node(card, cached=with_cache, name=name)
         for card, name in zip(cards, ('/front', '/rear'), strict=True)
@@ -132,7 +136,7 @@ def imports_twice(rear: Card) -> None:
 
 
 def submits_one_handle(rear: Card) -> None:
-    """Submit one handle for all buffers; the log says so, too."""
+    """Submit one handle for all buffers; the log names it, too."""
     rear.events = [
         replace(one, fields={**one.fields, 'handle': '1'}) if one.name == 'axl_submit' else one
         for one in rear.events

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which nodes ``zc_verify`` measures: all of them, whole, or it says which not."""
+"""Which nodes ``zc_verify`` measures: all, completely, or it names those left out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
 
 @contextlib.contextmanager
 def foreign_log() -> Iterator[int]:
-    """Make this process a node of another version; return its pid."""
+    """Make this process a node of another version; yield its pid."""
     fd = os.memfd_create(NAME, os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, SIZE)
@@ -189,7 +189,7 @@ def test_what_a_command_left_in_another_session_is_ended_by_force(
     monkeypatch.setattr('zc_perception.verify.verification._PATIENCE_S', (0.3, 5.0, 5.0))
     monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
     command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command('stubborn')]
-    # They say 'ready' with their tenth frame.
+    # They print 'ready' with their tenth frame.
     words = f'--seconds 60 --frames 20 --no-sampling --quiet --output {tmp_path} --'
     main([*words.split(), *command])
     (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}

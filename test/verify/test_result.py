@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The file result.json: the document's four keys by the letter, and the verdict in words."""
+"""The file result.json: the document's four keys to the letter, and the verdict in words."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_fences_are_counted_and_slow_ones_told() -> None:
     assert '60 ms' in notes(slow)[0]
 
 
-# Strangers' facts in a frame log end no measurement, and forge neither a result nor a line.
+# Other processes' facts in a frame log can't end a measurement or forge output.
 
 
 WRONG: list[dict[str, Any]] = [
@@ -230,8 +230,7 @@ def test_what_nobody_foresaw_is_no_verdict(
         raise ValueError('nobody\nforesaw it')
 
     monkeypatch.setattr(verification, 'all_checks', fail)
-    # rclpy's futures of an earlier test say at their end, on the same screen, what nobody asked
-    # them for
+    # Collect now: when freed, unfinished rclpy futures of earlier tests print to this screen.
     gc.collect()
     capsys.readouterr()
     with nodes() as process:
@@ -245,9 +244,6 @@ def test_what_nobody_foresaw_is_no_verdict(
     text = (tmp_path / 'traceback.txt').read_text()
     assert text.startswith('Traceback') and 'foresaw it' in text
     assert not (tmp_path / RESULT).exists()
-
-
-# Its schema, its exit statuses, and the words for a person.
 
 
 ROOT = Unreadable('tracefs', 'Permission denied (/sys/kernel/tracing/instances)', 'run as root')

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The window and what the nodes count meanwhile begin and end together."""
+"""The measuring window and the nodes' counters begin and end together."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Pipeline:
         self.copies = 0
 
     def wait(self, seconds: float) -> bool:
-        """Let a frame pass."""
+        """Make a frame and a copy in place of waiting."""
         self.frames += 1
         self.copies += 1
         note_frame(self._capture, self._inference, self.frames)
@@ -90,7 +90,7 @@ class Pipeline:
         )
 
     def book(self) -> None:
-        """Book copies of a bystander, as the next counters tell."""
+        """Add copies of another process's work, which the next counters report."""
         self.copies += 1000
         self._describe(self._capture)
 
@@ -107,7 +107,7 @@ def pipeline(**how: int) -> Iterator[Pipeline]:
 def watch(
     tmp_path: Path, wait: Callable[[float], bool], frames: int = 20, **options: bool
 ) -> tuple[Ending, Observation]:
-    """Measure this process's nodes for so many frames, on a kernel that shows nothing."""
+    """Measure this process's nodes for some frames, on a kernel that shows nothing."""
     roots = Roots(tracing=tmp_path / 'tracing', debugfs=tmp_path / 'debug')
     with (
         find_frame_logs(pids=[os.getpid()]) as logs,
@@ -126,8 +126,6 @@ def test_what_is_copied_behind_the_window_is_not_counted(
     with pipeline() as made:
 
         class Sampler:
-            """Stands in for the sampler."""
-
             def start(self) -> None:
                 made.book()
 
@@ -155,8 +153,8 @@ def test_counters_and_frames_are_of_the_same_time(tmp_path: Path, later: int) ->
         _, seen = watch(tmp_path, made.wait, sampling=False)
     frames = len(seen.all_submitted())
     assert frames >= 20
-    # Nothing of the window is missing. What is counted besides lies between the renewals of
-    # several nodes.
+    # Nothing of the window is missing. Extra counts come from between the renewals of several
+    # nodes.
     besides = 2 if not later else 2 * EVERY
     assert all(frames <= booked(node) <= frames + besides for node in seen.nodes)
 
@@ -174,7 +172,7 @@ def test_a_signal_does_not_cut_off_what_the_nodes_count(tmp_path: Path) -> None:
 
 
 def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
-    """The counters come at once, the frame's record later."""
+    """The counters are renewed at once, the frame's record comes later."""
     with FrameLog('inference', '/made/inference') as log:
         submitted: list[int] = []
         count = 0
@@ -236,7 +234,7 @@ def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
     assert late.ended_ns == 0 and late.counted
 
 
-# Frames that can't be vouched for.
+# Frames whose origin can't be proved.
 
 
 MIDDLE = START + 10 * PERIOD
@@ -252,7 +250,7 @@ def reason(seen: Observation) -> str:
 
 
 def of_other_buffers(seen: Observation) -> Observation:
-    """Let the watched capture node make frames in other buffers than those that are submitted."""
+    """Let the watched capture node use other buffers than the submitted ones."""
     seen = replace(
         seen, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
     )
@@ -282,7 +280,7 @@ def test_what_speaks_against_it_still_does() -> None:
 
 @pytest.mark.parametrize('when', ['before', 'after'])
 def test_a_pool_at_either_end_of_the_window_is_known(when: str) -> None:
-    """After a format change the frames of the old pool or of the new one are submitted."""
+    """After a format change, frames of the old or the new pool are submitted."""
     seen = of_other_buffers(cached_graph())
     pool = {'pool': [[12, inode] for inode in POOL]}
     known = (
@@ -397,7 +395,7 @@ def capture_node(pid: int, device: str, pool: Sequence[Sequence[int]] = ()) -> A
 
 
 def test_a_camera_is_what_its_node_sees_under_that_name(tmp_path: Path) -> None:
-    """As in a container, whose /dev/zero is another device than ours of that name."""
+    """In a container, for example, /dev/zero may be another device than ours of that name."""
     dev = tmp_path / '5' / 'root' / 'dev'
     dev.mkdir(parents=True)
     (dev / 'zero').symlink_to('/dev/null')

@@ -51,7 +51,7 @@ def test_running_nodes_are_measured(tmp_path: Path) -> None:
         (process.pid, 'capture'),
         (process.pid, 'inference'),
     ]
-    # Frames on memfd, one of them mapped: whatever can be read here, these two are false.
+    # Frames on memfd, one of them mapped: these two checks are false on any machine.
     assert document['checks']['I2']['holds'] is False and document['checks']['I2'][
         'exporters'
     ] == {'memfd': 3}
@@ -72,7 +72,7 @@ def test_running_nodes_are_measured(tmp_path: Path) -> None:
 
 def test_a_command_is_started_measured_and_ended(tmp_path: Path) -> None:
     with nodes() as other:
-        # It says 'ready' with its tenth frame.
+        # It prints 'ready' with its tenth frame.
         words = ('--seconds', 60, '--frames', 20, '--no-sampling', '--output', tmp_path)
         done = verify(*words, command=nodes_command())
         document = result_in(tmp_path)
@@ -131,13 +131,13 @@ def test_it_starts_without_what_takes_long_to_import() -> None:
 # On a kernel of files, everything can be read.
 
 
-# A size that no other program's memfd has: a check names only the first few of those that may be a
+# A size that no other program's memfd has: a check names only the first few memfds that may be a
 # frame's memory.
 FRAME_BYTES = 4096 * 7919
 
 
 class FakeKernel:
-    """Buffers, attachments and a trace that fit the frames of this process's own logs."""
+    """Buffers, attachments and a trace that match the frames of this process's own logs."""
 
     def __init__(self, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
         self.tracefs = FakeTracefs(tmp_path, patch)
@@ -157,7 +157,7 @@ class FakeKernel:
         self.bufinfo.write_text(text)
 
     def frame(self, capture: FrameLog, inference: FrameLog, *, job: bool = True) -> None:
-        """One, in the logs and in the trace."""
+        """Add a frame to the logs and to the trace."""
         self._number += 1
         second = self._number % 2
         now = note_frame(capture, inference, self._number, 71 + second, handle=1 + second)
@@ -183,7 +183,7 @@ class FakeKernel:
 
 
 def measure(kernel: FakeKernel, ticks: int = 4, **frames: Any) -> dict[str, Any]:
-    """Measure this process's own two nodes; what the checks say."""
+    """Measure this process's own two nodes; return the checks."""
     with (
         FrameLog('capture', '/fake/capture') as capture,
         FrameLog('inference', '/fake/inference') as inference,
@@ -218,7 +218,7 @@ def test_a_kernel_that_agrees_with_the_logs(
 def test_memory_below_udmabuf_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In all processes; a sealed memfd that has room for a frame."""
+    """All processes are searched for a sealed memfd that is large enough for a frame."""
     program = """
 import fcntl, os, sys
 fd = os.memfd_create('made', os.MFD_ALLOW_SEALING)

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-An observation of a pipeline that keeps all invariants, to be spoilt by tests.
+An observation of a pipeline that keeps all invariants, for tests to spoil.
 
-Frames, events and looks are as the kernel would give them.
+Frames, events and looks are as the kernel would show them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SOURCES = {
 
 
 def event(time_ns: int, name: str, tid: int = THREAD, **fields: Any) -> KernelEvent:
-    """One line of the trace."""
+    """Return one line of the trace."""
     return KernelEvent(
         time_ns, 0, '<...>', tid, name, {key: str(value) for key, value in fields.items()}
     )
@@ -65,7 +65,6 @@ def record(
     seqno: int,
     **changes: Any,
 ) -> FrameRecord:
-    """Return a processed frame."""
     taken = published(number, inodes, submitted_ns - 3 * MS)
     made = taken._replace(
         kind=RecordKind.PROCESSED, received_ns=submitted_ns - 2 * MS, submitted_ns=submitted_ns,
@@ -77,7 +76,7 @@ def record(
 
 
 def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameRecord:
-    """Return what the capture node notes about the same frame."""
+    """Return the capture node's record of the same frame."""
     return clockwork.published(number)._replace(
         number=number, generation=1, buffer_uid=9, stamp_ns=number * 1000,
         captured_ns=published_ns - MS, published_ns=published_ns, sent_ns=published_ns + MS,
@@ -88,7 +87,7 @@ def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameR
 def look(
     time_ns: int, attached: Mapping[int, Sequence[str]], exporter: str = 'system'
 ) -> Snapshot:
-    """One at bufinfo."""
+    """Return one look at bufinfo."""
     objects = {
         inode: BufferObject(inode, 4096, exporter, list(devices))
         for inode, devices in attached.items()
@@ -97,16 +96,16 @@ def look(
 
 
 TIMES = [START + 5 * MS + index * PERIOD for index in range(20)]
-#: Of frames: 3 before the window, 20 in it, 2 behind.
+#: Times of frames: 3 before the window, 20 in it, 2 after it.
 WHOLE = [START + (index - 3) * PERIOD + 10 * MS for index in range(25)]
 
 
 class Card:
     """
-    One open file: handles and job numbers of its own.
+    One open file of the card, with its own handles and job numbers.
 
-    :param thread: that imports and submits.
-    :param context: of its fences; 0: each job has its own.
+    :param thread: the thread that imports and submits.
+    :param context: context of its fences; 0: each job has its own.
     """
 
     def __init__(self, thread: int = THREAD, context: int = 1, pid: int = PID) -> None:
@@ -123,7 +122,7 @@ class Card:
         return self._handle
 
     def take(self, time_ns: int, *inodes: int, thread: int = 0) -> int:
-        """Import an image; the handle."""
+        """Import an image; return the handle."""
         handle = self.had()
         for index, inode in enumerate(inodes):
             at, tid = time_ns + index, thread or self.thread
@@ -152,7 +151,7 @@ class Card:
         self.records.append(made._replace(**changes))
 
     def refused(self, time_ns: int, *inodes: int) -> None:
-        """Add a frame of which the card took no job: the node notes only that it failed."""
+        """Add a frame whose job the card refused: the node notes only that it failed."""
         made = record(len(self.records) + 1, time_ns, inodes, 0, 0, thread_id=self.thread)
         nothing = dict.fromkeys(
             ('received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns', 'sent_ns'), 0
@@ -171,7 +170,7 @@ class Card:
             ]
 
     def reopened(self) -> None:
-        """From now on it is another open file."""
+        """Act as another open file from now on."""
         self.context += 100
         self._handle = self.seqno = 0
 
@@ -182,7 +181,7 @@ def image(index: int, pool: Sequence[int] = POOL) -> int:
 
 
 def cached(card: Card, handles: Mapping[int, int], times: Sequence[int] = TIMES) -> None:
-    """Frames that are run by the imports that there are: by buffer, the handle."""
+    """Run frames by existing imports; *handles* by buffer."""
     for index, time_ns in enumerate(times):
         inode = image(index, tuple(handles))
         card.run(time_ns, handles[inode], inode)
@@ -195,7 +194,7 @@ def uncached(
     *,
     more: Callable[[int, int], None] = lambda time_ns, inode: None,
 ) -> None:
-    """Each frame is imported, run, and given back; *more* happens before each."""
+    """Import, run and release each frame; *more* is called before each."""
     for index, time_ns in enumerate(times):
         inode = image(index, pool)
         more(time_ns - MS, inode)
@@ -233,7 +232,7 @@ def uncached_graph(second_device: str = '', **changes: Any) -> Observation:
 
 
 def _graph(card: Card, attached: str, with_cache: bool, **changes: Any) -> Observation:
-    """:param attached: a device that is attached to all buffers, all the time."""
+    """Return the observation of a graph; device *attached* is always attached to all buffers."""
     seen = {'camera': 'v4l2', 'device': '/dev/video0 (vivid)', 'copies': {}}
     facts = {'accelerator': 'axl', 'pci_address': PCI, 'import_cache': with_cache}
     facts |= {'copies': {}, 'trial_imports': 3}
@@ -263,12 +262,12 @@ def _graph(card: Card, attached: str, with_cache: bool, **changes: Any) -> Obser
     return replace(made, **changes)
 
 
-#: What is said of the checks of a pipeline that keeps them all.
+#: The verdicts of a pipeline that keeps all invariants.
 ALL_HOLD = dict.fromkeys(('I1', 'I2', 'I3', 'I4'), True)
 
 
 def verdicts(seen: Observation) -> dict[str, bool | None]:
-    """By check, whether it holds."""
+    """Return by check whether it holds."""
     return {check.name: check.holds for check in all_checks(seen)}
 
 
@@ -287,7 +286,6 @@ def with_node(seen: Observation, role: str, **changes: Any) -> Observation:
 def with_facts(
     seen: Observation, role: str, before: Mapping[str, Any] | None = None, **after: Any
 ) -> Observation:
-    """Return the same with other facts."""
     return _with_nodes(
         seen,
         role,
@@ -300,35 +298,27 @@ def with_facts(
 def with_events(
     seen: Observation, *more: KernelEvent, without: Sequence[str] = (), lost: int = 0
 ) -> Observation:
-    """Return the same with another trace."""
     assert seen.trace is not None
     kept = [item for item in seen.trace.events if item.name not in without]
     return replace(seen, trace=Trace(sorted([*kept, *more], key=lambda item: item.time_ns), lost))
 
 
 def changed(**changes: Any) -> Callable[[Observation], Observation]:
-    """Return what gives an observation other values."""
+    """Return a function that sets other values in an observation."""
     return lambda seen: replace(seen, **changes)
 
 
 def without_sources(start: str) -> Callable[[Observation], Observation]:
-    """Return what takes away the events whose names begin like this."""
+    """Return a function that removes the event sources whose names begin with *start*."""
     return changed(
         event_sources={name: how for name, how in SOURCES.items() if not name.startswith(start)}
     )
 
 
 def with_records(seen: Observation, change: Any) -> Observation:
-    """
-    Return the same with each record of the inference node replaced by ``change(record)``.
-
-    ``None`` drops it.
-    """
+    """Return the same with each inference record replaced by ``change``; None drops it."""
     records = [new for old in seen.nodes[1].records if (new := change(old)) is not None]
     return with_node(seen, 'inference', records=tuple(records))
-
-
-# Nodes whose cards a test has made.
 
 
 def node(
@@ -341,10 +331,10 @@ def node(
     **changes: Any,
 ) -> NodeView:
     """
-    Return the node whose cards these are.
+    Return the node that uses these cards.
 
-    :param was_cached: when the window began, if not the same.
-    :param trials: imports on trial that it counted.
+    :param was_cached: the value at the window's beginning, if different.
+    :param trials: trial imports that it counted.
     """
     records = sorted((one for card in cards for one in card.records), key=lambda one: one.done_ns)
     before = {
@@ -361,7 +351,7 @@ def observed(
     nodes: Sequence[NodeView], cards: Sequence[Card], attached: Mapping[int, int] | None = None
 ) -> Observation:
     """
-    Return what is seen of them.
+    Return the observation of these nodes.
 
     :param attached: by buffer, how often the card was attached before all events.
     """
@@ -377,6 +367,6 @@ def observed(
 
 
 def judged(seen: Observation) -> tuple[bool | None, str]:
-    """Of I3: whether it holds, and why not."""
+    """Return whether I3 holds, and why not."""
     check = check_imports(seen)
     return check.holds, check.reason

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Attachment counts from looks and events, against a simulation that knows the truth."""
+"""Attachment counts from looks and events, against a simulation with known truth."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def simulate(
 
 
 def looks_at(truth: list[Counter[str]], indices: list[int]) -> list[Snapshot]:
-    """At moments between two events."""
+    """Return looks at moments between two events."""
     return [
         look(index * STEP + STEP // 2, {5: sorted(truth[index].elements())})
         for index in sorted({i % len(truth) for i in indices})
@@ -132,9 +132,6 @@ def test_a_failed_attach_changes_nothing() -> None:
     )
     history = event_history(5, [look(0, {5: []}), look(50 * MS, {5: []})], [failed])
     assert history.exact and not history.at(20 * MS)
-
-
-# The readers of bufinfo and fdinfo, in trees of files.
 
 
 #: As Linux 6.12 writes it.
@@ -225,7 +222,7 @@ def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> 
 
 
 def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
-    """Make descriptors by number: where they lead, and their fdinfo."""
+    """Make a process's descriptors by number: each link's target, and its fdinfo."""
     process = proc / str(pid)
     (process / 'fd').mkdir(parents=True)
     (process / 'fdinfo').mkdir()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The place and end of memmove, and what samples say about programs that copy and that do not."""
+"""The place and end of memmove, and samples of programs that copy and that do not."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_copy_functions_of_another_library_are_told_instead_of_left_out(
 ) -> None:
     monkeypatch.setattr(
         copies, 'COPY_FUNCTIONS', ('memmove', 'PyObject_Call')
-    )  # as a preloaded library would have it
+    )  # as in a preloaded library
     functions, (told,) = find_copy_functions([os.getpid()])
     assert functions == [] and 'another library' in told.reason and 'LD_PRELOAD' in told.next_step
 

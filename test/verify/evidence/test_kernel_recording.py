@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What is recorded on kernels of different ages, and that all of it goes again."""
+"""Which events are recorded on kernels of different ages, and that nothing of it is left."""
 
 from __future__ import annotations
 

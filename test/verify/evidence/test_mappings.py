@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which processes have frames mapped, and which hold memfds of which udmabuf may make frames."""
+"""Processes with mapped frames, and with memfds from which udmabuf may make frames."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
 
 @contextmanager
 def process_without_main_thread() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the pid of a process whose main thread has ended, and a memfd."""
+    """Yield the pid of a process whose main thread has ended, and a memfd's identity."""
     with subprocess.Popen(
         [sys.executable, '-c', WITHOUT_MAIN_THREAD],
         stdin=subprocess.PIPE,
@@ -182,7 +182,7 @@ CAMERA = os.stat('/dev/null')
 
 
 def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
-    """Yield the folder of a process that has mapped what it calls *path*."""
+    """Return the folder of a process that has mapped *path* under that name."""
     process = tmp_path / '5'
     process.mkdir()
     device = f'{os.major(CAMERA.st_dev):02x}:{os.minor(CAMERA.st_dev):02x}'
@@ -193,7 +193,7 @@ def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
 
 
 def seen_as_camera(tmp_path: Path, number: int = CAMERA.st_rdev) -> tuple[int, int]:
-    """Return the mappings, and what is not known."""
+    """Return the numbers of mappings and of mappings that can't be identified."""
     scan = scan_maps(
         FrameMemory(cameras=frozenset(('/dev/video0',)), camera_numbers=frozenset((number,))),
         proc=tmp_path,
@@ -253,7 +253,7 @@ OWN = [os.getpid()]
 
 @pytest.fixture(params=['pipe', 'named'])
 def pipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Its writing end."""
+    """Yield the writing end of a pipe or FIFO."""
     if request.param == 'pipe':
         reading, writing = os.pipe()
     else:
@@ -266,7 +266,7 @@ def pipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 
 
 def pipes_with(size: int) -> list[str]:
-    """Pipes with so many bytes: the process that runs the tests may have others."""
+    """Return pipes with exactly *size* bytes: this process may have other pipes."""
     return [
         line for line in find_pins(OWN) if line.endswith(f' has a pipe with {size} bytes in it')
     ]
@@ -281,7 +281,7 @@ def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:
 
 
 def ring(proc: Path, text: str) -> list[str]:
-    """Return what is found of a ring whose fdinfo is this."""
+    """Return the findings for a ring with this fdinfo."""
     for folder in ('fd', 'fdinfo'):
         (proc / '7' / folder).mkdir(parents=True)
     (proc / '7' / 'comm').write_text('reader\n')
