@@ -15,7 +15,7 @@
  * limitations under the License.
  */
 
-// One thread makes one pixel of the network's input from an NV12 picture.
+// Each thread computes one pixel of the network's input from an NV12 picture.
 // The threads of a warp read neighbouring bytes, so that few transfers cross the bus.
 
 __device__ float sample(const unsigned char *plane, int stride, int step, int width, int height,

@@ -14,11 +14,11 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Prints a line of JSON for each frame of a camera: its memory's inode, its stamp, and the CRC-32 of each plane.
+/* Print a line of JSON for each frame of a camera: its memory's inode, its stamp, and the CRC-32 of each plane.
  *
  *     frame_printer TOPIC|SOCKET [FRAMES [HOLD]]
  *
- * HOLD: how many frames the program keeps at the same time, to show that kept frames stay valid (default 0, at most 16).
+ * HOLD: number of frames that the program holds at the same time, to show that held frames stay valid (default 0, at most 16).
  * The program ends after FRAMES frames (0, the default: never), with exit code 0. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>

@@ -18,8 +18,8 @@
  *
  *     moving_bar TOPIC [WIDTH HEIGHT [RATE [FRAMES [BUFFERS]]]]
  *
- * A program for a real camera gives its driver's dma-bufs to zc_publisher_set_buffers(), and dequeues a buffer where this one
- * draws. */
+ * A program for a real camera passes its driver's dma-bufs to zc_publisher_set_buffers(), and dequeues a full buffer instead of
+ * drawing. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <signal.h>
@@ -45,8 +45,8 @@ static int failed(void) {
     fprintf(stderr, "moving_bar: %s\n", zc_error());
     return 1;
 }
-/* Choose the first layout that suits all connected consumers: strides aligned to 1 to 256 bytes, planes to 1 to 4096 bytes. If none does, the
- * layout without alignment. */
+/* Choose the first layout that suits all connected consumers: strides aligned to 1 to 256 bytes, planes to 1 to 4096 bytes. If none does, choose
+ * the layout without alignment. */
 static int choose(zc_publisher *camera, uint32_t width, uint32_t height, zc_image *image) {
     static const uint32_t STRIDES[] = {1, 16, 64, 128, 256}, OFFSETS[] = {1, 64, 4096};
     static zc_consumer consumers[MOST_CONSUMERS];
@@ -87,7 +87,7 @@ int main(int count, char **words) {
     const zc_format possible = {ZC_FOURCC('N', 'V', '1', '2'), ZC_LINEAR};
     if (zc_publisher_open(&(zc_publisher_options){.topic = words[1], .heap = "memfd", .possible = &possible, .num_possible = 1}, &camera) != 0)
         return failed();
-    for (int64_t until = clock_ns(CLOCK_MONOTONIC) + 300000000; clock_ns(CLOCK_MONOTONIC) < until;) /* hear consumers before allocating */
+    for (int64_t until = clock_ns(CLOCK_MONOTONIC) + 300000000; clock_ns(CLOCK_MONOTONIC) < until;) /* learn consumers' needs before allocating */
         zc_publisher_step(camera, 20);
     if (choose(camera, width, height, &images[0]) != 0) return failed();
     for (size_t i = 0; i < buffers; i++) {

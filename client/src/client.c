@@ -16,13 +16,13 @@
  */
 /* A consumer by the protocol of docs/wire.md.
  *
- * Who owns what: the client owns its socket and the slots that BUFFERS announced. A frame that the caller holds has a share
- * of its slot and of the client (shares), so it stays valid after the connection's end and after zc_client_close(). One lock
- * guards all of this; it is never held during a system call that can wait.
+ * Ownership: the client owns its socket and the slots that BUFFERS announced. A frame that the caller holds has a share of its
+ * slot and of the client (shares), so it stays valid after the connection's end and after zc_client_close(). One lock guards
+ * all of this; it is never held during a system call that can wait.
  *
- * Order of a connection: look for an announcement, connect, send HELLO, wait for WELCOME (NOTED: wait longer), then receive
- * BUFFERS and FRAMEs. The end of a connection sets the time of the next attempt; one timer makes the caller's poll readable
- * at that time. */
+ * Order of a connection: look for an announcement, connect, send HELLO, wait for WELCOME (after NOTED without a time limit),
+ * then receive BUFFERS and FRAMEs. The end of a connection sets the time of the next attempt; at that time a timer makes the
+ * descriptor that the caller polls readable. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -49,7 +49,7 @@
 static const int64_t ANSWER_NS = 1000 * MS, FIRST_PAUSE_NS = 20 * MS, LONGEST_PAUSE_NS = 500 * MS, BUSY_PAUSE_NS = 5000 * MS, LOOK_NS = 2000 * MS;
 enum { MOST_WITHOUT_FRAME = 4096 };
 
-/* One slot's memory, shared by its connection and the frame in it; the last share closes it. */
+/* One slot's memory, shared by its connection and the frame in it; releasing the last share closes it. */
 struct slot {
     uint64_t uid, generation;
     zc_image image;
@@ -121,7 +121,7 @@ static void set_due(zc_client *client, int64_t at_ns) {
     timerfd_settime(client->timer, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-/* End the connection, and set the next attempt to be due after pause_ns; frames that the caller holds stay valid. */
+/* End the connection, and schedule the next attempt after pause_ns; frames that the caller holds stay valid. */
 static void disconnect(zc_client *client, int64_t pause_ns) {
     for (struct slot *slot = client->slots, *next; slot != NULL; slot = next) {
         next = slot->next;
@@ -268,7 +268,7 @@ static bool on_packet(zc_client *client, struct packet *packet, struct held **ou
 static bool same(const struct announcement *one, const struct announcement *other) {
     return strcmp(one->socket, other->socket) == 0 && one->generation == other->generation;
 }
-/* Set target to the newest announcement of the topic at whose socket a process listens; false: there is none. */
+/* Set target to the topic's newest announcement with a socket on which a process listens; false: there is none. */
 static bool look(zc_client *client) {
     struct announcement found;
     DIR *folder = opendir(client->folder);
@@ -354,7 +354,7 @@ static void try_to_connect(zc_client *client) {
     /* Ignore errors: a producer that refused at once may have closed already, but its REFUSED can still be read. */
     transport_send(client->sock, packet, wire_pack_hello(packet, &client->hello), NULL, 0);
 }
-/* Handle a change in the folder: if there is another announcement, try it at once and not after the pause. */
+/* Handle a change in the folder: if there is another announcement, connect to it at once instead of after the pause. */
 static void on_folder(zc_client *client) {
     char events[4096];
     struct announcement before = client->target;
@@ -364,7 +364,7 @@ static void on_folder(zc_client *client) {
     if (!same(&before, &client->target) || !client->refused)
         set_due(client, transport_now_ns());
 }
-/* Do everything that can be done without waiting; *out gets the next frame if one came. */
+/* Connect, receive and handle timeouts, all without waiting; *out gets the next frame, if one came. */
 static void step(zc_client *client, struct held **out) {
     struct packet packet;
     struct wire_fault fault;
@@ -530,8 +530,8 @@ int zc_frame_release(zc_frame *frame, int fence) {
         const struct wire_release release = {slot->uid, held->frame.generation, fence >= 0 && !wrong};
         slot->held = false;
         client->num_held--;
-        /* Ignore errors: the socket always has room for a connection's RELEASEs, so a failure means that the connection has ended, which
-         * the next step() notices. */
+        /* Ignore errors: the socket always has room for a connection's RELEASEs, so a failure means that the connection has ended, and
+         * the next step() handles that. */
         transport_send(client->sock, packet, wire_pack_release(packet, &release), &fence, release.fence);
         if (slot->retired) {
             struct slot **link = &client->slots;

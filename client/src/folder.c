@@ -31,7 +31,7 @@ bool folder_path(char path[PATH_MAX]) {
     const char *named = getenv("ZC_RUNTIME_DIR"), *runtime = getenv("XDG_RUNTIME_DIR");
     int length;
     if (named != NULL && named[0] == '/') length = snprintf(path, PATH_MAX, "%s", named);
-    else if (named != NULL && named[0] != '\0') { /* make it absolute, as readers of the announcement run in other folders */
+    else if (named != NULL && named[0] != '\0') { /* make it absolute, because processes that read the announcement run in other folders */
         char here[PATH_MAX];
         if (getcwd(here, sizeof here) == NULL) return false;
         length = snprintf(path, PATH_MAX, "%s/%s", here, named);
@@ -49,7 +49,7 @@ int folder_domain(int wanted) {
     return wanted > 0 ? wanted : wanted < 0 || named == NULL ? 0 : atoi(named);
 }
 
-/* The first 16 bytes of SHA-256 (FIPS 180-4) of a text that fits into one block (55 bytes), as a boot id does. */
+/* Compute the first 16 bytes of SHA-256 (FIPS 180-4) of a text of at most 55 bytes (one block), such as a boot id. */
 static void sha256_of_one_block(const uint8_t *text, size_t length, uint8_t digest[16]) {
     static const uint32_t K[64] = {
         0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
@@ -117,7 +117,7 @@ static bool hex4(const char *at, uint32_t *code) {
     }
     return true;
 }
-/* Write the character of one escape, whose backslash was read, as UTF-8; return its bytes, 0: it is no escape. */
+/* Write the character of an escape, after its backslash, as UTF-8; return its number of bytes; 0: it is no escape. */
 static size_t unescape(struct json *json, char out[4]) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char c = *json->at++;
@@ -137,7 +137,7 @@ static size_t unescape(struct json *json, char out[4]) {
     out[0] = (char)(code | (uint32_t[]){0, 0, 0xc0, 0xe0, 0xf0}[bytes]);
     return bytes;
 }
-/* Read a text; if it is longer than size, its end is left out and *whole is false. Return false: it is no text. */
+/* Read a JSON string into out; if it doesn't fit into size bytes, cut it and set *whole to false. Return false: it is no string. */
 static bool text_of(struct json *json, char *out, size_t size, bool *whole) {
     size_t used = 0;
     *whole = true;
@@ -145,7 +145,7 @@ static bool text_of(struct json *json, char *out, size_t size, bool *whole) {
     while (*json->at != '"') {
         char bytes[4];
         size_t count = 1;
-        if ((unsigned char)*json->at < 0x20) return false; /* a control character, or the text's end */
+        if ((unsigned char)*json->at < 0x20) return false; /* a control character, or the end of the input */
         if (*json->at == '\\') {
             json->at++;
             count = unescape(json, bytes);
@@ -186,7 +186,7 @@ static bool number_of(struct json *json, uint64_t *value) {
     json->at = end;
     return errno == 0 && strchr(",} \t\r\n", *end) != NULL;
 }
-/* A wanted member of an object: a text with its room, a number, or (neither is set) a list that is only checked. */
+/* A member of an object that is read: a text of at most size bytes, a number, or (if neither is set) a list, which is only checked. */
 struct member { const char *name; char *text; size_t size; uint64_t *number; bool optional, seen; };
 static bool object_of(struct json *json, struct member *members, size_t count) {
     char key[64];

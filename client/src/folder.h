@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* The folder in which producers listen, and their announcements; both are described in docs/wire.md. */
+/* The folder with the producers' sockets and announcements, which docs/wire.md describes. */
 #ifndef ZC_FOLDER_H
 #define ZC_FOLDER_H
 
@@ -29,19 +29,19 @@ enum { FOLDER_MAX_FILE = 16384, FOLDER_MAX_SOCKET = sizeof(((struct sockaddr_un 
 /* The fields of an announcement that a consumer needs. */
 struct announcement {
     char publisher_id[33];
-    char socket[FOLDER_MAX_SOCKET]; /* "": this publisher shares no memory */
+    char socket[FOLDER_MAX_SOCKET]; /* path; "": this publisher shares no memory */
     uint64_t generation;
 };
 
 /* Write the folder's path; false: it is too long. */
 bool folder_path(char path[PATH_MAX]);
-/* The ROS domain: wanted if above 0; if wanted is 0 that in ROS_DOMAIN_ID; else 0. */
+/* Return the ROS domain. wanted > 0: wanted; wanted == 0: the one in ROS_DOMAIN_ID, or 0; wanted < 0: 0. */
 int folder_domain(int wanted);
 /* Write this host's id, 32 hexadecimal digits, which changes with each boot; false: it can't be read. */
 bool folder_host_id(char id[33]);
 /* Parse the JSON object in text; false: it is no announcement of version 1 by a publisher on this host. */
 bool folder_parse(const char *text, struct announcement *found);
-/* Parse an announcement's file; false: it is not for that topic and domain, or names another socket than the one beside it. */
+/* Parse an announcement's file; false: it is for another topic or domain, or its socket isn't the one of the same name in folder. */
 bool folder_read(const char *folder, const char *file, const char *topic, int domain, struct announcement *found);
 /* Append text as a JSON string to the string in out; false: out is too small. */
 bool folder_quote(char *out, size_t size, const char *text);

@@ -16,10 +16,10 @@
  */
 /* A producer by the protocol of docs/wire.md.
  *
- * Who owns what: the publisher owns duplicates of the buffers' descriptors (one slot for each image) and its consumers'
- * sockets. A published frame counts its users: the consumers that hold it or for which it waits. When the last user has gone
- * and the slot's fences have signalled, the slot is free for the caller again. Earlier buffers stay open until their last
- * frame ends. One lock guards all of this, and no call waits for a consumer while the lock is held. */
+ * Ownership: the publisher owns duplicates of the buffers' descriptors (one slot for each image) and its consumers' sockets. A
+ * published frame counts its users: consumers that hold it, and consumers to which it is still to be sent. When it has no user
+ * and the slot's fences have signalled, the slot is free for the caller again. Earlier buffers stay open until their last frame
+ * ends. One lock guards all of this, and no call waits for a consumer while the lock is held. */
 #define _GNU_SOURCE
 #include "zc_client/zc_publisher.h"
 
@@ -57,7 +57,7 @@ struct out_slot {
     uint64_t uid, generation;
     zc_image image;
     size_t users; /* number of frames and rests for which the slot isn't free */
-    bool callers; /* whether the caller owns the slot, to fill it */
+    bool callers; /* whether the caller owns the slot and may fill it */
     struct buffers *buffers;
 };
 struct buffers {
@@ -65,7 +65,7 @@ struct buffers {
     bool retired;
     struct out_slot slots[WIRE_MAX_SLOTS];
 };
-/* A published frame that consumers hold or that waits for them. */
+/* A published frame that consumers hold, or that is still to be sent to them. */
 struct out_frame {
     size_t users;
     struct out_slot *slot;
@@ -79,11 +79,11 @@ struct peer {
     int64_t since_ns;
     struct wire_hello hello;
     uint32_t window, depth, dropped;
-    bool known[WIRE_MAX_SLOTS]; /* known[i]: a BUFFERS message told this peer of slot i of the current buffers */
+    bool known[WIRE_MAX_SLOTS]; /* known[i]: BUFFERS was sent to this peer for slot i of the current buffers */
     struct out_frame *held[WIRE_MAX_WINDOW], *waiting[WIRE_MAX_WINDOW + 1];
     size_t num_held, num_waiting;
 };
-/* A released slot that may not be filled yet: a device may still read it until fence signals or, without a fence, until until_ns. */
+/* A released slot that must not be filled yet: a device may still read it until fence signals or, without a fence, until until_ns. */
 struct rest {
     int fence;
     int64_t until_ns;
@@ -131,7 +131,7 @@ static void drop_frame(zc_publisher *publisher, struct out_frame *frame) {
     free_slot(publisher, frame->slot);
     free(frame);
 }
-/* Keep a slot from being filled until fence signals, or without a fence until until_ns. This owns fence from now on. */
+/* Keep a slot from being filled until fence signals, or without a fence until until_ns. This takes over fence. */
 static void add_rest(zc_publisher *publisher, struct out_slot *slot, int fence, int64_t until_ns) {
     struct rest *rest = malloc(sizeof *rest);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
@@ -159,8 +159,8 @@ static void end_rests(zc_publisher *publisher, bool all) {
         free(rest);
     }
 }
-/* A device of a consumer that has gone may still read a slot. So keep the slot until the kernel's fences tell that no device does, or for
- * REST_NS if the kernel can't tell. */
+/* A device of a consumer that has ended may still read a slot. So keep the slot until the buffers' fences in the kernel have signalled, or for
+ * REST_NS if the kernel doesn't export these fences. */
 static void rest_after_death(zc_publisher *publisher, struct out_slot *slot) {
     for (uint32_t i = 0; slot->image.kind == ZC_DMABUF && i < slot->image.num_buffers; i++) {
         struct export_sync_file asked = {DMA_BUF_SYNC_RW, -1};
@@ -185,7 +185,7 @@ static void refuse(zc_publisher *publisher, struct peer *peer, uint32_t code, co
     struct packet unread;
     struct wire_fault fault;
     transport_send(peer->sock, packet, wire_pack_text(packet, WIRE_REFUSED, code, text), NULL, 0);
-    /* Read the packets that are left: closing with unread packets would reset the connection, and the peer would miss REFUSED. */
+    /* Read the remaining packets: closing the socket with unread packets would reset the connection, and the peer would miss REFUSED. */
     for (int i = 0; i < 128 && transport_receive(peer->sock, &unread, &fault) == RECEIVED_PACKET; i++) transport_close_fds(&unread);
     close_peer(publisher, peer);
 }
@@ -194,7 +194,7 @@ static void drop_oldest(zc_publisher *publisher, struct peer *peer) {
     memmove(peer->waiting, peer->waiting + 1, --peer->num_waiting * sizeof *peer->waiting);
     peer->dropped += peer->dropped < UINT32_MAX;
 }
-/* Send the waiting frames, as many as the window allows. */
+/* Send as many of the waiting frames as the window allows. */
 static void flush(zc_publisher *publisher, struct peer *peer) {
     while (peer->num_waiting > 0 && peer->num_held < peer->window) {
         uint8_t packet[WIRE_MAX_PACKET];
@@ -209,15 +209,15 @@ static void flush(zc_publisher *publisher, struct peer *peer) {
             frame->told.dropped = peer->dropped;
             error = transport_send(peer->sock, packet, wire_pack_frame(packet, &frame->told), &frame->fence, frame->told.fence);
         }
-        if (error == -EAGAIN) return drop_oldest(publisher, peer); /* the socket is full, as the peer doesn't read it */
-        if (error != 0) return; /* the peer receives no more; it closes when it has released all frames */
+        if (error == -EAGAIN) return drop_oldest(publisher, peer); /* the socket is full, because the peer doesn't read it */
+        if (error != 0) return; /* the peer receives no more frames; it closes its socket when it has released all of them */
         memmove(peer->waiting, peer->waiting + 1, --peer->num_waiting * sizeof *peer->waiting);
         peer->held[peer->num_held++] = frame;
         peer->dropped = 0;
     }
 }
 
-/* Answer a consumer that has said HELLO: WELCOME if it can use the current buffers, else NOTED or REFUSED. */
+/* Answer a consumer's HELLO: WELCOME if it can use the current buffers, else NOTED or REFUSED. */
 static void judge(zc_publisher *publisher, struct peer *peer) {
     uint8_t packet[WIRE_MAX_TEXT];
     char why[300] = "", text[240];
@@ -335,7 +335,7 @@ int zc_publisher_step(zc_publisher *publisher, int timeout_ms) {
         if (events[i].data.ptr == &publisher->listener) accept_peer(publisher);
         else if (events[i].data.ptr == &publisher->timer) (void)!read(publisher->timer, &none, sizeof none);
         else
-            for (size_t k = 0; k < publisher->num_peers; k++) /* search the list, as the peer may have gone since epoll_wait() */
+            for (size_t k = 0; k < publisher->num_peers; k++) /* search the list, because the peer may have been freed since epoll_wait() */
                 if (publisher->peers[k] == events[i].data.ptr) {
                     read_peer(publisher, publisher->peers[k]);
                     break;
@@ -496,7 +496,7 @@ int zc_publisher_open(const zc_publisher_options *options, zc_publisher **out) {
     *out = publisher;
     return 0;
 }
-/* Tell consumers that no more frames come in the current buffers; close these buffers when their last frame ends. */
+/* Send BUFFER_RETIRED to the consumers that have the current buffers; close these buffers when their last frame ends. */
 static void retire(zc_publisher *publisher) {
     struct buffers *old = publisher->buffers;
     if (old == NULL) return;

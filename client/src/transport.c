@@ -61,7 +61,7 @@ bool transport_fetch(int sock, struct packet *packet) {
     do {
         message = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
         length = recvmsg(sock, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        again = length < 0 && (errno == EINTR || (errno == ECONNRESET && !reset)); /* after one reset the peer's last packets can be read */
+        again = length < 0 && (errno == EINTR || (errno == ECONNRESET && !reset)); /* after a reset the peer's last packets can still be read */
         reset = reset || (length < 0 && errno == ECONNRESET);
     } while (again);
     packet->error = length < 0 ? errno : 0;

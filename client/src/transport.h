@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Packets and descriptors over a SOCK_SEQPACKET socket, and other small functions that client and publisher share. */
+/* Send and receive packets and descriptors over a SOCK_SEQPACKET socket; other small functions that client and publisher share. */
 #ifndef ZC_TRANSPORT_H
 #define ZC_TRANSPORT_H
 
@@ -22,7 +22,7 @@
 
 #include "wire.h"
 
-/* A received packet with its descriptors, which the receiver must close. */
+/* A received packet with its descriptors, which the caller must close. */
 struct packet {
     uint8_t bytes[WIRE_MAX_PACKET];
     size_t length;
@@ -33,11 +33,13 @@ struct packet {
 };
 enum received { RECEIVED_NOTHING, RECEIVED_PACKET, RECEIVED_END, RECEIVED_BROKEN };
 
-/* Read one packet without waiting or checking it; true: a packet, or the socket's end, which has length 0. Sets all fields but bytes in any case. */
+/* Read one packet, without waiting and without checking it; true: a packet, or the socket's end, which has length 0. All fields except bytes are
+ * always set. */
 bool transport_fetch(int sock, struct packet *packet);
 /* Read the next packet without waiting; RECEIVED_BROKEN: the packet was truncated. */
 enum received transport_receive(int sock, struct packet *packet, struct wire_fault *fault);
-/* Return 0: sent; -EAGAIN: the socket is full; -EPIPE: the peer has gone, but its last messages can still be read; or another error. */
+/* Send one packet without waiting. Return 0; -EAGAIN: the socket is full; -EPIPE: the peer has ended, but its last messages can still be read; or
+ * another negative errno value. */
 int transport_send(int sock, const uint8_t *bytes, size_t length, const int *fds, size_t num_fds);
 void transport_close_fds(struct packet *packet);
 void transport_close(int *fd);

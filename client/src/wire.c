@@ -45,7 +45,7 @@ bool wire_broken(struct wire_fault *fault, uint32_t code, const char *rule, cons
 #define BROKEN(...) return wire_broken(fault, WIRE_RULE, __VA_ARGS__)
 #define CHECK(holds, ...) do { if (!(holds)) BROKEN(__VA_ARGS__); } while (0)
 
-/* Read and write little-endian numbers, on big-endian machines, too. */
+/* Read and write little-endian numbers, also on big-endian machines. */
 static uint64_t get(const uint8_t *at, unsigned bytes) {
     uint64_t value = 0;
     while (bytes-- > 0) value = value << 8 | at[bytes];
@@ -69,7 +69,7 @@ static size_t begin(uint8_t *packet, enum wire_type type, size_t length) {
     return length;
 }
 
-/* Return how many bytes the character at text has; 0: it isn't UTF-8. */
+/* Return the number of bytes of the UTF-8 character at text; 0: it isn't UTF-8. */
 static size_t character(const uint8_t *text, size_t length) {
     static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
     uint32_t code = text[0];
@@ -217,7 +217,7 @@ bool wire_parse_header(const uint8_t *packet, size_t length, bool from_producer,
 
 bool wire_parse_hello(const uint8_t *packet, size_t length, struct wire_hello *hello, struct wire_fault *fault) {
     memset(hello, 0, sizeof *hello);
-    /* Check the fields that all versions have first, so that a newer consumer is refused because of its version. */
+    /* First check the fields that all versions have, so that a newer consumer is refused because of its version. */
     CHECK(length >= 16 && get16(packet) == WIRE_HELLO, "state", "this is no HELLO");
     CHECK(get16(packet + 2) == length, "length", "the header says %u bytes, %zu came", get16(packet + 2), length);
     CHECK(get32(packet + 8) == WIRE_MAGIC, "magic", "HELLO: magic 0x%08x, not 0x%08x", get32(packet + 8), WIRE_MAGIC);
@@ -446,7 +446,7 @@ bool wire_check_image(const zc_image *image, const struct wire_hello *asked, boo
     return check_planes(image, asked, files, fault);
 }
 
-/* Parse a decimal number; false: the text isn't one, or has more after it. */
+/* Parse a decimal number; false: the whole text isn't such a number. */
 static bool number(const char *text, uint64_t *value) {
     char *end;
     if (text[0] < '0' || text[0] > '9') return false;

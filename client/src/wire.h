@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* The messages of docs/wire.md: packing, parsing and every check of that page. Nothing here uses sockets or waits. */
+/* Pack, parse and check the messages of docs/wire.md, with every check of that page. No function here uses sockets or waits. */
 #ifndef ZC_WIRE_H
 #define ZC_WIRE_H
 
@@ -28,7 +28,7 @@ enum wire_type { WIRE_HELLO = 1, WIRE_WELCOME, WIRE_REFUSED, WIRE_BUFFERS, WIRE_
 enum wire_refusal { WIRE_NO_VERSION = 1, WIRE_NOT_ALLOWED, WIRE_UNSUITABLE, WIRE_BUSY, WIRE_RULE, WIRE_OTHER_PUBLISHER };
 enum { WIRE_FLAG_HISTORY = 1, WIRE_FLAG_WAITS = 2, WIRE_FLAG_FENCE = 1 };
 
-/* The rule of the page that the peer broke, as a word, and what the peer did, as a sentence (text). */
+/* A broken rule: its name in docs/wire.md, and a sentence about what the peer did (text). */
 struct wire_fault {
     const char *rule;
     uint32_t code; /* enum wire_refusal: the code for a producer's REFUSED */
@@ -74,20 +74,21 @@ bool wire_parse_release(const uint8_t *packet, struct wire_release *release, str
 uint64_t wire_uid(const uint8_t *packet);
 /* Set *image from BUFFERS and its descriptors, after checking only the numbers in the message. */
 bool wire_parse_buffers(const uint8_t *packet, const int *fds, size_t num_fds, zc_image *image, struct wire_fault *fault);
-/* Check that memory and planes are as the page demands. foreign: the producer belongs to another user. */
+/* Check memory and planes by the rules of docs/wire.md. foreign: the producer belongs to another user. */
 bool wire_check_image(const zc_image *image, const struct wire_hello *asked, bool foreign, struct wire_fault *fault);
-/* Write to text why a consumer can't use images like this one from heap; "": it can. heap: a name, such as "memfd". text has room for 240 bytes. */
+/* Write to text why a consumer with these needs can't use images like this one; "": it can. heap: a name such as "memfd". text has room for 240
+ * bytes. */
 void wire_misfit(const zc_image *image, const char *heap, const struct wire_hello *needs, char *text);
 
 bool wire_is_dmabuf(int fd);
 bool wire_is_sync_file(int fd);
-/* State of a fence (sync_file). 1: signalled without error; 0: not signalled yet; below 0: -errno. */
+/* Return the state of a fence (sync_file): 1: signalled without error; 0: not signalled yet; below 0: -errno. */
 int wire_fence_status(int fd);
 /* Set *rows to a plane's number of rows and *row to the bytes of one row; false: the image isn't LINEAR, or its format isn't known. */
 bool wire_plane_rows(const zc_image *image, uint32_t plane, uint64_t *rows, uint64_t *row);
-/* Copy text to out, cut after a whole character to what fits into size bytes. */
+/* Copy text to out; if it doesn't fit into size bytes, cut it after a whole character. */
 void wire_cut(char *out, size_t size, const char *text);
-/* Write a fourcc as people know it, such as "NV12", to name, and return name. */
+/* Write a fourcc's text, such as "NV12", to name, and return name. */
 const char *wire_fourcc(uint32_t fourcc, char name[16]);
 bool wire_is_identifier(const char *text);
 bool wire_is_utf8(const uint8_t *text, size_t length);

@@ -18,8 +18,8 @@
 //
 //     ros2 run cpp_camera cpp_camera --ros-args -r image_raw:=/front/image_raw
 //
-// It draws into memfds. A driver node gives its dma-bufs to set_buffers() instead (kind ZC_DMABUF, heap "v4l2"), and calls
-// publish() where it dequeues a full buffer. A timer serves consumers; nothing here waits for one.
+// It draws into memfds. A node with a driver passes its dma-bufs to set_buffers() instead (kind ZC_DMABUF, heap "v4l2"), and calls
+// publish() when it dequeues a full buffer. A timer handles the consumers' messages; no call here waits for a consumer.
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -39,7 +39,7 @@ public:
         announcement_ = create_publisher<std_msgs::msg::String>(topic_ + "/_zc", latched);
         announce();
         for (const auto until = std::chrono::steady_clock::now() + 300ms; std::chrono::steady_clock::now() < until;)
-            camera_.step(20ms); // who is there already says what it needs
+            camera_.step(20ms); // let consumers connect and send their needs
         allocate();
         announce();
         timer_ = create_wall_timer(33ms, [this] { next(); });
@@ -57,7 +57,7 @@ private:
         told.data = camera_.announcement();
         announcement_->publish(told);
     }
-    /// NV12 with the smallest steps that suit every consumer that is there.
+    /// Allocate NV12 buffers with the smallest alignment that suits every connected consumer.
     void allocate() {
         zc_image image{};
         for (const std::uint32_t step : {1u, 64u, 256u, 4096u}) {
@@ -80,7 +80,7 @@ private:
         camera_.step();
         const auto slot = camera_.free_slot();
         number_++;
-        if (!slot) return; // the readers have all of them: this frame is lost, the camera goes on
+        if (!slot) return; // consumers hold all slots, so this frame is lost
         std::memset(memory_[*slot] + image_.planes[0].offset, static_cast<int>(number_ % 220 + 16), image_.planes[0].size);
         std::memset(memory_[*slot] + image_.planes[1].offset, 128, image_.planes[1].size);
         zc_frame_info about{};

@@ -18,8 +18,8 @@
 //
 //     ros2 run cpp_viewer cpp_viewer --ros-args -r image_raw:=/front/image_raw
 //
-// The camera is found by its topic: what it announces on <topic>/_zc is handed to the client, which also looks for the
-// announcement's file. A thread of its own waits for frames, as the client's descriptor isn't one that rclcpp waits for.
+// The client finds the camera by its topic: the node passes announcements from <topic>/_zc to the client, which also looks for
+// the announcement's file. A thread of its own waits for frames, because rclcpp can't wait for the client's descriptor.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -82,7 +82,7 @@ private:
             std_msgs::msg::Float32 brightness;
             brightness.data = static_cast<float>(sum / image.width / image.height);
             publisher_->publish(brightness);
-        } // the frame goes back here, before the next is waited for
+        } // the frame is released here, before the wait for the next one
     }
 
     std::string topic_;

@@ -31,10 +31,10 @@
  * restart of the camera. It speaks the protocol of docs/wire.md, version 1, and checks every rule of that page.
  *
  * Threads: one thread at a time may call zc_client_next(). Any thread may call the functions that take a frame, and those
- * that change nothing. A child process after fork() must not use a client of its parent.
+ * that only read. A child process after fork() must not use a client of its parent.
  *
- * Functions that return int return 0 for success, if their comment doesn't name another value, and a negative errno value
- * for an error. After an error zc_error() returns a sentence that says what was wrong, until this thread's next call.
+ * Functions that return int return 0 for success, unless their comment names another value, and a negative errno value for an
+ * error. After an error zc_error() returns a sentence that describes it, until this thread's next call.
  */
 #ifndef ZC_CLIENT_ZC_CLIENT_H
 #define ZC_CLIENT_ZC_CLIENT_H
@@ -68,7 +68,8 @@ typedef struct zc_format {
     uint64_t modifier;
 } zc_format;
 
-/* Where a plane is: index of the image's buffer; then in bytes: from row to row, from the buffer's start, in all. */
+/* A plane's place. buffer: index of the image's buffer; stride: bytes from row to row; offset: bytes from the buffer's start;
+ * size: bytes in all. */
 typedef struct zc_plane {
     uint32_t buffer, stride;
     uint64_t offset, size;
@@ -87,7 +88,7 @@ typedef struct zc_image {
     int fds[ZC_MAX_PLANES];
 } zc_image;
 
-/* A frame and its lease: before zc_frame_release() nobody writes to the frame's memory. */
+/* A frame and its lease: the camera doesn't write to the frame's memory before zc_frame_release(). */
 typedef struct zc_frame {
     const zc_image *image;
     uint64_t slot;       /* the same number means the same memory, until the camera has other buffers */
@@ -96,12 +97,12 @@ typedef struct zc_frame {
     int64_t stamp_ns;    /* header stamp, ROS clock */
     int64_t captured_ns, published_ns; /* CLOCK_MONOTONIC */
     uint64_t capture_cost_ns;
-    uint32_t dropped; /* frames that this client did not get since its last frame, because it was too slow */
+    uint32_t dropped; /* number of frames that this client missed since its previous frame, because it was too slow */
     int fence;        /* a sync_file that signals when the pixels are valid; -1: they are valid now. The library owns it */
     char frame_id[256];
 } zc_frame;
 
-/* What a client asks for. A field that is zero means the default that its comment names. */
+/* A client's options. A field that is zero means the default that its comment names. */
 typedef struct zc_client_options {
     const char *topic;   /* the full name of the ROS topic, such as "/front/image_raw"; set either this or socket */
     const char *socket;  /* the path of a camera's socket */
@@ -110,9 +111,9 @@ typedef struct zc_client_options {
     const char *name;    /* the client's name in the camera's diagnostics, at most 40 bytes; default: the program's name */
     uint32_t window;     /* 1 to 64: frames that the client may hold at the same time; default 1 */
     uint32_t depth;      /* 1 to 64: newest frames that the camera keeps while the window is full; default 1 */
-    bool history;        /* true: get the frames, too, that the camera keeps for late readers */
+    bool history;        /* true: also get the frames that the camera keeps for late readers */
     bool dmabufs_only;   /* true: take no memfds, because a device must import the buffers */
-    const zc_format *formats; /* formats that the client can use; none: any, also layouts that a CPU can't read */
+    const zc_format *formats; /* formats that the client can use; none: any format, also layouts that a CPU can't read */
     size_t num_formats;
     uint32_t stride_align, offset_align; /* bytes, powers of two; default 1 */
     uint32_t max_width, max_height;      /* pixels; 0: any */
@@ -128,14 +129,14 @@ enum zc_state {
     ZC_REFUSED, /* the camera refused this client, doesn't answer, or broke a rule; the client tries again */
 };
 
-/* Begin to look for a camera; don't wait for it. -EINVAL: an option is wrong. */
+/* Begin to look for a camera, without waiting for it. -EINVAL: an option is wrong. */
 ZC_API int zc_client_open(const zc_client_options *options, zc_client **client);
 
 /* End the client. Frames that are still held stay valid until they are released. NULL is allowed. */
 ZC_API void zc_client_close(zc_client *client);
 
-/* Return a descriptor that is readable when zc_client_next() has something to do; that need not be a frame. The client
- * owns the descriptor. */
+/* Return a descriptor, owned by the client, that is readable when zc_client_next() should be called. That call may return
+ * no frame. */
 ZC_API int zc_client_fd(const zc_client *client);
 
 /* Wait for the next frame. Return 1: *frame is the next frame, and the caller must release it; 0: no frame came in time;
@@ -145,7 +146,7 @@ ZC_API int zc_client_next(zc_client *client, int timeout_ms, zc_frame **frame);
 /* A client's state. */
 typedef struct zc_status {
     enum zc_state state;
-    char text[512];       /* why no frames come, a sentence for a log; "": frames can come */
+    char text[512];       /* a sentence for a log: why no frames come; "": frames can come */
     uint32_t refusal;     /* the code in docs/wire.md of the camera's last refusal; 0: it never refused */
     const char *rule;     /* the rule of docs/wire.md that the camera broke last, as a word; NULL: none */
     uint64_t connections; /* how often the camera has welcomed this client */
@@ -160,8 +161,8 @@ ZC_API int zc_client_announce(zc_client *client, const char *announcement);
  * and the client connects again when the camera announces other buffers. */
 ZC_API void zc_client_reject(zc_client *client, const char *why);
 
-/* Give a frame back. fence: a sync_file that signals when a device has finished reading the pixels; it stays the caller's.
- * -1: nobody reads them any more. -EINVAL: fence is no sync_file; the frame is released in this case, too. */
+/* Release a frame. fence: a sync_file that signals when a device has finished reading the pixels; the caller still owns it.
+ * fence -1: the pixels aren't read any more. -EINVAL: fence is no sync_file; the frame is released nevertheless. */
 ZC_API int zc_frame_release(zc_frame *frame, int fence);
 
 /* Begin to read with the CPU: wait for the fence, map the buffers and synchronise the caches. planes gets the address of
@@ -173,11 +174,11 @@ ZC_API int zc_frame_begin_read(zc_frame *frame, int timeout_ms, const uint8_t *p
  * be out of date there. */
 ZC_API int zc_frame_end_read(zc_frame *frame);
 
-/* Write to *rows how many rows a plane has, and to *row how many bytes of each row are samples. -ENOTSUP: the layout is not
+/* Write to *rows the number of rows of a plane, and to *row the bytes of a row without padding. -ENOTSUP: the layout is not
  * LINEAR, or the format is not known. */
 ZC_API int zc_plane_rows(const zc_image *image, uint32_t plane, size_t *rows, size_t *row);
 
-/* Return the sentence that says what was wrong with this thread's last call that failed. */
+/* Return a sentence that describes the error of this thread's last failed call. */
 ZC_API const char *zc_error(void);
 
 #ifdef __cplusplus

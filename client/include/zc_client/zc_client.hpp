@@ -14,13 +14,13 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-// zc_client.h and zc_publisher.h for C++17: movable classes that own, and exceptions.
+// zc_client.h and zc_publisher.h for C++17: movable classes that release what they own, and exceptions.
 //
 //     zc::Client camera({.topic = "/image_raw"});            // C++20; in C++17 set the fields of zc_client_options
 //     while (auto frame = camera.next(std::chrono::seconds(1))) {
 //         auto pixels = frame->read();                       // waits for the fence, maps, synchronises the caches
 //         use(pixels.plane(0), frame->stride(0));
-//     }                                                      // here the frame is given back
+//     }                                                      // the frame is released here
 //
 // Errors are std::system_error with the sentence of zc_error().
 #ifndef ZC_CLIENT_ZC_CLIENT_HPP
@@ -47,7 +47,7 @@ inline int check(int result) {
     return result;
 }
 
-/// A frame and its lease. It can be moved, not copied; its destructor gives the frame back.
+/// A frame and its lease. It can be moved, not copied; its destructor releases the frame.
 class Frame {
 public:
     /// Reads the frame's pixels with the CPU. Destroy it before the frame.
@@ -72,7 +72,7 @@ public:
     std::string frame_id() const { return frame_->frame_id; }
     /// Begin to read the pixels with the CPU.
     Reading read(std::chrono::milliseconds timeout = std::chrono::seconds(1)) const { return Reading(frame_.get(), static_cast<int>(timeout.count())); }
-    /// Give the frame back now. fence: a sync_file of a device that still reads it, which stays the caller's; -1: none.
+    /// Release the frame now. fence: a sync_file of a device that still reads it, which the caller still owns; -1: none.
     void release(int fence = -1) { check(zc_frame_release(frame_.release(), fence)); }
 
 private:
@@ -109,7 +109,7 @@ private:
     std::unique_ptr<zc_client, Close> client_;
 };
 
-/// Publishes one camera. zc_publisher.h says when the caller owns a slot.
+/// Publishes the frames of one camera. zc_publisher.h documents when the caller owns a slot.
 class Publisher {
 public:
     explicit Publisher(const zc_publisher_options &options) {
@@ -128,12 +128,12 @@ public:
         return found;
     }
     void set_buffers(const std::vector<zc_image> &images) { check(zc_publisher_set_buffers(publisher_.get(), images.data(), images.size())); }
-    /// The next slot that nobody reads, which the caller owns from now on; nothing if there is none.
+    /// Return the next slot that no consumer reads, which the caller owns from now on; nothing if there is none.
     std::optional<unsigned> free_slot() {
         const int slot = zc_publisher_free_slot(publisher_.get());
         return slot < 0 ? std::nullopt : std::optional<unsigned>(static_cast<unsigned>(slot));
     }
-    /// Publish the frame in a slot; return how many consumers get it.
+    /// Publish the frame in a slot; return the number of consumers that get it.
     int publish(unsigned slot, const zc_frame_info &about, int fence = -1) { return check(zc_publisher_publish(publisher_.get(), slot, &about, fence)); }
     std::string announcement() const { return zc_publisher_announcement(publisher_.get()); }
 
