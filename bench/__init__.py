@@ -19,7 +19,8 @@ The benchmarks of the package, with figures that anyone can reproduce.
 A benchmark measures its case and everything it compares that case with in one run. The benchmarks
 are not installed with the package. In a clone ``make bench`` runs all of them, and
 ``.venv/bin/python -m bench COMMAND`` runs one. Their messages and JSON call the program
-``zc_bench``.
+``zc_bench``. A *floor* is a bare loop of system calls, the least that a link can cost. A *bar* is
+a limit that a measured figure has to meet.
 
 Read in this order:
 

@@ -259,7 +259,7 @@ def _pictures(width: int, height: int) -> dict[str, Planes]:
 
 
 class _Ways:
-    """The conversions of a size from NV12 to the input tensor; they allocate memory only once."""
+    """Converts frames of one size to the input tensor in each way, with memory allocated once."""
 
     def __init__(self, width: int, height: int) -> None:
         self.box = Letterbox.fit(width, height, TENSOR_SIDE, TENSOR_SIDE)

@@ -636,7 +636,7 @@ def _add_options(peers: Peers, parser: argparse.ArgumentParser) -> None:
         choices=every,
         default=every,
         metavar='NAME',
-        help=f'of {", ".join(every)} (default: all)',
+        help=f'some of {", ".join(every)} (default: all)',
     )
     parser.add_argument(
         '--read', nargs='+', choices=(*SIZES, 'none'), default=['1080p'],
@@ -648,13 +648,13 @@ def _add_options(peers: Peers, parser: argparse.ArgumentParser) -> None:
         '--seconds',
         type=float,
         default=1.5,
-        help='of each series at a rate; at least 20 frames (default: 1.5)',
+        help='length of each series at a rate; at least 20 frames (default: 1.5)',
     )
     parser.add_argument(
         '--frames',
         type=int,
         default=300,
-        help='of each unthrottled series; fewer of large messages (default: 300)',
+        help='frames of each unthrottled series; fewer of large messages (default: 300)',
     )
     parser.add_argument(
         '--all-cpus',

@@ -155,7 +155,6 @@ def _bars(
     colours: Sequence[str],
     text: Callable[[float], str],
 ) -> None:
-    """Draw horizontal bars on a logarithmic axis, each with its value."""
     axis.barh(range(len(names)), values, color=colours)
     axis.set_yticks(range(len(names)), names)
     axis.set(xscale='log', xlim=(min(values) / 2, max(values) * 5))
@@ -165,7 +164,6 @@ def _bars(
 
 
 def _cpu(bench: Bench) -> Figure | None:
-    """Draw the CPU time that both processes use for a frame."""
     rows = _rows(bench, 'link')
     rates = sorted({row.rate_hz for row in rows})
     sizes = sorted({(row.width, row.height) for row in rows})
@@ -276,7 +274,6 @@ def _pipeline(bench: Bench) -> Figure | None:
 
 
 def _scale(bench: Bench) -> Figure | None:
-    """Draw latency and CPU by the number of cameras, until frames are lost."""
     rows = [row for row in _rows(bench, 'scale') if leading_number(row.variant)]
     groups = sorted({(row.width, row.height, row.rate_hz) for row in rows})
     if not groups:
@@ -341,7 +338,6 @@ def _scale(bench: Bench) -> Figure | None:
 
 
 def _startup(bench: Bench) -> Figure | None:
-    """Draw the stages of a start on a common axis."""
     rows = [row for row in bench.rows if row.case == 'startup_received'] or list(bench.rows)
     stages = [
         name

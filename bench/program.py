@@ -39,7 +39,7 @@ from zc_perception.errors import ConfigError, EXIT_FAILURE
 from zc_perception.programs import exit_code_of, OptionParser, start, StrictParser
 from zc_perception.whole_file import output_file, write_output
 
-_WHAT = 'Measures this package beside its floors and beside what one would use instead.'
+_WHAT = 'Measures this package, its floors, and the libraries that one could use instead.'
 _EXAMPLES = (
     'zc_bench link --sizes 1080p',
     'zc_bench decode --json decode.json',

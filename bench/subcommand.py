@@ -163,7 +163,7 @@ def add_delay(parser: argparse.ArgumentParser) -> None:
         '--delay-ms',
         type=float,
         default=2.0,
-        help='how long the accelerator takes for a frame (default: 2)',
+        help='time that the accelerator takes for a frame (default: 2)',
     )
 
 

@@ -24,7 +24,7 @@ from zc_perception import FrameReader
 
 
 async def watch(node):
-    with FrameReader(node, 'image_raw') as frames:  # spins the node by itself
+    with FrameReader(node, 'image_raw') as frames:  # it spins the node
         async for frame in frames:  # the camera's own buffer, until the next frame
             print(f'frame {frame.sequence}: brightness {frame.y.mean():.1f}', flush=True)
 

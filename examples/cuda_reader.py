@@ -150,7 +150,7 @@ class Comparison:
                 tensors[way] = self._expected.get().tobytes()
         assert set(tensors.values()) == {tensor.get().tobytes()}, 'the tensors differ'
         for buffer in buffers:
-            assert buffer.on_gpu.get().tobytes() == buffer.bytes.tobytes(), 'the GPU sees others'
+            assert buffer.on_gpu.get().tobytes() == buffer.bytes.tobytes(), 'the bytes differ'
 
 
 def main():

@@ -397,8 +397,6 @@ def _made_by_ultralytics(
         given = iter([{'images': pixels}])
 
         class Once(CalibrationDataReader):
-            """Yields the picture once."""
-
             def get_next(self) -> Any:
                 return next(given, None)
 

@@ -297,14 +297,14 @@ def _write(path: Path, head: dict[str, Any], rows: list[list[Any]]) -> None:
 
 def main() -> None:
     """Test the mutants of a room, print each result, and write the list."""
-    parser = argparse.ArgumentParser(description='Which tests notice a change of a room.')
+    parser = argparse.ArgumentParser(description='Report the tests that notice changes of a room.')
     parser.add_argument('room', help='a folder or a file of zc_perception/, such as memory')
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--count', type=int, default=40)
     parser.add_argument('--limit', type=float, default=120.0, help='seconds for one mutant')
-    parser.add_argument('--fresh', action='store_true', help='learn anew which tests reach what')
+    parser.add_argument('--fresh', action='store_true', help='measure anew which tests reach what')
     parser.add_argument(
-        '--survivors', action='store_true', help='believe what the stored list says of the others'
+        '--survivors', action='store_true', help='repeat only survivors; keep the other results'
     )
     options = parser.parse_args()
     room = Room(options.room)

@@ -45,9 +45,9 @@ def bars(system, needs):
 
 class CounterCamera(DrawnCamera):  # the base class reads width, height, framerate, frame_id, heap
     """
-    Shows the number of each frame as 16 upright bars.
+    Draws the number of each frame as 16 vertical bars, one for each bit.
 
-    White is 1, black is 0, the highest bit is on the left.
+    White is 1, black is 0; the highest bit is on the left.
     """
 
     SIZE, FRAMERATE = (640, 480), 30.0  # used for a parameter that is 0
@@ -73,7 +73,7 @@ class CounterCamera(DrawnCamera):  # the base class reads width, height, framera
     def render(self, sequence, luma, chroma):
         bits = np.array([self.number >> bit & 1 for bit in reversed(range(BITS))], np.uint8)
         columns = np.arange(luma.shape[1]) * BITS // luma.shape[1]
-        luma[:] = 16 + 219 * bits[columns]  # NumPy arrays over the frame's own memory
+        luma[:] = 16 + 219 * bits[columns]  # writes directly into the frame's memory
         chroma[:] = 128
         self.number = (self.number + self.step) % 2**BITS
         return True  # False: there is no frame for this sequence number
