@@ -63,11 +63,7 @@ def _ros_of_this_worker_only() -> Iterator[None]:
 
 @pytest.fixture(scope='session', autouse=True)
 def _as_urgent_as_it_began() -> Iterator[None]:
-    """
-    Restore this worker's priority.
-
-    A tool's ``main`` lowers it, and later tests' processes would inherit that.
-    """
+    """Restore this worker's priority, which a tool's ``main`` lowers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, 'nice', lambda increment: os.getpriority(os.PRIO_PROCESS, 0))
         yield
@@ -82,11 +78,7 @@ def _process_as_it_began() -> Iterator[None]:
 
 @pytest.fixture
 def no_fd_leak() -> Iterator[None]:
-    """
-    Fail a test that leaves descriptors open.
-
-    List this fixture before fixtures that close something in their teardown.
-    """
+    """Fail on leaked descriptors; list this fixture before fixtures that close something."""
     before = open_descriptors()
     yield
     leaked = open_descriptors() - before

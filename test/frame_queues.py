@@ -22,7 +22,5 @@ from zc_perception.frame_queue import KeepLastQueue
 
 
 class FrameQueue(KeepLastQueue[Frame]):
-    """The queue from which a scheduler takes its frames."""
-
     def __init__(self, depth: int | None) -> None:
         super().__init__(depth, Frame.release, gate=Frame.hand_out)

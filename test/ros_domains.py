@@ -40,11 +40,7 @@ _turns = itertools.count(os.getpid())
 
 
 def discovery_range() -> str:
-    """
-    Return the discovery range of the tests; outside of them, the user's.
-
-    Programs that damage others run outside of the tests.
-    """
+    """Return the tests' discovery range, or the user's for programs outside of the tests."""
     return os.environ.get('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 
 

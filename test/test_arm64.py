@@ -122,7 +122,6 @@ STRUCTS = compounds()
 
 
 def by_the_standard(kind: Any) -> tuple[int, int]:
-    """Return size and alignment of a type by AAPCS64."""
     if issubclass(kind, ctypes.Array):
         size, alignment = by_the_standard(kind._type_)
         return size * kind._length_, alignment
@@ -139,7 +138,6 @@ def by_the_standard(kind: Any) -> tuple[int, int]:
 
 
 def place_fields(struct: Any) -> tuple[dict[str, int], int, int]:
-    """Return the offsets of the fields, and the size and alignment of the struct."""
     offsets: dict[str, int] = {}
     end, whole, largest = 0, 1, 0
     for name, kind, *bits in struct._fields_:

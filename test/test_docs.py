@@ -91,7 +91,6 @@ def commands(text: str) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
     found: dict[str, int] = {}
     for heading in re.findall(r'^#+ (.+)$', prose(page.read_text(encoding='utf-8')), re.MULTILINE):
         slug = re.sub(
@@ -141,7 +140,6 @@ def code() -> str:
 
 @functools.cache
 def help_of(program: str, command: str) -> str:
-    """Return the help text of a program, or of one of its commands."""
     return run(program, *([command] if command else []), '--help', missing=('nothing',)).stdout
 
 

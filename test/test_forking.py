@@ -25,7 +25,6 @@ from zc_perception.forking import in_child, Turn
 
 
 def in_a_child(look: object) -> str:
-    """Return what *look* writes in a forked child."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

@@ -48,7 +48,6 @@ sys.meta_path.append(WithoutRos)
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    """Run *code* in a new Python."""
     return ran(sys.executable, '-c', code)
 
 

@@ -32,7 +32,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pages() -> list[Path]:
-    """Return the pages with commands that run here."""
     return [
         page
         for page in PAGES

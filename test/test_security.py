@@ -105,7 +105,6 @@ def _is_dangerous(module: str) -> bool:
 
 
 def dangers(text: str) -> list[str]:
-    """Return the dangerous calls and imports in a source text."""
     tree = ast.parse(text)
     loaders = _safe_loaders(tree)
     found = []

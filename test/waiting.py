@@ -43,11 +43,7 @@ def eventually(
     seconds: float = PATIENCE_S,
     pause: Callable[[], object] = _a_moment,
 ) -> bool:
-    """
-    Return whether *condition* came true in time; for an ``assert`` with more text.
-
-    :param pause: called between two looks.
-    """
+    """Return whether *condition* came true in time; *pause* is called between two looks."""
     try:
         until(condition, seconds=seconds, pause=pause)
     except NotInTimeError:

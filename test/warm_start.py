@@ -73,11 +73,7 @@ _STREAMS = 3
 
 
 class Started(subprocess.Popen[Any]):
-    """
-    Like ``Popen``, but forks a warm process: see the module.
-
-    Not supported: ``preexec_fn``, ``pass_fds``, ``shell`` and another user.
-    """
+    """Like ``Popen``, but forks; no ``preexec_fn``, ``pass_fds``, ``shell`` or other user."""
 
     def _execute_child(self, *arguments: Any) -> None:
         given = inspect.signature(subprocess.Popen._execute_child).bind(self, *arguments).arguments
@@ -144,11 +140,7 @@ def run(
 
 
 class _Server:
-    """
-    The test's end of the forking process, which the first request starts.
-
-    The socket is made at import: one made during a test would count there as a leak.
-    """
+    """The requesting end; its socket exists from the start, so no test counts it as a leak."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -276,7 +268,7 @@ def _run(words: list[str]) -> None:
 
 def _end(failure: BaseException | None) -> NoReturn:
     """
-    End like the interpreter, but skip the exit handlers of C libraries.
+    End like the interpreter, but without the exit handlers of C libraries.
 
     They would wait for their threads, which the fork didn't copy.
     """

@@ -82,11 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """
-    Raise the soft limit of descriptors to the hard limit.
-
-    A test with many processes and buffers needs more than the usual 1,024.
-    """
+    """Raise the soft limit of descriptors to the hard limit: some tests need over 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -153,11 +149,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 class _ShortFolder:
-    """
-    The folder of all ``tmp_path``, with a short name; deleted if no test failed.
-
-    Sockets lie below it, and a socket's address has at most 107 bytes.
-    """
+    """The folder of all ``tmp_path``: a short name, as sockets below have at most 107 bytes."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._path = tempfile.mkdtemp(prefix='zc-')

@@ -58,11 +58,7 @@ def run_bench(folder: Path, *arguments: str) -> Any:
 
 
 def processes(runtime: Path, word: str = '') -> dict[int, str]:
-    """
-    Return pid and name of living processes of a run whose sockets are in *runtime*.
-
-    *word*: only processes with this text among their arguments.
-    """
+    """Return living processes by pid with names: those with sockets in *runtime*, and *word*."""
     found = {}
     for folder in Path('/proc').glob('[0-9]*'):
         with contextlib.suppress(OSError):

@@ -34,11 +34,7 @@ import pytest
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """
-    Yield a folder for sockets.
-
-    Its name is short enough for a socket's path, and marks all processes of a run.
-    """
+    """Yield a folder for sockets: its short name fits their paths, and marks a run's processes."""
     folder = Path(tempfile.mkdtemp(prefix='zcb'))
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
     yield folder

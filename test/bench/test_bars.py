@@ -142,7 +142,6 @@ def failing(rows: Table, bars: Sequence[Bar]) -> list[str]:
 
 @pytest.mark.parametrize('met', BARS)
 def test_each_bar_reads_the_figure_that_it_is_about(met: Callable[[], Table]) -> None:
-    """In rows that just meet all bars, each bar's figure is its limit."""
     bars, rows = BARS[met], met()
     # The limit for 1080p is below that for 4K, so its figure is lower too.
     near = 0.1 if met is pipelines_just_met else 1e-6

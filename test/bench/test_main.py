@@ -224,7 +224,6 @@ MakeWorker = Callable[..., Worker]
 
 @pytest.fixture
 def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
-    """Make workers that run a program text."""
     workers: list[Worker] = []
 
     def make(text: str, *, orderly: bool = True) -> Worker:
@@ -265,7 +264,6 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
 
 
 def living(group: int) -> list[str]:
-    """Return the states of the group's processes that are not dead."""
     states = []
     for stat in Path('/proc').glob('[0-9]*/stat'):
         with suppress(OSError):

@@ -150,7 +150,6 @@ def test_one_that_never_detects_is_given_up_and_ended(
 
 
 def cached_bytes(path: Path) -> int:
-    """Return how many bytes of a file are in the page cache (mincore(2))."""
     with (
         path.open('rb') as file,
         mmap.mmap(

@@ -48,8 +48,6 @@ class ImageBoxes:
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """Average precisions, 0 to 1; nan for a class without truth."""
-
     per_class: tuple[float, ...]
     mean: float
 

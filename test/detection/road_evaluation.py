@@ -45,7 +45,6 @@ class RoadModel:
         self._limits = DecodeLimits(SCORE_FLOOR, self.manifest.nms_threshold, 100)
 
     def detect(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> ImageBoxes:
-        """Return boxes in pixels of the frame."""
         height, width = luma.shape
         layout = compute_layout(NV12, width, height)
         outputs = self.engine.run((luma, chroma), layout, BT601_LIMITED)

@@ -60,11 +60,7 @@ def test_the_inverse_is_exact(box: Letterbox, shares: list[tuple[float, ...]]) -
 def test_the_inverse_is_that_of_the_resize_which_is_really_done(
     width: int, height: int, into: int, high: int, stretch: bool
 ) -> None:
-    """
-    Resized ramps show the source position of each input pixel.
-
-    OpenCV interpolates them exactly, except at the edges.
-    """
+    """Resized ramps give each input pixel's source position, exactly except at the edges."""
     box = Letterbox.fit(width, height, into, high, stretch=stretch)
     ramps = np.stack(np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5), axis=2).astype(
         np.float32

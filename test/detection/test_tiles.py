@@ -58,11 +58,7 @@ class Ready(Head):
 
 
 def seen(objects: NDArray[np.float32], regions: Sequence[Region], whole: Region) -> Detections:
-    """
-    Return a perfect detector's result for *objects* (n, 6).
-
-    It detects a part in a tile if the part is large enough.
-    """
+    """Return a perfect detector's result: all parts of *objects* (n, 6) that are large enough."""
     outputs = []
     for region in regions:
         low = np.array(region[:2], np.float32)

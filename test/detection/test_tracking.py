@@ -105,7 +105,7 @@ def test_time_that_passes_is_real_time() -> None:
 
 @pytest.mark.parametrize('jump', [-0.001, -3600.0, 1.5, 1e6], ids=str)
 def test_after_a_jump_of_time_all_are_new(jump: float) -> None:
-    """Forward as after a camera's outage; backward as when a recording starts again."""
+    """Time jumps forward after a camera's outage, and backward when a recording restarts."""
     camera = Camera()
     assert camera.ids((100, 100, HIGH, 0)) == [1]
     assert camera.ids((100, 100, HIGH, 0), after_s=jump) == [2]

@@ -106,15 +106,12 @@ def frames(scenes: int, count: int, seed: int = 0, every: int = 1) -> list[Frame
 
 @dataclass
 class Score:
-    """IDF1 and MOTA, and how often a true object changed its id."""
-
     idf1: float
     mota: float
     switches: int
 
 
 def judge(sequence: Sequence[Frame], given: Sequence[Ids]) -> Score:
-    """Compare the ids of each frame's detections with the truth."""
     together: Counter[tuple[int, int]] = Counter()
     last: dict[int, int] = {}
     truths = boxes = missed = false = switches = 0

@@ -31,11 +31,7 @@ from zc_perception.doctor import machine_checks
 def vehicle(
     tmp_path: Path, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Vehicle]:
-    """
-    Yield a healthy vehicle, which must leave nothing open.
-
-    It has the compiled steps even if this machine lacks them.
-    """
+    """Yield a healthy vehicle with the compiled steps; it must leave nothing open."""
     monkeypatch.setattr(machine_checks, 'compiled', True)
     with tempfile.TemporaryDirectory() as short:
         yield Vehicle(tmp_path, Path(short) / 'zc')

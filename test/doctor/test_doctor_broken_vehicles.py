@@ -379,12 +379,10 @@ def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short: Path) -> 
 
 
 def run(program: str) -> int:
-    """Run a console script's function with this process's arguments."""
     return int(getattr(main, program)())
 
 
 def _asked(question: Question, *arguments: str) -> dict[str, Any]:
-    """Return the answer of this process, converted to JSON and back."""
     answer: dict[str, Any] = json.loads(json.dumps(question(*arguments)))
     return answer
 

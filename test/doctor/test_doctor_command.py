@@ -46,7 +46,6 @@ COMMAND = [sys.executable, '-m', 'zc_perception.doctor.zc_doctor']
 
 
 def wrong(document: dict[str, Any]) -> list[str]:
-    """Return contradictions in a report."""
     found = [] if conforms(document, SCHEMA) else ['it is not what the schema says']
     checks = document['checks']
     found += [
@@ -90,7 +89,6 @@ def otherwise(document: dict[str, Any]) -> list[dict[str, Any]]:
 def doctor(
     vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path | None = None
 ) -> int:
-    """Call the doctor on a vehicle, with the vehicle's own parameter file."""
     words = list(arguments)
     if parameters and vehicle.yaml is not None:
         path = vehicle.root.parent / 'vehicle.yaml'

@@ -113,8 +113,6 @@ _PROFILE = (
 
 
 class StandInBuffer(DmaBuf):
-    """A memfd that passes for a dma-buf."""
-
     fences = True
     forgets = False
 
@@ -171,8 +169,6 @@ def _memory(size: int) -> OwnedFd:
 
 
 class StandInCard:
-    """The part of a card that the doctor queries."""
-
     def __init__(self, vehicle: Vehicle) -> None:
         self._vehicle = vehicle
         self._held: set[int] = set()
@@ -328,7 +324,6 @@ class Vehicle:
         return self.answers[subject(question)]
 
     def system(self) -> System:
-        """Return the machine as the checks see it."""
         return System(
             root=self.root, environment=self.environment, machine=self.machine, user=self.user,
             open_node=self._open_node, open_heap=self._open_heap, ask=self._ask,
@@ -352,7 +347,6 @@ class Vehicle:
         return results
 
     def verdicts(self, *groups: str) -> dict[tuple[str, str], str]:
-        """Return each status by check id and subject."""
         return {
             (result.check.id, result.finding.subject): result.finding.status.value
             for result in self.examine(*groups)

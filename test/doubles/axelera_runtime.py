@@ -273,8 +273,6 @@ class Context:
 
 
 class Scheduler:
-    """Reserves all cores of the devices that it is given."""
-
     def __init__(self, module: Any, devices: str | None) -> None:
         names = [] if devices is None else devices.split(',')
         if unknown := set(names) - set(module.double.devices):
@@ -322,7 +320,6 @@ class AxmModel:
 
 
 def add_pipelines(module: Any) -> dict[str, ModuleType]:
-    """Return the modules ``op`` and ``scheduler``, by their full names."""
     current: ContextVar[Scheduler | None] = ContextVar('current', default=None)
 
     @contextlib.contextmanager

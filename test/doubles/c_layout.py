@@ -180,7 +180,6 @@ def _parsed(output: str) -> Layout:
 def python_layout(
     structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]
 ) -> Layout:
-    """Return the layout of the package's structs and enums, given by their C names."""
     names = {struct: name for name, struct in structs.items()}
     return {
         'structs': {

@@ -85,8 +85,6 @@ class KernelFence:
 
 @dataclass(eq=False)
 class KernelFile:
-    """The content of an open sync_file."""
-
     name: bytes
     fences: list[KernelFence] = field(default_factory=list)
 
@@ -121,7 +119,6 @@ class SyncKernel:
         return SyncFile(OwnedFd(self._make(KernelFile(name, list(fences)))))
 
     def signal(self, fence: KernelFence, status: int = 1, timestamp_ns: int | None = None) -> None:
-        """Signal a fence, as a driver does."""
         fence.status = status
         fence.timestamp_ns = time.monotonic_ns() if timestamp_ns is None else timestamp_ns
         for fd, file in self._open:

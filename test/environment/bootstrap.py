@@ -84,7 +84,6 @@ class Environment:
 
     @property
     def build(self) -> Path:
-        """The folder for this environment's logs and generated sources."""
         return BUILD / 'environment' / self.venv.name.lstrip('.')
 
     @property
@@ -98,7 +97,6 @@ class Environment:
 
     @property
     def log(self) -> Path:
-        """The log of pip and the compilers."""
         return self.build / 'set-up.log'
 
     @property
@@ -106,7 +104,6 @@ class Environment:
         return HERE / 'requirements.txt', HERE / f'requirements-{self.distro}.txt'
 
     def layers(self) -> tuple[Layer, ...]:
-        """Return the layers of the environment, bottom first."""
         definitions = sorted(path for path in INTERFACES.glob('*/**/*') if path.is_file())
         manifests = tuple(
             ROOT / name for name in ('setup.py', 'setup.cfg', 'pyproject.toml', 'package.xml')
@@ -139,7 +136,6 @@ class Environment:
             )
 
     def build_interfaces(self) -> None:
-        """Build and install the interface packages that have no wheel."""
         packages = sorted(path.parent for path in INTERFACES.glob('*/package.xml'))
         with step(f'{self.name}: building {", ".join(path.name for path in packages)}'):
             build = ['--build', str(self.build / 'interfaces')]
@@ -243,7 +239,6 @@ def set_up(environment: Environment) -> None:
 
 
 def main() -> int:
-    """Make or update the environment that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

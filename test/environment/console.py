@@ -42,13 +42,11 @@ _FOREIGN_VARIABLES = (
 
 
 def own_environment() -> dict[str, str]:
-    """Return the process's environment without variables of another ROS or another Python."""
     return {name: value for name, value in os.environ.items() if name not in _FOREIGN_VARIABLES}
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print ``title``, and how many seconds the block took."""
     print(f'{title} ... ', end='', flush=True)
     started = time.monotonic()
     try:

@@ -54,11 +54,7 @@ class AptError(SetupError):
 
 
 def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str = '') -> list[Path]:
-    """
-    Download the newest ``names`` and return the ``.deb`` files in that order.
-
-    They are for this architecture and release of Debian unless others are given.
-    """
+    """Download the newest ``names``; return the ``.deb`` files in that order."""
     into.mkdir(parents=True, exist_ok=True)
 
     def download(options: Sequence[str]) -> list[Path]:
@@ -76,11 +72,7 @@ def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str =
 def fetch_with_dependencies(
     names: Sequence[str], into: Path, architecture: str = ''
 ) -> list[Path]:
-    """
-    Download ``names`` and their dependencies.
-
-    For this architecture only those not installed, for another one all.
-    """
+    """Download ``names`` with dependencies: for this architecture only those not installed."""
     (into / 'archives/partial').mkdir(parents=True, exist_ok=True)
     private = (
         '-o',
@@ -102,11 +94,7 @@ def fetch_with_dependencies(
 def resolve_dependency(
     meta: str, prefix: str, architecture: str = '', optional: bool = False
 ) -> str:
-    """
-    Return the package beginning with ``prefix`` on which the package ``meta`` depends now.
-
-    Return an empty name if there is none and it is *optional*.
-    """
+    """Return the dependency of ``meta`` with this prefix; empty if *optional* and absent."""
 
     def look_up(options: Sequence[str]) -> str:
         listing = _apt(['apt-cache', *options, 'depends', meta])
@@ -126,11 +114,7 @@ def unpack(deb: Path, into: Path) -> None:
 
 
 def unpack_member(deb: Path, pattern: str, target: Path) -> None:
-    """
-    Write the first file of ``deb`` whose path matches ``pattern`` to ``target``.
-
-    The pattern is as in a shell. Other files are not unpacked.
-    """
+    """Write the first file of ``deb`` whose path matches the shell pattern to ``target``."""
     with subprocess.Popen(
         [_tool('dpkg-deb'), '--fsys-tarfile', str(deb)], stdout=subprocess.PIPE
     ) as process:

@@ -30,11 +30,7 @@ PACKAGE = 'zc_perception'
 
 
 def requirements(extra: str) -> list[str]:
-    """
-    Return the requirements of an extra in setup.py.
-
-    :raises SystemExit: there is no such extra.
-    """
+    """Return the requirements of an extra in setup.py; exit if there is none."""
     known = metadata.metadata(PACKAGE).get_all('Provides-Extra') or []
     if extra not in known:
         raise SystemExit(f"extra '{extra}' is unknown; there are {', '.join(sorted(known))}")

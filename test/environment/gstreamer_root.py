@@ -119,7 +119,6 @@ class GStreamerRoot:
 
     @property
     def libraries(self) -> Path:
-        """The folder that holds all shared libraries."""
         return self.folder / 'lib'
 
     def environment(self, plugins: Path | None = None) -> dict[str, str]:
@@ -140,11 +139,7 @@ class GStreamerRoot:
         }
 
     def command(self, program: str, *arguments: str) -> list[str]:
-        """
-        Return a command line with the newer root's libraries.
-
-        *program* is one of the root's own programs, or a path.
-        """
+        """Return a command line with the newer root's libraries, for its own program or a path."""
         (linker,) = self.libraries.glob('ld-linux*.so.*')
         own = self.folder / 'bin' / program
         path = str(own if own.is_file() else program)
@@ -222,7 +217,6 @@ def fetch_root(recipe: Recipe, into: Path) -> None:
 
 
 def _renamed(recipe: Recipe) -> list[str]:
-    """Return the names of the packages of ``renamed`` in this release."""
     found: dict[str, str] = {}
     for package, prefix in recipe.renamed:
         if found.get(package, package):
@@ -266,7 +260,6 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
 
 
 def _soname(name: str) -> str:
-    """Return ``libgstapp-1.0.so.0`` for ``libgstapp-1.0.so.0.2200.0``."""
     stem, _, version = name.partition('.so.')
     return f'{stem}.so.{version.split(".")[0]}'
 
@@ -289,5 +282,4 @@ def _place(source: Path, target: Path) -> None:
 
 
 def with_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment, with *environment* added."""
     return {**os.environ, **environment}

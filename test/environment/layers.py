@@ -69,7 +69,6 @@ def stale_layers(
 
 
 def read_record(file: Path) -> dict[str, str]:
-    """Return the recorded keys; none if the file is missing or unreadable."""
     try:
         record = json.loads(file.read_text(encoding='utf-8'))
     except (OSError, ValueError):

@@ -42,11 +42,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(lock_file: Path, busy_message: str) -> Iterator[None]:
-    """
-    Hold ``lock_file``; print ``busy_message`` once if another process holds it.
-
-    The kernel releases it on a crash.
-    """
+    """Hold ``lock_file`` (freed on a crash); print ``busy_message`` once if it is taken."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with open(lock_file, 'w', encoding='ascii') as lock:
         try:
@@ -59,7 +55,6 @@ def locked(lock_file: Path, busy_message: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield an empty folder in ``parent``, and delete it at the end."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix='.new-', dir=parent))
     try:
@@ -69,7 +64,6 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def place(source: Path, target: Path) -> None:
-    """Copy ``source`` to ``target`` so that ``target`` is either complete or absent."""
     with scratch_folder(target.parent) as scratch:
         shutil.copyfile(source, scratch / target.name)
         os.replace(scratch / target.name, target)

@@ -53,7 +53,6 @@ def check_python() -> None:
 
 
 def missing_packages() -> dict[str, str]:
-    """Return the missing Debian packages, with the purpose of each."""
     version = f'{sys.version_info.major}.{sys.version_info.minor}'
     missing = {}
     if importlib.util.find_spec('ensurepip') is None:
@@ -83,7 +82,6 @@ def _has_header(name: str) -> bool:
 
 
 def ensure(log: Path) -> None:
-    """Install missing packages, or raise with the command that installs them."""
     missing = missing_packages()
     if not missing:
         return

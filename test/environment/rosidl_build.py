@@ -79,8 +79,6 @@ class BuildError(RuntimeError):
 
 @dataclass(frozen=True)
 class InterfacePackage:
-    """An interface package's source: its name, its dependencies, and its definition files."""
-
     name: str
     source: Path
     version: str
@@ -119,8 +117,6 @@ class InterfacePackage:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folders for one package's generated sources and objects."""
-
     package: InterfacePackage
     root: Path
 
@@ -148,7 +144,6 @@ class Workspace:
 
 
 def installed_interface_packages(prefix: Path = PREFIX) -> dict[str, Path]:
-    """Return every interface package in ``prefix``, with its share folder."""
     index = prefix / 'share/ament_index/resource_index/rosidl_interfaces'
     return {entry.name: prefix / 'share' / entry.name for entry in sorted(index.glob('*'))}
 
@@ -258,11 +253,7 @@ def write_arguments(
 
 
 def write_visibility_header(workspace: Workspace, generator: str) -> None:
-    """
-    Write the header with the export macros.
-
-    The generators have a template for it, but only CMake uses it.
-    """
+    """Write the header with the export macros, whose template only CMake uses."""
     from rosidl_cli.command.helpers import generate_visibility_control_file
 
     header = f'{generator}__visibility_control.h'
@@ -275,8 +266,6 @@ def write_visibility_header(workspace: Workspace, generator: str) -> None:
 
 @dataclass(frozen=True)
 class Unit:
-    """Generated sources of one library that are compiled together."""
-
     library: str
     name: str
     sources: tuple[Path, ...]
@@ -306,12 +295,9 @@ def translation_units(sources: dict[str, list[Path]]) -> list[Unit]:
 
 @dataclass(frozen=True)
 class Compiler:
-    """Runs gcc and g++ with the include folders and definitions of one package."""
-
     workspace: Workspace
 
     def compile(self, unit: Unit) -> Path:  # noqa: A003
-        """Compile one translation unit; return its object file."""
         source = self.workspace.root / 'units' / unit.name
         source.write_text(''.join(f'#include "{path}"\n' for path in unit.sources))
         target = source.with_name(source.name + '.o')
@@ -374,7 +360,6 @@ def link(target: Path, objects: Sequence[Path], own: Sequence[str], rpath: str) 
 
 
 def call(command: Sequence[str]) -> None:
-    """Run a compiler; raise with its output when it fails."""
     result = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -385,7 +370,6 @@ def call(command: Sequence[str]) -> None:
 
 
 def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs: int) -> None:
-    """Compile all units in parallel, then link and install libraries and extension module."""
     compiler = Compiler(workspace)
     (workspace.root / 'units').mkdir()
     units = translation_units(sources)

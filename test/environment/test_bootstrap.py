@@ -31,8 +31,6 @@ from environment.layers import keys, Layer, stale_layers, write_record  # noqa: 
 
 @pytest.fixture
 def stack(tmp_path: Path) -> tuple[Layer, ...]:
-    """Return three layers, each with one input file."""
-
     def layer(name: str) -> Layer:
         file = tmp_path / name
         file.write_text(name)

@@ -84,7 +84,6 @@ def needed(names: list[str]) -> Iterator[Distribution]:
 
 
 def licence(of: Distribution) -> str:
-    """Return the licence of a distribution's metadata, in one line."""
     metadata = of.metadata
     classifiers = [
         text for text in metadata.get_all('Classifier') or [] if text.startswith('License ::')

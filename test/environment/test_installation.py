@@ -58,7 +58,6 @@ def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def in_shell(workspace: Path, command: str) -> str:
-    """Return the output of a command in a shell that has sourced the workspace."""
     done = ran(
         'bash',
         '-c',

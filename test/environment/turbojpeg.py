@@ -42,11 +42,7 @@ _loaded: list[ctypes.CDLL] = []
 
 
 def load() -> None:
-    """
-    Load the library into this process.
-
-    :raises SetupError: it is missing and can't be fetched; the message gives the cause.
-    """
+    """Load the library into this process; raise SetupError if it can't be fetched."""
     if _loaded:
         return
     with contextlib.suppress(OSError):

@@ -117,7 +117,6 @@ class Trial:
 
     @property
     def stage(self) -> Stage:
-        """The shared programs to which the fault happens."""
         assert self._stage is not None, 'the fault is not staged'
         return self._stage
 
@@ -138,11 +137,9 @@ class Trial:
         self.outcome.leaks.update(excess)
 
     def note(self, what: str, value: float | str) -> None:
-        """Report a figure without a limit."""
         self.outcome.figures[what] = round(value, 3) if isinstance(value, float) else value
 
     def worst(self, what: str, value: float) -> None:
-        """Report the largest value of a figure so far."""
         before = self.outcome.figures.get(what, value)
         self.note(what, max(float(before), value))
 
@@ -158,11 +155,7 @@ class Trial:
         )
 
     def absent(self, why: str) -> None:
-        """
-        Report that this machine can't run the fault.
-
-        :raises Absent: always.
-        """
+        """Report that this machine can't run the fault; raises Absent."""
         raise Absent(why)
 
 

@@ -33,7 +33,6 @@ _MIDDLEWARE = ('/dev/shm/', 'inet')
 
 
 def _unix_sockets() -> set[str]:
-    """Return the inodes of all Unix sockets."""
     return {
         line.split()[6]
         for line in Path('/proc/net/unix').read_text(encoding='utf-8').splitlines()[1:]
@@ -66,7 +65,6 @@ def threads(pid: int) -> int:
 
 
 def frame_mappings(pid: int) -> int:
-    """Return the number of mapped frame buffers."""
     return Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').count(FRAME)
 
 
@@ -104,11 +102,7 @@ def is_ours(kind: str) -> bool:
 
 
 def holding(pid: int) -> Counter[str]:
-    """
-    Return descriptors, threads and mappings by kind: the lowest of several looks.
-
-    A frame in transit adds some for a moment.
-    """
+    """Return descriptors, threads, mappings by kind: the lowest of several looks."""
     looks = []
     for _ in range(12):
         found = Counter(
@@ -134,18 +128,13 @@ def with_slots(held: Counter[str], slots: int) -> Counter[str]:
 
 
 def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
-    """Return resources that are held in addition to *before*."""
     return Counter(now) - Counter(before)
 
 
 def settled_excess(
     before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0
 ) -> Counter[str]:
-    """
-    Return the excess over *before* that remains after waiting.
-
-    Threads end, sockets close and memory is unmapped with some delay.
-    """
+    """Return the excess that remains after waiting: threads and sockets end with a delay."""
     deadline = time.monotonic() + patience_s
     while (found := excess(before, look())) and time.monotonic() < deadline:
         time.sleep(0.05)

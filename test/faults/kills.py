@@ -30,11 +30,7 @@ from memory_link import line, start
 
 
 class Forker:
-    """
-    A process that forks consumers on command, each within milliseconds.
-
-    See ``test/link/shared_memory/link_process.py``.
-    """
+    """Forks consumers on command, within milliseconds; see ``link_process.py``."""
 
     def __init__(self, socket: Path, mode: str, count: int) -> None:
         self.process: subprocess.Popen[str] = start(
@@ -59,7 +55,6 @@ class Forker:
 
 
 def served(pid: int) -> bool:
-    """Return whether that process has mapped a frame."""
     return frame_mappings(pid) > 0
 
 

@@ -79,11 +79,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """
-    The outcomes of all faults of a run.
-
-    :ivar short: whether this is the reduced form, as in CI.
-    """
+    """The outcomes of all faults of a run; *short*: the reduced form, as in CI."""
 
     outcomes: tuple[Outcome, ...]
     short: bool
@@ -91,12 +87,7 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """
-        Whether at least one fault ran and no promise was broken.
-
-        A fault that is absent because the machine lacks a part is reported, but not broken; see
-        :class:`~faults.harness.Fault`.
-        """
+        """Whether a fault ran and no promise was broken; absent faults break none."""
         found = {outcome.status for outcome in self.outcomes}
         return HELD in found and BROKEN not in found
 
@@ -120,7 +111,6 @@ class Result:
         path.write_text(json.dumps(self.as_dict(), indent=1) + '\n', encoding='utf-8')
 
     def table(self) -> str:
-        """Return a table for people: a line for each fault."""
         lines = [
             f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict'
         ]

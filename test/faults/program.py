@@ -69,14 +69,12 @@ class Running(Program):
 
     @property
     def alive(self) -> bool:
-        """Whether it runs or is stopped."""
         return self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def ended(self) -> bool:
-        """Whether it has ended, and all its output was read."""
         if self.alive:
             return False
         self._reader.join(60.0)
@@ -109,11 +107,7 @@ class Running(Program):
 
 @contextlib.contextmanager
 def own_sockets(folder: Path) -> Iterator[Path]:
-    """
-    Give this process a folder for sockets below *folder*, whose name must be short.
-
-    Logs go to *folder*, too, and ROS stays on this machine.
-    """
+    """Give this process a folder for sockets and logs below *folder*; ROS stays on this host."""
     sockets = folder / 's'
     sockets.mkdir(mode=0o700, exist_ok=True)
     names = {

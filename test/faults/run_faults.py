@@ -47,11 +47,7 @@ MODULES = ('kills', 'hangs', 'scarcity', 'soak', 'books')
 
 
 def all_faults() -> dict[str, Fault]:
-    """
-    Return the faults by name, in the order of running.
-
-    Those on the stage come last: the excess in this process might not be the witness's.
-    """
+    """Return the faults by name, in the order of running; staged ones come last."""
     for module in MODULES:
         importlib.import_module(f'faults.{module}')
     return {name: FAULTS[name] for name in sorted(FAULTS, key=lambda name: FAULTS[name].staged)}

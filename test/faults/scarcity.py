@@ -45,7 +45,6 @@ from zc_perception.link.shared_memory.protocol import MessageType
 
 @contextlib.contextmanager
 def limited(pid: int, which: int, soft: int) -> Iterator[None]:
-    """Lower a process's soft limit inside the block."""
     before = resource.prlimit(pid, which)
     resource.prlimit(pid, which, (soft, before[1]))
     try:
@@ -74,7 +73,6 @@ def _descriptors(pid: int) -> set[int]:
 
 
 def address_space(pid: int) -> int:
-    """Return the address space in use, in bytes."""
     return int(Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
         'SC_PAGESIZE'
     )
@@ -197,11 +195,7 @@ def enomem_capture(trial: Trial) -> None:
 
 
 def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
-    """
-    Return a command that runs another one with a small tmpfs at *folder*.
-
-    No other process sees the tmpfs.
-    """
+    """Return a command that runs another one with a private small tmpfs at *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
     rights = '-m' if os.geteuid() == 0 else '-Urm'
     script = (

@@ -155,7 +155,6 @@ class Soak:
     missed: str = ''
 
     def judge(self) -> None:
-        """Compute the results from the minutes."""
         first, last = self.minutes[0], self.minutes[-1]
         self.growth_mb = last.memory_mb - first.memory_mb
         self.more_descriptors = max(0, last.descriptors - first.descriptors)
@@ -165,7 +164,6 @@ class Soak:
     def broken(
         self, most_growth_mb: float = MOST_GROWTH_MB, most_middleware: int = MOST_MIDDLEWARE
     ) -> list[str]:
-        """Return the conditions that do not hold."""
         last = self.minutes[-1]
         found = [f'memory grew by {self.growth_mb:.2f} MB, at most {most_growth_mb:g} may be'] * (
             self.growth_mb > most_growth_mb
@@ -196,8 +194,6 @@ class Soak:
 
 
 class SoakOnlooker(Onlooker):
-    """Counts each camera's detections and changes parameters, as another program."""
-
     def __init__(self, domain: int) -> None:
         super().__init__(domain, 'soak_onlooker')
         self._lock = threading.Lock()
@@ -261,8 +257,6 @@ class SoakOnlooker(Onlooker):
 
 
 class _Looks:
-    """Looks at the process once a second."""
-
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self.memory: list[int] = []

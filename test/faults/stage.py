@@ -138,17 +138,12 @@ class Stage:
         )  # type: ignore[no-any-return]
 
     def pids(self) -> dict[str, int]:
-        """Return all process ids by role."""
         return {'witness': os.getpid()} | {
             role: program.pid for role, program in self.programs.items() if program.alive
         }
 
     def read_logs(self) -> None:
-        """
-        Read the published frames from the camera's frame log.
-
-        Call it often enough that the log doesn't wrap around meanwhile.
-        """
+        """Read the published frames from the camera's frame log, before it wraps around."""
         pid = self.capture.pid
         if pid not in self._logs and self.capture.alive:
             for log in find_frame_logs(pids=[pid]):
@@ -180,11 +175,7 @@ class Stage:
         return {name.strip(): int(count) for name, count in _HOLDER.findall(values['holders'])}
 
     def whole(self) -> None:
-        """
-        Wait until frames and detections flow.
-
-        :raises AssertionError: they don't.
-        """
+        """Wait until frames and detections flow, else raise AssertionError."""
         for role, program in self.programs.items():
             assert program.alive, (
                 f'{role} has ended with {program.process.returncode}:\n{program.output[-2000:]}'
@@ -192,11 +183,9 @@ class Stage:
         self.witness.expect(5, 3)
 
     def _no_slot(self) -> tuple[int, int]:
-        """Return the camera's process, and how many frames it dropped because no slot was free."""
         return self.capture.pid, int(self.witness.fresh('capture: camera')['dropped_no_free_slot'])
 
     def account(self) -> Account:
-        """Return the state before a fault."""
         no_slot = self._no_slot()
         self.up_to_date()
         self.witness.begin()

@@ -54,11 +54,7 @@ So a machine that is busy for a moment costs it none."""
 
 
 class Stalls:
-    """
-    How long threads of this process were kept from running.
-
-    On a machine that is too busy, tests of time prove nothing.
-    """
+    """How long threads of this process were kept from running: then timing tests prove nothing."""
 
     def __init__(self) -> None:
         self._seen = 0.0, time.monotonic()
@@ -99,7 +95,6 @@ class Pauses:
         self.longest_s = self.longest_own_s = 0.0
 
     def came(self, now_s: float) -> None:
-        """Note one more event."""
         stalled_s = self._stalled_s()
         if self._last is not None:
             pause_s = now_s - self._last[0]
@@ -109,8 +104,6 @@ class Pauses:
 
 
 class Spinning:
-    """A thread that spins an onlooker until :meth:`stop`."""
-
     def __init__(self, onlooker: Onlooker) -> None:
         self._onlooker = onlooker
         self._end: Any = Future()
@@ -300,11 +293,7 @@ class Witness(Reader):
         return client
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
-        """
-        Return a service's answer to a request that may be sent twice.
-
-        :raises AssertionError: no answer.
-        """
+        """Return a service's answer to a request that may be sent twice, else AssertionError."""
         return answer_of(
             self._client(kind, service),
             request,

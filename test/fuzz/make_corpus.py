@@ -88,7 +88,6 @@ def packets() -> dict[str, bytes]:
 
 
 def recording() -> bytes:
-    """Return a recording of three 16x8 frames, without the file's end."""
     with tempfile.TemporaryDirectory() as folder:
         recorder, pool = (
             Recorder(Path(folder) / 'a', ledger=CopyLedger()),
@@ -111,7 +110,6 @@ def image() -> bytes:
 
 
 def compressed_image() -> bytes:
-    """Return a message whose data are not a picture."""
     kinds = STORE.types
     header = kinds['std_msgs/msg/Header'](kinds['builtin_interfaces/msg/Time'](1, 2), 'lens')
     name = 'sensor_msgs/msg/CompressedImage'
@@ -121,7 +119,6 @@ def compressed_image() -> bytes:
 
 
 def bags() -> tuple[bytes, bytes]:
-    """Return an MCAP file without an index and a rosbag2 database, with one image each."""
     with tempfile.TemporaryDirectory() as folder:
         mcap = Path(folder) / 'a.mcap'
         with mcap.open('wb') as file:
@@ -140,7 +137,6 @@ def bags() -> tuple[bytes, bytes]:
 
 
 def frame_log() -> bytes:
-    """Return a frame log: its head, some facts and two records."""
     pool = make_pool(2)
     with FrameLog('capture', '/capture') as log:
         log.describe({'heap': 'memfd', 'published': 2})
@@ -160,7 +156,6 @@ def jpegs() -> dict[str, bytes]:
 
 
 def examples() -> dict[str, dict[str, bytes]]:
-    """Return the examples by target and name."""
     announcement = (
         Announcement(
             PUBLISHER,

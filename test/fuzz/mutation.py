@@ -45,7 +45,6 @@ _WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'
 
 
 def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
-    """Return *content* with one to six changes."""
     raw = bytearray(content)
     for _ in range(rng.randrange(1, 7)):
         at = rng.randrange(len(raw) + 1)

@@ -45,7 +45,6 @@ def corpus(name: str) -> list[bytes]:
 
 
 def defect(target: Target, content: bytes) -> str:
-    """Return the defect that *content* reveals in the reader; empty: none."""
     try:
         target.read(content)
     except target.allowed:
@@ -73,7 +72,6 @@ def fuzz(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code: 1 if a defect was found."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -63,8 +63,6 @@ def build(folder: Path, source: str, *options: str) -> str:
 
 
 class Libraries:
-    """The doubles, and their counters."""
-
     def __init__(self, folder: Path) -> None:
         self.releases = {
             name: build(folder, 'nvbufsurface', *options) for name, options in RELEASES.items()

@@ -39,13 +39,10 @@ TIMEOUT_S = 0.02
 
 
 def after_timeout() -> None:
-    """Wait until the pool has given up a fence from before."""
     time.sleep(1.5 * TIMEOUT_S)
 
 
 class CountedBuffer(DmaBuf):
-    """A memfd that counts how often it was closed."""
-
     closes = 0
 
     def close(self) -> None:
@@ -93,11 +90,7 @@ def counted_pool(slots: int = 3, **options: Any) -> tuple[BufferPool, CountingAl
 
 
 def stop_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """
-    Stop the pools' clock; return a function that advances it by seconds.
-
-    So no slot times out on a busy machine.
-    """
+    """Stop the pools' clock, so nothing times out; return a function that advances it."""
     now = [time.monotonic()]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(pool_module, 'time', clock)

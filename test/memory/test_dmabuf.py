@@ -74,7 +74,6 @@ class ScriptedIoctl:
 
     @property
     def syncs(self) -> list[tuple[int, int, int]]:
-        """The arguments as ``struct dma_buf_sync`` has them."""
         return [
             (fd, request, struct.unpack('<Q', argument)[0]) for fd, request, argument in self.calls
         ]
@@ -159,7 +158,6 @@ def test_closing_closes_what_keeps_the_memory_after_it_and_once() -> None:
 
 
 def in_use() -> int:
-    """Return the address space in use, in bytes."""
     return int(Path('/proc/self/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
         'SC_PAGESIZE'
     )
@@ -545,7 +543,6 @@ def test_a_forgotten_descriptor_is_closed() -> None:
 
 
 def closings(source: str) -> list[int]:
-    """Return the lines that close a descriptor by its number."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [
         node.lineno

@@ -265,8 +265,6 @@ def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
 
 
 class Counted(SealedMemfd):
-    """Counts the open ones."""
-
     open = 0  # noqa: A003
 
     def __init__(self, name: str) -> None:
@@ -300,8 +298,6 @@ def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
 
 
 class Refusing:
-    """A kernel in which both allocations fail."""
-
     def __init__(self, number: int) -> None:
         self.number = number
 

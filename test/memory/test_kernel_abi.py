@@ -66,7 +66,6 @@ LAYOUTS = {
 
 @pytest.fixture(scope='module')
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Return the compiled values by expression."""
     expressions = [*NUMBERS]
     for name, (_, members) in LAYOUTS.items():
         expressions += [
@@ -94,7 +93,6 @@ def test_numbers(name: str, compiled: dict[str, int]) -> None:
 
 
 def _offsets(layout: str) -> list[int]:
-    """Return the offset of each item of a struct format."""
     offsets, position, count = [], 0, ''
     for letter in layout.lstrip('<'):
         if letter.isdigit():

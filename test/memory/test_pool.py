@@ -643,7 +643,6 @@ MakeFrame = Callable[..., Frame]
 
 
 def wait_in_thread(pool: BufferPool) -> tuple[threading.Thread, list[Slot | None]]:
-    """Start a producer in a thread; return when it waits."""
     got: list[Slot | None] = []
     looked, wait = threading.Event(), Waker.wait
     thread = threading.Thread(
@@ -833,7 +832,6 @@ def buffers() -> Buffers:
 
 
 def again(of: Buffers) -> Buffers:
-    """Return the same memory, by other descriptors."""
     return tuple(DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd') for buffer in of)
 
 

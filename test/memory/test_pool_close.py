@@ -34,7 +34,6 @@ from zc_perception.memory.pool import BufferPool, Lease, Reaper
 
 @pytest.fixture(autouse=True)
 def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper]:
-    """Yield a reaper that no other test uses."""
     own = Reaper()
     monkeypatch.setattr(pool_module, 'REAPER', own)
     threads: list[threading.Thread] = []
@@ -50,7 +49,6 @@ def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper
 
 
 def ends(pool: BufferPool) -> threading.Event:
-    """Return an event that is set when the last slot has ended."""
     event = threading.Event()
     pool.add_retire_listener(lambda slot: event.set())
     return event

@@ -335,7 +335,6 @@ class PoolModel(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 5))
     def insert(self, most: int) -> None:
-        """Insert the buffers of another owner: one more slot."""
         other = CountingAllocator()
         before = list(self.pool.slots)
         fresh, ended = self.pool.insert(other(), most)

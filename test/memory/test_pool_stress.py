@@ -187,7 +187,6 @@ class Stress:
         self.pool.collect()
 
     def check_history(self) -> None:
-        """Check that a slot has one filler at a time."""
         uses: dict[int, list[Entry]] = defaultdict(list)
         for entry in sorted(self.history):
             uses[entry[2]].append(entry)

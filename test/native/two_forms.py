@@ -88,7 +88,6 @@ def _case(random: np.random.Generator) -> tuple[HeadSpec, RawTensor, DecodeLimit
 
 
 def bits(found: Detections) -> tuple[object, ...]:
-    """Return all results as bytes; −0 counts as 0."""
     return (
         (found.boxes + np.float32(0)).tobytes(), (found.scores + np.float32(0)).tobytes(),
         found.classes.tolist(), found.rows.tolist(),

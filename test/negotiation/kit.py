@@ -77,7 +77,6 @@ class Producer:
         return self.vary(Allocation(layout, slots))
 
     def close(self) -> None:
-        """Close the buffers that are left."""
         for buffer in self.buffers:
             with suppress(ValueError):
                 buffer.close()

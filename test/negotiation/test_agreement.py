@@ -307,8 +307,6 @@ WEBCAMS = [
 
 
 class Memory(NamedTuple):
-    """The properties of a buffer that the check of an answer reads."""
-
     size: int
     identity: tuple[int, int]
 

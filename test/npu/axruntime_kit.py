@@ -92,7 +92,6 @@ class Double:
 
 
 def model_file(folder: Path, width: int, height: int, **settings: float) -> Path:
-    """Write a file that the double accepts as a compiled model."""
     path = folder / 'model.json'
     path.write_text(json.dumps({'height': height, 'width': width, **settings}), encoding='utf-8')
     return path
@@ -107,7 +106,6 @@ def model(
     tensors: Sequence[TensorSpec] = (),
     **settings: float,
 ) -> ModelManifest:
-    """Write a model file, and return a manifest for it."""
     path = model_file(folder, width, height, **settings)
     return ModelManifest(
         name='blobs',
@@ -163,7 +161,6 @@ def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
 def tensor_spec(
     width: int, height: int, scale: float = 1 / 255, zero_point: int = -128
 ) -> QuantisedTensorSpec:
-    """Return the input tensor of the double's models."""
     return QuantisedTensorSpec(width, height, 3, scale, zero_point, ((1, 1), (1, 15), (0, 1)))
 
 
@@ -176,18 +173,13 @@ def paint(
     right: int,
     bottom: int,
 ) -> None:
-    """Paint a rectangle at even pixels."""
     y, u, v = COLOURS[colour]
     luma[top:bottom, left:right] = y
     chroma[slice(top // 2, bottom // 2), slice(left // 2, right // 2)] = u, v
 
 
 def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]:
-    """
-    Return a function that paints a number into a 64 x 64 frame.
-
-    Cell k of the finest grid is red if bit k is set.
-    """
+    """Return a function that paints a number: cell k of the finest grid is red if bit k is set."""
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         for bit in range(16):
@@ -213,11 +205,7 @@ def result(frame: Frame, job: AxRuntimeJob) -> int:
 
 
 def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:
-    """
-    Return the double's outputs for the same tensor, before they are quantised.
-
-    For each stride there are DFL logits and class logits.
-    """
+    """Return the double's outputs before quantisation: DFL and class logits per stride."""
     (above, _), (left, _), (before, _) = spec.padding
     raw = tensor[above:, left:, before:][: spec.height, : spec.width, :3]
     real = (raw.astype(np.float64) - spec.zero_point) * spec.scale

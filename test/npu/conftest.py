@@ -64,7 +64,6 @@ def start(
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Return a machine without cards."""
     return Host(tmp_path)
 
 
@@ -84,17 +83,12 @@ def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opene
 
 @pytest.fixture
 def opened(make_opened: Callable[..., Opened]) -> Opened:
-    """Return an axl accelerator with a model on a card that counts."""
     return make_opened()
 
 
 @pytest.fixture
 def open_axruntime() -> Iterator[Open]:
-    """
-    Open axruntime accelerators with tensors in memfds.
-
-    Request :func:`double` or :func:`binding` first, so that their objects end later.
-    """
+    """Open axruntime accelerators; request :func:`double` or :func:`binding` first."""
     opened: list[AxRuntimeAccelerator] = []
 
     def make(ledger: CopyLedger | None = None, **options: Any) -> AxRuntimeAccelerator:
@@ -152,11 +146,7 @@ def voyager(
 
 @pytest.fixture
 def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """
-    Yield a double of the vendor's Python package.
-
-    At the end its objects must be gone, and none misused.
-    """
+    """Yield a double of the vendor's Python package; its objects must be gone at the end."""
     module = make_module()
     monkeypatch.setitem(sys.modules, 'axelera', ModuleType('axelera'))
     monkeypatch.setitem(sys.modules, 'axelera.runtime', module)

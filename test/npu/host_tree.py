@@ -81,6 +81,5 @@ class Host:
 
     @staticmethod
     def write(folder: Path, **files: str) -> None:
-        """Write attributes, each with the newline that the kernel adds."""
         for name, text in files.items():
             (folder / name).write_text(text + '\n')

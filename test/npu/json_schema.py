@@ -46,11 +46,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def conforms(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> bool:
-    """
-    Return whether *value* matches *schema*.
-
-    :raises NotImplementedError: the schema has an unsupported keyword.
-    """
+    """Return whether *value* matches; NotImplementedError for an unsupported keyword."""
     root = schema if root is None else root
     return all(_keyword(name, operand, value, schema, root) for name, operand in schema.items())
 

@@ -65,11 +65,7 @@ class ScriptedJob:
 
     @property
     def takes_place(self) -> bool:
-        """
-        Return whether the job occupies a place on the device.
-
-        It does until its owner has its result, or has given it up and the device has ended it.
-        """
+        """Return whether it occupies a place: until its result is taken, or its device is done."""
         return not self.ends or (self.ends == ['abandoned'] and not self.fence._signalled)
 
     def outputs(self) -> list[Any]:
@@ -202,8 +198,6 @@ class Factory:
 
 
 class Bench:
-    """A running scheduler and its results."""
-
     def __init__(
         self,
         pool: BufferPool,
@@ -245,7 +239,6 @@ class Bench:
 
     @property
     def jobs(self) -> list[ScriptedJob]:
-        """The jobs of all accelerators so far."""
         return [job for accelerator in self.accelerators for job in accelerator.jobs]
 
     @property
@@ -275,11 +268,7 @@ class Bench:
 
 
 def check_balance(bench: Bench) -> None:
-    """
-    Check at the end that the figures add up.
-
-    Each frame and each job must have ended exactly once.
-    """
+    """Check at the end that the figures add up, and each frame and job ended once."""
     until(lambda: bench.scheduler.in_flight == 0)  # a callback comes before its frame's end
     figures = bench.scheduler.statistics()
     refused = figures.refused_disabled + figures.refused_recovering + figures.refused_device

@@ -467,7 +467,6 @@ def trial(accelerator: AxlAccelerator, pool: BufferPool) -> None:
 
 
 def open_files(inode: int) -> int:
-    """Return how many of the process's descriptors refer to that memory."""
     found = 0
     for number in os.listdir('/proc/self/fd'):
         try:
@@ -478,7 +477,7 @@ def open_files(inode: int) -> int:
 
 
 def retire(pool: BufferPool) -> None:
-    """Retire a slot: the first slot's fence never signals."""
+    """Retire a slot, whose fence never signals."""
     slot = pool.acquire()
     assert slot is not None and slot.index == 0
     lease = pool.lease(slot, slot.generation, 'npu')
@@ -791,7 +790,6 @@ def test_a_node_that_can_t_be_opened_is_explained(
 
 
 def ended(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every sync_file have ended with this status."""
     monkeypatch.setattr(SyncFile, 'status', lambda self: status)
 
 
@@ -920,11 +918,7 @@ def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, buffer: DmaBuf)
 
 
 class ShippedDriver:
-    """
-    Attaches one buffer to each open file.
-
-    It raises where a mistake would oops or leak in the real one.
-    """
+    """Attaches one buffer per open file; raises where the real one would oops or leak."""
 
     def __init__(self) -> None:
         self.refusals: dict[int, list[int]] = {axl_probe.DMA_ATTACH: [], axl_probe.DMA_DETACH: []}

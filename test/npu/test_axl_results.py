@@ -70,7 +70,6 @@ class Access:
 
 
 def run(accelerator: AxlAccelerator, frame: Frame, content: bytes = b'') -> AxlJob:
-    """Return an ended job whose output is *content*."""
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     fence: Any = job.fence
     job._result.buffer.memory(write=True)[: len(content)] = content
@@ -252,8 +251,6 @@ def test_cutting_padding_away_is_what_numpy_s_pad_undoes(
 
 
 class FakeHeap:
-    """A heap with room for some bytes."""
-
     def __init__(self, name: str, room: int) -> None:
         self.name = name
         self.closed = True

@@ -147,7 +147,6 @@ def test_the_detections_are_the_reference_s(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[dict[str, object]]:
-    """Return a list that records the keyword arguments of each later call."""
     calls: list[dict[str, object]] = []
     original = getattr(owner, method)
 
@@ -319,11 +318,7 @@ def fail_runs(double: Double, after: int, count: int, code: Result = Result.RUNT
 def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
     double_buffer: bool, voyager: Voyager
 ) -> None:
-    """
-    Runs fail at times, frames come in bursts, some are given up.
-
-    Every result must belong to its own frame.
-    """
+    """Runs fail, frames come in bursts, some are given up: results must match their frames."""
     accelerator = voyager.loaded(double_buffer=double_buffer, flush_after_s=0.001)
     limit = accelerator.capabilities().max_in_flight
     pool, random = voyager.pool(limit), np.random.default_rng(3)

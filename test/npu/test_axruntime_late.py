@@ -190,14 +190,12 @@ _LIMITS = DecodeLimits(0.6, 0.5, 100)
 
 @pytest.fixture
 def runtime(binding: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the package of release 1.9."""
     for name, module in add_pipelines(binding).items():
         monkeypatch.setitem(sys.modules, name, module)
     return binding
 
 
 def axm(folder: Path, **settings: float) -> ModelManifest:
-    """Write an ``.axm`` and return a manifest for it."""
     with zipfile.ZipFile(folder / 'blobs.axm', 'w') as archive:
         archive.writestr('settings.json', json.dumps({'height': 64, 'width': 64, **settings}))
     manifest = model(folder)
@@ -215,7 +213,6 @@ Find = Callable[..., Detections]
 
 @pytest.fixture
 def found(make_frame: MakeFrame) -> Find:
-    """Return a function that gives a loaded accelerator's detections in a scene."""
     return partial(_found, make_frame)
 
 
@@ -352,7 +349,6 @@ def accelerator(
 
 @pytest.fixture
 def pool(jetson: dict[str, str]) -> Iterator[BufferPool]:
-    """Yield a pool with slots of NvBufSurface memory."""
     heap, wanted = NvBufSurfaceHeap(jetson['nvbufsurface']), compute_layout(NV12, 256, 144)
     (probe,), layout = heap.allocate_image(wanted, BT601_LIMITED)
     probe.close()

@@ -68,11 +68,7 @@ def test_a_device_is_chosen_by_all_that_choose_a_card(
 
 
 def test_an_index_counts_in_the_order_of_the_addresses() -> None:
-    """
-    The order is that of the accelerator axl, however the library lists the cards.
-
-    Addresses are hexadecimal, as the driver names its nodes.
-    """
+    """Addresses are hexadecimal, as in node names, and in any order in the library's list."""
     listed = devices('odd', 'metis-0:1a:0', 'metis-0:9:0', 'metis-0:1:0')
     for wanted, name in {
         '': 'odd', '0': 'metis-0:1:0', '1': 'metis-0:9:0', '2': 'metis-0:1a:0', '3': 'odd',

@@ -57,14 +57,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def ultralytics(count: int, **more: object) -> dict[str, str]:
-    """Return metadata as Ultralytics writes them."""
     names = dict(enumerate(NAMES[:count]))
     said = {'names': names, 'imgsz': [HEIGHT, WIDTH], 'stride': 32, 'task': 'detect', 'batch': 1}
     return {key: str(value) for key, value in {**said, **more}.items()}
 
 
 def centres(relative: bool) -> NDArray[np.float32]:
-    """Return centre and size of the boxes."""
     size = np.array([WIDTH, HEIGHT] * 2, np.float32) if relative else np.float32(1)
     middle = (CORNERS[:, :2] + CORNERS[:, 2:]) / 2
     return np.concatenate((middle, CORNERS[:, 2:] - CORNERS[:, :2]), axis=1) / size
@@ -86,7 +84,6 @@ def table(boxes: NDArray[np.float32], count: int = 300) -> NDArray[np.float32]:
 
 
 def of_classes(classes: int, count: int, low: float = 0.0) -> NDArray[np.float32]:
-    """Return the scores of all classes."""
     scores = np.full((1, count, classes), low, np.float32)
     scores[0, [0, 1], LABELS] = SCORES
     return scores

@@ -80,7 +80,6 @@ def written(folder: Path, values: Any) -> str:
 
 
 def refusal(folder: Path, values: Any) -> str:
-    """Return the one-line error for a refused manifest."""
     with pytest.raises(ConfigError) as caught:
         load_manifest(written(folder, values))
     assert '\n' not in str(caught.value)
@@ -445,7 +444,6 @@ def structure_is_read(values: Any) -> bool:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the path to every value inside."""
     inside = (
         value.items()
         if isinstance(value, dict)

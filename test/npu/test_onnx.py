@@ -84,11 +84,7 @@ def run(accelerator: OnnxAccelerator, frame: Frame) -> EngineJob:
 def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
     ledger: CopyLedger, make_frame: MakeFrame
 ) -> None:
-    """
-    The objects have 8 pixels and more in a 4K picture.
-
-    Without tiles they would have less than two pixels for the model.
-    """
+    """Objects of 8 pixels in a 4K picture would have under two pixels without tiles."""
     manifest, scene, (left, top) = load_manifest('road'), RoadScene(640, 360, 3), (1800, 900)
     picture = np.zeros((540, 640), np.uint8)
     scene.draw(0, picture[:360], picture[360:].reshape(180, 320, 2))

@@ -110,7 +110,6 @@ class Chaos:
 
 
 def finish_all(bench: Bench) -> bool:
-    """End all open jobs; return whether every frame is finished."""
     for job in bench.jobs:
         if job.takes_place:
             job.fence.signal()

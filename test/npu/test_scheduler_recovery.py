@@ -301,8 +301,6 @@ def test_a_loss_while_it_stops_ends_what_is_in_flight(
 
 def test_an_accelerator_whose_end_fails_is_replaced_all_the_same(start: Start) -> None:
     class Stubborn(ScriptedAccelerator):
-        """Closes slowly."""
-
         def close(self) -> None:
             raise OSError('no such device')
 

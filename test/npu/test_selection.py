@@ -78,11 +78,7 @@ def written(folder: Path, **values: Any) -> ModelManifest:
 
 
 def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
-    """
-    Return a manifest for several engines.
-
-    Only the files of the shipped card and of the runtime exist.
-    """
+    """Return a manifest for engines; only the shipped card's and runtime's files exist."""
     known: dict[str, dict[str, Any]] = {
         'axl': {'outputs': [{'name': 'o', 'dtype': 'int8', 'shape': [4]}]},
         'axruntime': {'file': 'model.bin', 'input': {'width': 64, 'height': 64}},
@@ -131,11 +127,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Opened:
 def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
     tmp_path: Path, double: Double
 ) -> None:
-    """
-    With the parameter set, test the whole path.
-
-    It goes from ENOTTY to a model that is ready on the second device of the runtime's double.
-    """
+    """The whole path: from ENOTTY to a model on the second device of the runtime's double."""
     node = tmp_path / 'metis-1:3:0'
     node.symlink_to('/dev/null')
     model_file(tmp_path, 64, 64).rename(tmp_path / 'compiled.bin')
@@ -227,11 +219,7 @@ def test_an_ioctl_number_that_cannot_be_meant_is_refused(entries: list[str], mes
 
 
 def manifest_file(folder: Path, *variants: dict[str, Any], classes: str) -> ModelManifest:
-    """
-    Return a manifest with any classes, each a letter.
-
-    It has the road detector's weights and a compiled model of three classes.
-    """
+    """Return a manifest with letters as classes, and a compiled model of three classes."""
     weights = load_manifest('road').file
     assert weights is not None
     (folder / 'model.onnx').write_bytes(weights.read_bytes())

@@ -51,7 +51,6 @@ FIELDS = (
 
 
 def record_at(memory: bytes, index: int) -> dict[str, int]:
-    """Return the fields of the record in place *index* of the ring."""
     start = 32 * 1024 + 192 * index
     return {
         name: struct.unpack_from(f'<{letter}', memory, start + offset)[0]
@@ -105,7 +104,6 @@ def note_frame(
 
 
 def own_log_links() -> list[Path]:
-    """Return the descriptors of this process that are frame logs."""
     found = []
     for link in Path('/proc/self/fd').iterdir():
         try:
@@ -137,7 +135,6 @@ def overwrite(offset: int, content: bytes) -> None:
 
 
 def flood_record(log: FrameLog, n: int) -> None:
-    """Write the n-th record of a flood."""
     frame = made_frame(
         n, inodes=(n + 1, n + 2), generation=2 * n, buffer_uid=3 * n, stamp_ns=4 * n,
         captured_ns=5 * n, published_ns=6 * n, cost_ns=7 * n,

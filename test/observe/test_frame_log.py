@@ -335,7 +335,6 @@ def logs_of_this_process() -> FoundFrameLogs:
 def collect(
     logs: FoundFrameLogs, enough: Callable[[dict[str, list[FrameRecord]]], bool]
 ) -> dict[str, list[FrameRecord]]:
-    """Return the records by role, once *enough* accepts them."""
     records: dict[str, list[FrameRecord]] = {log.role: [] for log in logs}
 
     def read_enough() -> bool:

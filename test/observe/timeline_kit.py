@@ -77,7 +77,6 @@ def processed(n: int, **changes: Any) -> FrameRecord:
 
 
 def kernel_events(n: int) -> list[KernelEvent]:
-    """Return the kernel events of frame *n*, with the import cache off."""
     t, inode, handle, fence = (
         BASE + n * PERIOD,
         100 + n % 4,

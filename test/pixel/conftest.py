@@ -29,11 +29,7 @@ import pytest
 
 @pytest.fixture(scope='session')
 def header() -> Callable[[str], str]:
-    """
-    Return a function that reads a header by its name.
-
-    Without headers the tests are skipped; with ``ZC_RIG=required``, as in CI, they fail.
-    """
+    """Return a header reader; without headers tests skip, or fail with ``ZC_RIG=required``."""
     try:
         paths: dict[str, Path] = headers()
     except SetupError as error:

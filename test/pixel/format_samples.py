@@ -59,11 +59,7 @@ def steps(name: str) -> tuple[int, int]:
 
 
 def _wide(samples: Samples, bits: int, random: np.random.Generator) -> NDArray[np.uint16]:
-    """
-    Return 16-bit samples: the 8 bits on top, plus less than half a step.
-
-    Rounding restores the 8 bits.
-    """
+    """Return 16-bit samples: 8 bits on top, noise below half a step, so rounding restores them."""
     below = random.integers(0, 1 << 7, samples.shape).astype(np.uint16)
     return (samples.astype(np.uint16) << 8) | (below >> (16 - bits) << (16 - bits))
 
@@ -129,7 +125,6 @@ def strided(plane: NDArray[Any], padding: int) -> NDArray[Any]:
 
 
 def spread(chroma: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return one chroma sample for each luma sample."""
     across, down = SUBSAMPLING[name]
     return chroma.repeat(down, axis=0).repeat(across, axis=1)
 

@@ -306,11 +306,7 @@ IMAGE_ENCODINGS = Path(sys.prefix, 'include/sensor_msgs/sensor_msgs/image_encodi
 
 
 def memory_order(most_significant_first: str) -> tuple[str, ...]:
-    """
-    Return the letters of a header's ``Cr0:Y1:Cb0:Y0`` from the least significant one.
-
-    The padding of one sample isn't a channel.
-    """
+    """Return the letters of ``Cr0:Y1:Cb0:Y0`` from the least significant, without lone padding."""
     names = [re.sub(r'\d+$', '', name) for name in most_significant_first.split(':')]
     return tuple(LETTERS.get(name, name) for name in reversed(names))
 

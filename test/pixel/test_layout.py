@@ -351,8 +351,6 @@ def test_no_field_s_value_costs_memory(field: str, value: int) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A valid layout and the real sizes of its buffers."""
-
     name: str
     layout: ImageLayout
     sizes: list[int]

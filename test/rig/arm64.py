@@ -80,13 +80,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Tools:
-    """Programs of this machine, installed or unpacked below `root`."""
-
     root: Path
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment for the programs; installed ones come first."""
         found = dict(os.environ)
         libraries = [str(self.root / part / 'x86_64-linux-gnu') for part in ('usr/lib', 'lib')]
         return {
@@ -107,7 +104,6 @@ class Tools:
 
     @property
     def compiler(self) -> str:
-        """Return the compiler of C programs for the guest."""
         return (
             shutil.which(f'{_TRIPLET}-gcc-12', path=self.environment['PATH'])
             or f'{_TRIPLET}-gcc-12'
@@ -115,7 +111,6 @@ class Tools:
 
     @property
     def cross(self) -> module_build.CrossCompiler:
-        """Return the compiler of the kernel's module."""
         return module_build.CrossCompiler(f'{_TRIPLET}-', ARCHITECTURE, self.environment)
 
 
@@ -149,7 +144,6 @@ class Arm64Rig(Rig):
 
     @property
     def folder(self) -> Path:
-        """Return the cache, which the guest sees as well."""
         return self._cache_folder.resolve()
 
     def compile_steps(self) -> Path:
@@ -218,11 +212,7 @@ def _unpack_into(scratch: Path, names: Sequence[str], architecture: str = '') ->
 
 
 def _guest_root(folder: Path) -> Path:
-    """
-    Return the guest's files: Debian's Python, and wheels.
-
-    Another list or version of wheels makes another root.
-    """
+    """Return the guest's Debian Python and wheels; another list makes another root."""
     wheels = [f'{name}=={importlib.metadata.version(name)}' for name in _WHEELS]
     root = folder / 'roots' / _key(_FORMAT, _USERLAND, wheels)
     if not root.is_dir():
@@ -275,11 +265,7 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
 
 
 def compile_for_guest(*folders: Path) -> None:
-    """
-    Compile to byte code: the guest can't keep it, and compiles a dozen times slower.
-
-    A guest with another version of Python can't use it, and is slower.
-    """
+    """Compile to byte code, as the guest can't keep it; useless for another Python version."""
     if sys.version_info[:2] == (3, 11):
         for folder in folders:
             compileall.compile_dir(folder, quiet=2)

@@ -74,11 +74,7 @@ def compile_for_guest() -> None:
 
 
 def gstreamer_for_guest() -> dict[str, str]:
-    """
-    Return the environment of a guest's programs with GStreamer.
-
-    It makes the register of plugins here, because the guest can't keep that either.
-    """
+    """Return a guest's GStreamer environment; the plugin register is made here and kept."""
     from camera.gstreamer_process import gstreamer
     from environment.gstreamer_root import with_environment
 

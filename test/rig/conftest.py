@@ -47,8 +47,6 @@ _BOOTS = pytest.StashKey[list[tuple[str, RigResult]]]()
 
 
 class _CountedRig(Rig):
-    """Records the purpose and the result of each boot."""
-
     def __init__(self, boots: list[tuple[str, RigResult]]) -> None:
         super().__init__()
         self._boots = boots
@@ -62,11 +60,7 @@ class _CountedRig(Rig):
 
 @pytest.fixture(scope='session')
 def rig(request: pytest.FixtureRequest) -> Rig:
-    """
-    Return a prepared rig.
-
-    Without one, the tests are skipped, or fail if it is required.
-    """
+    """Return a prepared rig; without one, skip the tests, or fail if it is required."""
     rig = _CountedRig(request.config.stash.setdefault(_BOOTS, []))
     try:
         rig.prepare()
@@ -79,8 +73,6 @@ def rig(request: pytest.FixtureRequest) -> Rig:
 
 @dataclass(frozen=True)
 class GraphBoot(Boot):
-    """A boot with the graph's figures."""
-
     graph: GraphRuns
 
 

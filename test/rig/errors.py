@@ -37,11 +37,7 @@ class RigError(Exception):
 
 
 def tell(error: RigUnavailable | RigError) -> int:
-    """
-    Print why a program of the rig ends; return its exit code.
-
-    A missing rig is an error only where the rig is required.
-    """
+    """Print why the program ends; return its code: a missing rig fails only if required."""
     absent = isinstance(error, RigUnavailable)
     print(f'rig: {"not run" if absent else "error"}: {error}', file=sys.stderr)
     return RC_UNAVAILABLE if absent and os.environ.get('ZC_RIG') != 'required' else 1

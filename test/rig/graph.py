@@ -51,8 +51,6 @@ Checks = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class GraphRuns:
-    """The boot and each run's figures, by variant."""
-
     boot: RigResult
     runs: dict[str, dict[str, Any]]
 
@@ -77,13 +75,11 @@ def graph_command(
 
 
 def clear_runs(out_dir: Path, names: Iterable[str]) -> None:
-    """Delete the results of an earlier run."""
     for name in names:
         shutil.rmtree(out_dir / name, ignore_errors=True)
 
 
 def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return the figures that the guest wrote, by variant."""
     found = {name: out_dir / name / 'figures.json' for name in VARIANTS}
     return {
         name: json.loads(path.read_text(encoding='utf-8'))
@@ -217,11 +213,7 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
 
 
 def check_names(variant: str) -> list[str]:
-    """
-    Return the names of a variant's checks.
-
-    Where the CPU draws the pixels, I4 does not apply.
-    """
+    """Return the names of a variant's checks; I4 needs pixels that the CPU doesn't draw."""
     names = [
         'frames',
         'layout',
@@ -287,7 +279,6 @@ def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
 
 
 def result_of(graph: GraphRuns, kernel: str, wanted: Mapping[str, int]) -> dict[str, Any]:
-    """Return the content of ``build/rig/result.json``."""
     runs: dict[str, dict[str, Any]] = {}
     for variant, frames in wanted.items():
         run = dict(graph.runs.get(variant, {}))

@@ -177,7 +177,6 @@ class RigResult:
         return '\n'.join(parts)
 
     def check(self) -> RigResult:
-        """Return this result, or raise `AssertionError` with the whole report."""
         if not self.ok:
             raise AssertionError(self.report())
         return self
@@ -192,7 +191,6 @@ def require_qemu(program: str = QEMU) -> str:
 
 
 def run(boot: Boot) -> RigResult:
-    """Boot, wait for the end and collect the results."""
     out = boot.out_dir
     for name in _EXCHANGED:
         (out / name).unlink(missing_ok=True)
@@ -284,7 +282,6 @@ def _mounts(boot: Boot) -> str:
 
 
 def _escaped(path: Path) -> str:
-    """Return `path` for a comma-separated QEMU option."""
     return str(path).replace(',', ',,')
 
 

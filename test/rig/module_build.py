@@ -34,7 +34,6 @@ MODULE_NAME = 'metis_virtual'
 
 
 def sources(folder: Path = MODULE_SOURCES) -> list[Path]:
-    """Return the module's source files, in a stable order."""
     return sorted(
         path for path in folder.iterdir() if path.suffix in ('.c', '.h') or path.name == 'Kbuild'
     )
@@ -55,7 +54,6 @@ class CrossCompiler:
     environment: Mapping[str, str]
 
     def options(self, compiler: str) -> list[str]:
-        """Return the options for ``make``."""
         return [
             f'ARCH={self.architecture}',
             f'CROSS_COMPILE={self.prefix}',

@@ -58,15 +58,12 @@ _CHECK_EVERY_S = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Kernel:
-    """An unpacked kernel: its image, the headers for building modules, and the used modules."""
-
     version: str
     root: Path
     flavour: str = ORDINARY
 
     @property
     def release(self) -> str:
-        """Return the guest's ``uname -r``."""
         return f'{self.version}-{self.flavour}'
 
     @property
@@ -80,7 +77,6 @@ class Kernel:
 
     @property
     def headers(self) -> Path:
-        """Return the folder for ``make -C``."""
         return self.root / 'usr/src' / f'linux-headers-{self.release}'
 
     @property

@@ -85,11 +85,7 @@ class Rig:
         return self._ready
 
     def _place(self) -> dict[str, Any]:
-        """
-        Return the fields of `machine.Boot` for the guest's machine and files.
-
-        Here they are this machine's own.
-        """
+        """Return `machine.Boot`'s fields for machine and files; here this machine's own."""
         return {}
 
     def run(

@@ -41,7 +41,6 @@ WANTED = 60
 
 
 def _good_verdict() -> dict[str, Any]:
-    """Return ``zc_verify``'s result where everything holds."""
     checks = {name: {'holds': True, 'measured': True, 'source': 'test'} for name in INVARIANTS}
     return {
         'exit': 0,
@@ -61,7 +60,6 @@ def _good_verdict() -> dict[str, Any]:
 
 
 def _good_run(name: str) -> dict[str, Any]:
-    """Return figures of a run in which everything holds."""
     variant = VARIANTS[name]
     inodes = [5, 6] if variant.buffers == 1 else [5, 6, 7, 8]
     return {

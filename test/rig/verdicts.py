@@ -147,11 +147,7 @@ def told(outcome: Mapping[str, Any]) -> str:
 
 
 def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
-    """
-    Return ``zc_verify``'s wrong verdict; empty if it is right.
-
-    It is right if exactly the checks of the table are false, and all others are measured and true.
-    """
+    """Return ``zc_verify``'s verdict if it is wrong by the tables above, else ''."""
     false = CASES[name]
     found = {
         check: (one.get('holds'), one.get('measured'))

@@ -71,7 +71,6 @@ class PlaneShape:
     vertical: int = 1
 
     def row_bytes(self, width: int) -> int:
-        """Return the significant bytes of a row."""
         return -(-width // self.horizontal) * self.sample_bytes
 
     def rows(self, height: int) -> int:
@@ -107,7 +106,6 @@ class PlanePixels:
     offset: int = 0
 
     def rows(self, shape: PlaneShape, width: int, height: int) -> list[bytes]:
-        """Return the significant bytes, row by row."""
         length = shape.row_bytes(width)
         starts = range(self.offset, self.offset + shape.rows(height) * self.stride, self.stride)
         return [self.data[slice(start, start + length)] for start in starts]
@@ -116,7 +114,6 @@ class PlanePixels:
 def expected_crcs(
     format_name: str, width: int, height: int, planes: Sequence[PlanePixels]
 ) -> list[int]:
-    """Return the CRC that the device must find in each plane."""
     shapes = FORMATS[format_name]
     return [
         zlib.crc32(b''.join(plane.rows(shape, width, height)))

@@ -59,8 +59,6 @@ def boxes_of(box: Letterbox, objects: tuple[SceneObject, ...]) -> NDArray[np.flo
 
 
 class LiveScene:
-    """A scene with its frame memory."""
-
     def __init__(self, width: int, height: int, seed: int, palette: str) -> None:
         self._scene = RoadScene(width, height, seed, palette)
         self._luma = np.empty((height, width), np.uint8)
@@ -122,11 +120,7 @@ def _padded(
 
 
 def jittered(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """
-    Return ``picture`` with random saturation, channel order and gain.
-
-    The network must not rely on the palette's hues.
-    """
+    """Return ``picture`` with random saturation, hues and gain: the palette must not matter."""
     to_grey = np.full((3, 3), 1 / 3)
     hues = np.eye(3)[rng.permutation(3)] - to_grey
     matrix = (to_grey + rng.uniform(0.0, 1.2) * hues) * rng.uniform(0.75, 1.15)

@@ -101,11 +101,7 @@ class Trainer:
             self.steps = state['steps']
 
     def run(self, seconds: float, steps: int | None) -> None:
-        """
-        Train for ``steps``, or for ``seconds`` if that is None.
-
-        The cosine schedule covers exactly that span.
-        """
+        """Train for ``steps``, else for ``seconds``; the cosine schedule covers exactly that."""
         if not seconds and not steps:
             return
         frames = RoadFrames(SEED + self.steps, 'train', *TRAIN_SCENES)

@@ -66,11 +66,7 @@ def test_each_rule_compares_and_sets_what_udev_knows() -> None:
 
 
 def settings_of(**device: str) -> dict[str, str]:
-    """
-    Return the settings that the rules give a device.
-
-    Patterns are the shell's; bars separate alternatives.
-    """
+    """Return a device's settings; rules have shell patterns, with alternatives between bars."""
     given: dict[str, str] = {}
     for rule in rules():
         tests = [pair for pair in rule if pair['how'] == '==']

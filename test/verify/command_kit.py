@@ -41,7 +41,6 @@ ENDING = (
 
 
 def nodes_command(*wishes: str) -> list[str]:
-    """Return the command line of made_nodes.py."""
     return [sys.executable, str(TEST / 'verify' / 'made_nodes.py'), *wishes]
 
 
@@ -51,7 +50,6 @@ def nodes(*wishes: str) -> AbstractContextManager[subprocess.Popen[str]]:
 
 
 def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
-    """Return the command line of ``zc_verify``."""
     started = ['--', *command] if command else []
     return [sys.executable, '-m', 'zc_perception.verify.zc_verify', *map(str, options), *started]
 

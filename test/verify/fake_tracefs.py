@@ -129,7 +129,6 @@ class FakeTracefs:
         (folder / 'filter').write_text('none')
 
     def write(self, path: Path, text: str, *, append: bool = False) -> None:
-        """React to a write as the kernel does."""
         name = path.relative_to(self.root).as_posix()
         if self.refuse_writes:
             raise PermissionError(errno.EACCES, 'Permission denied', str(path))

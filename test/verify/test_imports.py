@@ -301,11 +301,7 @@ def places(
     strangers: Sequence[int] = (),
     others: Mapping[int, int] | None = None,
 ) -> FencePlaces:
-    """
-    Return where the jobs' fences are.
-
-    :param others: by job number, the buffer of another node's frame.
-    """
+    """Return where the jobs' fences are; *others*: by job, a buffer of another node's frame."""
     users = {job.seqno: set(job.inodes) for job in jobs}
     for number, inode in (others or {}).items():
         users[number].add(inode)
@@ -337,7 +333,6 @@ def test_a_number_that_several_open_files_have_accuses_nobody() -> None:
 
 
 def with_fences(seen: Observation, exchanged: Mapping[int, int]) -> Observation:
-    """Add fences at each look."""
     jobs = [
         (record.submitted_ns, record.inodes[0], record.device_seqno)
         for record in seen.nodes[1].records

@@ -274,7 +274,6 @@ def another_set(seen: Observation, **changes: Any) -> Observation:
 
 
 def killed(seen: Observation) -> Observation:
-    """Kill the process in the middle of the window."""
     left = (
         event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77),
         event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),

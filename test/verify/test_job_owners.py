@@ -67,11 +67,7 @@ def run(
 def seen(
     cards: Pair, with_cache: bool, attached: dict[int, int], *, threads: bool = True
 ) -> Observation:
-    """
-    Return the observation.
-
-    :param threads: whether their logs have the same thread numbers as the trace.
-    """
+    """Return the observation; *threads*: whether log and trace have equal thread numbers."""
     nodes = [
         node(card, cached=with_cache, name=name)
         for card, name in zip(cards, ('/front', '/rear'), strict=True)

@@ -51,7 +51,6 @@ SOURCES = {
 
 
 def event(time_ns: int, name: str, tid: int = THREAD, **fields: Any) -> KernelEvent:
-    """Return one line of the trace."""
     return KernelEvent(
         time_ns, 0, '<...>', tid, name, {key: str(value) for key, value in fields.items()}
     )
@@ -87,7 +86,6 @@ def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameR
 def look(
     time_ns: int, attached: Mapping[int, Sequence[str]], exporter: str = 'system'
 ) -> Snapshot:
-    """Return one look at bufinfo."""
     objects = {
         inode: BufferObject(inode, 4096, exporter, list(devices))
         for inode, devices in attached.items()
@@ -122,7 +120,6 @@ class Card:
         return self._handle
 
     def take(self, time_ns: int, *inodes: int, thread: int = 0) -> int:
-        """Import an image; return the handle."""
         handle = self.had()
         for index, inode in enumerate(inodes):
             at, tid = time_ns + index, thread or self.thread
@@ -161,7 +158,6 @@ class Card:
     def give_back(
         self, time_ns: int, handle: int, *inodes: int, thread: int = DRIVER_THREAD
     ) -> None:
-        """Release an image."""
         for index, inode in enumerate(inodes):
             at = time_ns + index
             self.events += [
@@ -209,7 +205,6 @@ def had(card: Card, pool: Sequence[int] = POOL) -> dict[int, int]:
 
 
 def taken(card: Card, time_ns: int) -> dict[int, int]:
-    """Import all buffers now."""
     return {inode: card.take(time_ns + index * 100_000, inode) for index, inode in enumerate(POOL)}
 
 
@@ -221,11 +216,7 @@ def cached_graph(**changes: Any) -> Observation:
 
 
 def uncached_graph(second_device: str = '', **changes: Any) -> Observation:
-    """
-    Return a graph that imports each frame anew.
-
-    :param second_device: another device that is attached to all buffers, all the time.
-    """
+    """Return a graph that imports each frame anew; *second_device* has all buffers attached."""
     card = Card()
     uncached(card, WHOLE)
     return _graph(card, second_device, False, **changes)
@@ -267,7 +258,6 @@ ALL_HOLD = dict.fromkeys(('I1', 'I2', 'I3', 'I4'), True)
 
 
 def verdicts(seen: Observation) -> dict[str, bool | None]:
-    """Return by check whether it holds."""
     return {check.name: check.holds for check in all_checks(seen)}
 
 
@@ -304,7 +294,6 @@ def with_events(
 
 
 def changed(**changes: Any) -> Callable[[Observation], Observation]:
-    """Return a function that sets other values in an observation."""
     return lambda seen: replace(seen, **changes)
 
 
@@ -350,11 +339,7 @@ def node(
 def observed(
     nodes: Sequence[NodeView], cards: Sequence[Card], attached: Mapping[int, int] | None = None
 ) -> Observation:
-    """
-    Return the observation of these nodes.
-
-    :param attached: by buffer, how often the card was attached before all events.
-    """
+    """Return the observation of these nodes; *attached*: earlier attachments by buffer."""
     inodes = {inode for one in nodes for made in one.records for inode in made.inodes}
     before = look(
         START - 500 * MS, {inode: [PCI] * (attached or {}).get(inode, 0) for inode in inodes}

@@ -196,11 +196,7 @@ def in_source(boxes: Sequence[Box], box: Letterbox) -> list[Box]:
 def suppressed(
     boxes: Sequence[Box], threshold: float, agnostic: bool = False
 ) -> tuple[list[Box], float]:
-    """
-    Suppress greedily; also return how close any decision was to its opposite.
-
-    Close means an overlap near the threshold, or nearly equal scores.
-    """
+    """Suppress greedily; also return how close any decision was to its opposite."""
     ranked = sorted(boxes, key=lambda one: -one.score)
     corners = np.array([one[2:] for one in ranked], np.float64).reshape(-1, 4)
     overlaps = box_iou(corners, corners)
@@ -220,12 +216,7 @@ def suppressed(
 
 
 def assert_same(found: Detections, expected: Sequence[Box], tolerance: float = 2e-3) -> None:
-    """
-    Check that the boxes are the same.
-
-    Boxes with equal scores may have any order. Slivers are ignored, as rounding may make or remove
-    them.
-    """
+    """Check for the same boxes; ignore slivers and the order of equal scores."""
     assert (np.diff(found.scores) <= 0).all(), 'best first'
     left = list(expected)
     for corners, score, number in zip(
@@ -298,7 +289,6 @@ def quantised(
 
 
 def as_nchw(tensor: RawTensor) -> RawTensor:
-    """Return the same values with channels in front, contiguous."""
     return RawTensor(
         np.ascontiguousarray(tensor.values.transpose(0, 3, 1, 2)),
         tensor.scale,
@@ -309,7 +299,6 @@ def as_nchw(tensor: RawTensor) -> RawTensor:
 
 
 def dequantised(tensor: RawTensor) -> Array:
-    """Return real values (rows, columns, channels) in float64."""
     values = tensor.values[0].astype(np.float64)
     if tensor.layout == 'nchw':
         values = values.transpose(1, 2, 0)

@@ -86,7 +86,6 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[int, ...]]]] = {
 
 
 def head_of_the_page(spec: HeadSpec) -> Any:
-    """Return the example head of docs/models.md for authors of own heads."""
     block = re.search(
         r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
     )

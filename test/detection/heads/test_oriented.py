@@ -84,11 +84,7 @@ def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 
 def suppressed(rows: list[tuple[float, int, NDArray[Any], int]]) -> list[Any]:
-    """
-    Return score, class, turned box and row of the remaining boxes.
-
-    No better box of their class overlaps them; rejects examples with an undecided pair.
-    """
+    """Suppress: return score, class, turned box and row; reject undecided examples."""
     kept, rows = [], sorted(rows, key=lambda row: (-row[0], row[3]))
     for at, (_, kind, turned, _) in enumerate(rows):
         shared = [distance(turned, other[2]) for other in rows[:at] if other[1] == kind]
@@ -157,11 +153,7 @@ def test_turned_boxes_are_those_of_the_reference(layout: str, seed: int) -> None
 
 
 def outline(turned: NDArray[Any]) -> NDArray[Any]:
-    """
-    Return the four corners, from the direction of each side.
-
-    x is to the right, y down, so that a positive angle is clockwise.
-    """
+    """Return the four corners; x is to the right, y down, so a positive angle is clockwise."""
     along = np.array([math.cos(turned[4]), math.sin(turned[4])]) * turned[2] / 2
     across = np.array([-math.sin(turned[4]), math.cos(turned[4])]) * turned[3] / 2
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))

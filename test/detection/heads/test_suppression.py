@@ -76,7 +76,6 @@ def kept_of(
     threshold: float,
     limit: int = 1000,
 ) -> NDArray[np.intp]:
-    """Call :func:`keep` with boxes of shape (n, 4)."""
     return keep(np.ascontiguousarray(boxes.T), scores, classes, threshold, limit)
 
 
@@ -130,11 +129,7 @@ def test_any_crowd_keeps_what_opencv_keeps(
 @pytest.mark.parametrize('step', [0.1, 0.35])
 @pytest.mark.parametrize('turned', [False, True])
 def test_a_box_that_a_suppressed_one_would_suppress_stays(step: float, turned: bool) -> None:
-    """
-    Chains in which each box overlaps the next, best first.
-
-    A suppressed box must not suppress others.
-    """
+    """Chains in which each box overlaps the next: a suppressed box must not suppress others."""
     count = 600
     x, y, sides = (
         np.arange(count) % 300 * step * 40,

@@ -54,11 +54,7 @@ _CASES, _PACKETS = 60, 2_000
 
 
 def run_checks(part: str) -> bool:
-    """
-    Run the checks of a part in the short form.
-
-    A check for each heap runs for the present heaps.
-    """
+    """Run a part's checks in the short form; those per heap run for present heaps."""
     known = checks_of(part, _WITHOUT)
     absent = [heap for heap in HEAP_EXPORTERS if heap not in heaps_there()]
     without = {

@@ -41,7 +41,6 @@ PATIENCE_S = 60.0
 def opened(
     path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **options: Any
 ) -> V4l2Camera:
-    """Open a camera that is not configured."""
     return V4l2Camera(
         camera_options(device=path, width=size[0], height=size[1], framerate=rate, **options)
     )
@@ -72,7 +71,6 @@ def agreed(
 def configured(
     camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6
 ) -> V4l2Camera:
-    """Give the camera buffers, and return it."""
     agreed(camera, consumers, slots=slots)
     return camera
 
@@ -106,11 +104,7 @@ def _at_once() -> None:
 
 
 def settled(camera: V4l2Camera) -> Frame:
-    """
-    Return a frame that was begun after now.
-
-    It discards all queued frames, and the one in progress.
-    """
+    """Return a frame that was begun after now, discarding queued and begun ones."""
     now_ns = time.monotonic_ns()
     while (frame := next_frame(camera)).data.captured_ns < now_ns:
         frame.release()
@@ -119,8 +113,6 @@ def settled(camera: V4l2Camera) -> Frame:
 
 
 def capture_until(camera: V4l2Camera, condition: Callable[[], bool], what: str) -> None:
-    """Capture and release frames until *condition* is true."""
-
     def capture() -> None:
         frame = camera.capture()
         if frame is not None:

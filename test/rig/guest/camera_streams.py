@@ -147,7 +147,6 @@ HDMI, WEBCAM = 3, 0
 
 
 def until_raises(camera: V4l2Camera, kind: type[CameraError], *words: str) -> None:
-    """Capture until that error."""
     with refused(kind, *words):
         capture_until(camera, lambda: False, kind.__name__)
 

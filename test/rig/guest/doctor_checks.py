@@ -55,7 +55,6 @@ _VEHICLE = f"""
 
 
 def _examined() -> tuple[int, list[dict[str, Any]]]:
-    """Return exit code and findings of the command, from its JSON."""
     path, text = Path(os.environ['RIG_OUT']) / 'vehicle.yaml', io.StringIO()
     path.write_text(_VEHICLE, encoding='utf-8')
     with contextlib.redirect_stdout(text):

@@ -134,7 +134,6 @@ def event_counts(trace: str) -> Counter[str]:
 
 
 def inodes_of(trace: str, event: str) -> list[int]:
-    """Return the inodes of one kind of event, in order."""
     lines = (line for line in trace.splitlines() if f'{event}: ' in line)
     return [
         int(match[1]) for match in (re.search(r'\binode=(\d+)', line) for line in lines) if match

@@ -55,7 +55,6 @@ class Running:
 
     @property
     def objects(self) -> set[int]:
-        """Return the dma-bufs of this graph."""
         return set(bufinfo()) - self._baseline
 
     def _most_attachments(self) -> int:
@@ -69,7 +68,6 @@ class Running:
         self.capture.camera.set_control(name, value)
 
     def expect_frames(self, count: int = 6) -> None:
-        """Wait until this many more detections are published."""
         wanted = self.inference.processed + count
         until(lambda: self.inference.processed >= wanted, f'{count} more frames', PATIENCE_S)
 
@@ -175,8 +173,6 @@ def _pulled_card(running: Running) -> None:
 
 
 def _set(*controls: str) -> Callable[[Running], None]:
-    """Return a function that sets these controls of vivid."""
-
     def act(running: Running) -> None:
         supervisor = running.capture.supervisor
         losses = supervisor.condition.losses

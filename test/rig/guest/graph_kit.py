@@ -62,7 +62,6 @@ class PlainSubscriber:
 
 
 def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
-    """Return the nodes of a variant, not started."""
     return PerceptionGraph(
         context, {'capture': variant.capture, 'inference': variant.inference(MODEL)}
     )
@@ -70,7 +69,6 @@ def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
 
 @contextmanager
 def ros() -> Iterator[rclpy.Context]:
-    """Yield a ROS context; each run has its own."""
     context = rclpy.Context()
     rclpy.init(context=context)
     try:
@@ -139,7 +137,6 @@ class RunningGraph:
         return {buffer.identity.inode for slot in slots for buffer in slot.buffers}
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures that the nodes report."""
         graph = self.graph
         camera, link = graph.capture.camera, graph.inference.subscription.statistics()
         statistics = camera.statistics()

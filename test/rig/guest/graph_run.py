@@ -97,11 +97,7 @@ class FrameChecker:
 
 
 def _patience(frames: int) -> float:
-    """
-    Return zc_verify's patience, for a machine that is several times too slow.
-
-    Nodes that end before it has measured leave it nothing to check.
-    """
+    """Return zc_verify's patience: nodes must not end before it has measured."""
     return 720.0 + frames
 
 
@@ -130,7 +126,6 @@ def _stream(
 
 
 def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str, Any]:
-    """Return the figures of the frames, the kernel's lists and the trace."""
     submitted = {inode for frame in frames for inode in frame['inodes']}
     span_s = (
         (frames[-1]['captured_ns'] - frames[0]['captured_ns']) / 1e9 if len(frames) > 1 else 0.0
@@ -172,7 +167,6 @@ def run_variant(
     readers: int,
     out: Path,
 ) -> dict[str, Any]:
-    """Run one variant, from opening the camera to closing everything."""
     began = time.monotonic()
     checker = FrameChecker()
     verify = partial(
@@ -205,11 +199,7 @@ def run_variant(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """
-    Run the variants one after the other.
-
-    Without ``zc_verify`` there is no plain subscriber either: it starts slowly.
-    """
+    """Run the variants in turn; start the slow plain subscriber only for ``zc_verify``."""
     out = Path(os.environ['RIG_OUT'])
     chosen = [argument.split(':') for argument in arguments]
     judged = any(verified and verified[0] != '0' for _, _, *verified in chosen)

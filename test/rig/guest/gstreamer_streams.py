@@ -55,11 +55,7 @@ _opened = [0]
 
 
 def _but_for_pools(function: Callable[[str], None]) -> Callable[[str], None]:
-    """
-    Allow for pools: v4l2src of 1.22 and 1.24 never frees one that has streamed.
-
-    Each time it keeps a descriptor of the device and two pairs of sockets.
-    """
+    """Allow for pools: v4l2src 1.22 and 1.24 leaks a device descriptor and sockets per stream."""
 
     @wraps(function)
     def checked(variant: str) -> None:

@@ -79,7 +79,6 @@ def check_with_a_heap(function: CheckOfVariant) -> CheckOfVariant:
 
 @contextmanager
 def raises(*numbers: int) -> Iterator[None]:
-    """Expect an `OSError` with one of these errnos."""
     try:
         yield
     except OSError as error:
@@ -137,7 +136,6 @@ def expect_nothing_left() -> None:
 
 
 def left_behind() -> dict[str, Any]:
-    """Return what is left on the device, in the kernel, and in its tracing."""
     return {
         'left_on_device': at_rest(),
         'buffers': {str(inode): info.exporter for inode, info in bufinfo().items()},
@@ -165,11 +163,7 @@ def _said(text: str) -> str:
 
 
 def run(checks: dict[str, Check], results: Path) -> bool:
-    """
-    Run the checks; return whether none failed.
-
-    After each, write ``{name: traceback, why it can't run here, or ""}``.
-    """
+    """Run the checks, writing ``{name: outcome}`` after each; return whether none failed."""
     outcome: dict[str, str] = {}
     for name, function in checks.items():
         started = time.monotonic()

@@ -76,8 +76,6 @@ _C = TypeVar('_C', bound='Closing')
 
 
 class Closing:
-    """Closes itself at the end of a ``with`` block."""
-
     def __enter__(self: _C) -> _C:
         return self
 
@@ -106,7 +104,6 @@ class Buffer(Closing):
             self.fd = -1
 
     def memory(self) -> mmap.mmap:
-        """Return the mapping, without any SYNC."""
         if self._memory is None:
             self._memory = mmap.mmap(self.fd, self.size)
         return self._memory
@@ -154,7 +151,6 @@ def any_heap() -> str:
 
 
 def need_heap(name: str) -> None:
-    """Raise `NotHere` for a dma-heap that this kernel does not have."""
     if name.startswith('dma_heap/') and not os.path.exists(f'/dev/{name}'):
         raise NotHere(f'this kernel has no {name}')
 
@@ -180,7 +176,6 @@ def system_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
 
 
 def udmabuf_buffer(size: int) -> Buffer:
-    """Make a dma-buf of a memfd's pages."""
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = os.memfd_create('frame', os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     device = os.open('/dev/udmabuf', os.O_RDWR | os.O_CLOEXEC)
@@ -210,11 +205,7 @@ def shadow_buffer(size: int) -> Buffer:
 
 @dataclass(frozen=True)
 class FenceInfo:
-    """
-    SYNC_IOC_FILE_INFO of a sync_file with one fence.
-
-    `status` is 0 pending, 1 good or a negative errno.
-    """
+    """SYNC_IOC_FILE_INFO of one fence; `status`: 0 pending, 1 good or negative errno."""
 
     status: int
     driver: str
@@ -267,11 +258,7 @@ _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t
 
 
 def bufinfo() -> dict[int, BufInfo]:
-    """
-    Return all dma-bufs of the system by inode.
-
-    Sizes and inodes are decimal, padded with zeros.
-    """
+    """Return all dma-bufs by inode; sizes and inodes in the file are decimal."""
     found: dict[int, BufInfo] = {}
     current = BufInfo(0, '')
     attached = False
@@ -314,11 +301,7 @@ _UFFD_API, _UFFD_REGISTER, _UFFD_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 
 
 class LatePage(Closing):
-    """
-    A page of memory that is absent until `fill`: a copy by the kernel waits for it.
-
-    It uses userfaultfd(2).
-    """
+    """A page that is absent until `fill` (userfaultfd(2)): a copy by the kernel waits for it."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
@@ -335,13 +318,11 @@ class LatePage(Closing):
         )
 
     def await_fault(self) -> None:
-        """Wait until a thread needs the page."""
         if not is_readable(self._fd, 10000):
             raise AssertionError('nobody touched the page')
         os.read(self._fd, 32)
 
     def fill(self, data: bytes) -> None:
-        """Give the page content, and let the waiting threads go on."""
         content = ctypes.create_string_buffer(data, mmap.PAGESIZE)
         fcntl.ioctl(
             self._fd,
@@ -398,11 +379,7 @@ def identity() -> Iterator[None]:
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """
-    Write a control file of tracefs.
-
-    ``open()`` with 'w' truncates, which clears the buffer; with 'a' it seeks, which fails.
-    """
+    """Write a tracefs control: ``open()`` with 'w' would clear the buffer, with 'a' fail."""
     fd = os.open(path, os.O_WRONLY | (os.O_APPEND if append else 0))
     try:
         os.write(fd, text.encode())
@@ -424,7 +401,6 @@ def use_one_cpu() -> None:
 
 @contextmanager
 def tracing(system: str) -> Iterator[None]:
-    """Record the events of `system`."""
     enable = TRACING / 'events' / system / 'enable'
     (TRACING / 'trace').write_text('')
     # Don't record task names: toggling that event rewrites the scheduler's code while QEMU's other

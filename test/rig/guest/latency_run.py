@@ -109,7 +109,6 @@ class Stopwatch:
         self.frames: list[tuple[int, int, int, int]] = []
 
     def observe(self, entry: InFlight, found: Detections) -> None:
-        """Note when the frame was captured, submitted, ready and published."""
         now_ns = time.monotonic_ns()
         assert isinstance(entry.job, AxlJob)
         self.frames.append(
@@ -149,7 +148,6 @@ def raise_the_camera() -> None:
 def series(
     running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: int
 ) -> dict[str, list[int]]:
-    """Return the nanoseconds of *wanted* frames."""
     set_priority(running, priority)
     with busy():
         begin = len(stopwatch.frames) + _SETTLING

@@ -82,7 +82,6 @@ def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServ
 
 
 def free_slot(pool: BufferPool) -> Slot:
-    """Return the next slot that a consumer releases."""
     slot: Slot = until(pool.acquire, pool.describe_holders, PATIENCE_S)
     return slot
 
@@ -99,11 +98,7 @@ def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
 
 
 def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
-    """
-    Publish a frame in every free slot; return their uids.
-
-    It writes without waiting for devices, as a camera's DMA does.
-    """
+    """Publish in every free slot without waiting for devices, as DMA does; return uids."""
     slots = []
     while (slot := pool.acquire()) is not None:
         slots.append(slot)
@@ -126,11 +121,7 @@ class RemoteError(Exception):
 
 
 class Remote:
-    """
-    An object that lives in a forked process.
-
-    Fork it before objects exist that it must not inherit.
-    """
+    """An object in a forked process; fork before objects exist that it must not inherit."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._child = Child(partial(_serve, make))
@@ -139,11 +130,9 @@ class Remote:
         self.pid = self._child.pid
 
     def ask(self, name: str, *arguments: object) -> None:
-        """Call a method there, without waiting for it."""
         self._child.socket.sendall(json.dumps([name, *arguments]).encode() + b'\n')
 
     def answer(self) -> Any:
-        """Return the result of the oldest call without an answer."""
         line = self._answers.readline()
         assert line, 'the process ended without an answer'
         said = json.loads(line)
@@ -307,11 +296,7 @@ class Consumer:
         return status
 
     def stream(self, count: int) -> dict[str, Any]:
-        """
-        Read and release frames; return facts of them.
-
-        Among them is the number of their descriptors and mappings after each.
-        """
+        """Read and release frames; return facts, with the descriptors and mappings after each."""
         assert self._client is not None
         seen: dict[int, tuple[int, list[int]]] = {}
         fds = []

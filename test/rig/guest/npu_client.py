@@ -87,7 +87,6 @@ class Npu(Closing):
         pixfmt: str = 'NV12',
         flags: int = abi.ImportFlags.TO_DEVICE,
     ) -> abi.AxlImportFd:
-        """Import one image without padding."""
         argument = abi.AxlImportFd(
             fd=fd, width=size[0], height=size[1], pixfmt=fourcc(pixfmt), flags=flags
         )
@@ -139,15 +138,12 @@ def read_result(buffer: Buffer) -> VirtualResult:
 
 @dataclass
 class Plane:
-    """A plane to import: its buffer and its place there."""
-
     buffer: Buffer
     stride: int
     offset: int
     size: int
 
     def pixels(self) -> PlanePixels:
-        """Return the bytes that the CPU sees."""
         return PlanePixels(self.buffer.read(self.buffer.size), self.stride, self.offset)
 
 
@@ -180,7 +176,6 @@ class Image(Closing):
         return argument
 
     def crcs(self) -> list[int]:
-        """Return the CRCs that the device must find."""
         return expected_crcs(
             self.format_name, self.width, self.height, [plane.pixels() for plane in self.planes]
         )
@@ -189,7 +184,6 @@ class Image(Closing):
         return list({plane.buffer.inode: plane.buffer for plane in self.planes}.values())
 
     def fill(self) -> None:
-        """Fill with noise, padding as well."""
         chance = random.Random(1)
         for buffer in self.buffers():
             buffer.write(chance.randbytes(buffer.size))
@@ -209,11 +203,7 @@ def make_image(
     separate: bool = False,
     allocate: Callable[[int], Buffer] = heap_buffer,
 ) -> Image:
-    """
-    Make an image in one buffer or one per plane.
-
-    There are `padding` bytes after each row, and a gap before each plane.
-    """
+    """Make an image, with `padding` bytes after rows and a gap before each plane."""
     places: list[tuple[int, int, int]] = []
     end = 0
     for index, shape in enumerate(FORMATS[format_name]):

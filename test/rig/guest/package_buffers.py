@@ -104,11 +104,7 @@ def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
 
 @check
 def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
-    """
-    Use an exporter whose device has its own pages.
-
-    Without the END of the block the device would read its old ones.
-    """
+    """Use an exporter whose device has its own pages: without END it reads the old ones."""
     made = [adopted(shadow_buffer(LAYOUT.buffer_size(0)), writable=True)]
     with card() as device, buffers('udmabuf', RESULT_SIZE) as (result,):
         pool = BufferPool(LAYOUT, lambda: (made.pop(),), 1, name='camera')
@@ -130,11 +126,7 @@ def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
 
 @contextmanager
 def _signals(count: int, then: Callable[[], None]) -> Iterator[list[float]]:
-    """
-    Send a signal every 30 ms; the handler notes the time.
-
-    At the last of `count` it calls `then`.
-    """
+    """Send a signal every 30 ms; the handler notes the time, and calls `then` at the last."""
     hits: list[float] = []
 
     def handler(*_: object) -> None:
@@ -273,7 +265,6 @@ def _exported_pending(buffer: DmaBuf, access: CpuAccess) -> bool:
 
 
 def _kernel_pending(buffer: DmaBuf, flags: int) -> bool:
-    """Return the kernel's answer, without the package."""
     argument = bytearray(struct.pack('Ii', flags, -1))
     fcntl.ioctl(buffer.fileno(), 0xC0086202, argument)
     with OwnedFd(struct.unpack('Ii', argument)[1]) as fd:
@@ -433,11 +424,7 @@ def _stays_taken(pool: BufferPool) -> None:
 
 
 def _overwrite_as_soon_as_possible(pool: BufferPool) -> Slot:
-    """
-    Write the next frame into the first free slot.
-
-    Unlike a CPU it doesn't wait for the device: a camera's DMA doesn't either.
-    """
+    """Write the first free slot's next frame at once: like DMA, don't wait for the device."""
     slot: Slot = until(
         pool.acquire,
         lambda: f'a slot comes free: {pool.statistics()}',

@@ -108,23 +108,17 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
 
 
 def opened_accelerator(**options: Any) -> AxlAccelerator:
-    """
-    Return an accelerator with the virtual model.
-
-    Its driver gives up no job if the machine pauses for a second.
-    """
+    """Return an accelerator with the virtual model and no short timeout."""
     npu = AxlAccelerator(AxlAccelerator.own({'timeout': 20.0, **options}))
     npu.load(MANIFEST)
     return npu
 
 
 def accelerator(**options: Any) -> AbstractContextManager[AxlAccelerator]:
-    """Yield an accelerator, closed at the end."""
     return closing(opened_accelerator(**options))
 
 
 def card() -> AbstractContextManager[AxlDevice]:
-    """Yield an open file of the device."""
     return closing(AxlDevice(find_cards()[0].path))
 
 
@@ -137,11 +131,7 @@ def start(
     timeout_us: int = LONG_US,
     after: SyncFile | None = None,
 ) -> SyncFile:
-    """
-    Let the device read `source` and write `result`, once `after` has signalled.
-
-    Both stay attached until the fence has signalled.
-    """
+    """Let the device read `source` and write `result`, once `after` has signalled."""
     handle = device.import_planes(layout, source, ImportFlags.TO_DEVICE)
     try:
         return device.submit2(handle, result, 1, timeout_us, after)
@@ -151,11 +141,7 @@ def start(
 
 @contextmanager
 def jobs_held() -> Iterator[Callable[[], None]]:
-    """
-    Keep jobs that are submitted in the block in flight until the yielded function is called.
-
-    So no check depends on a clock.
-    """
+    """Keep the block's jobs in flight until the yielded function is called."""
     gate = METIS_PARAMETERS / 'hold'
 
     def let_go() -> None:
@@ -210,8 +196,6 @@ class Sync:
 
 
 class Recording:
-    """The events that the probes recorded."""
-
     def __init__(self, text: str) -> None:
         self._events = [
             (int(m[1]), m[2], _fields(m[3])) for m in map(_EVENT.search, text.splitlines()) if m
@@ -232,7 +216,6 @@ class Recording:
         return [sync.flags for sync in self.syncs(*inodes)]
 
     def mappings(self, *inodes: int) -> int:
-        """Return how often these buffers were mapped."""
         return sum(
             name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events
         )
@@ -248,11 +231,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _install_probes() -> None:
-    """
-    Install the probes only once.
-
-    Each change of a probe rewrites the kernel's code, which QEMU's other cores may be running.
-    """
+    """Install the probes once: each change rewrites code that QEMU's other cores may run."""
     if (TRACING / 'events/zc').exists():
         return
     write_control(TRACING / 'tracing_on', '0')
@@ -269,11 +248,7 @@ def _install_probes() -> None:
 
 @contextmanager
 def recorded() -> Iterator[Callable[[], Recording]]:
-    """
-    Record calls on dma-bufs, and closes of descriptors that are not open.
-
-    Call the yielded function to read the record, during or after the block.
-    """
+    """Record dma-buf calls and bad closes; call the yielded function for the record."""
     _install_probes()
     (TRACING / 'trace').write_text('')
     write_control(TRACING / 'tracing_on', '1')
@@ -306,7 +281,6 @@ def info_of(buffer: DmaBuf) -> BufInfo:
 
 @contextmanager
 def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
-    """Yield buffers of a heap, closed at the end."""
     made: list[DmaBuf] = []
     with closing(open_heap(heap)[0]) as opened:
         try:
@@ -327,7 +301,6 @@ def adopted(raw: Buffer, **options: object) -> DmaBuf:
 def pool_of(
     heap: str, layout: ImageLayout, slots: int = 3, **options: Any
 ) -> Iterator[BufferPool]:
-    """Yield a pool on a heap's buffers, closed at the end."""
     own, _ = open_heap(heap)
     made = BufferPool(layout, partial(allocate, own, layout), slots, name='camera', **options)
     with closing(own), closing(made) as pool:
@@ -444,7 +417,6 @@ class Child:
         socket.send_fds(self.socket, [b'.'], [buffer.fileno()])
 
     def answer(self) -> bytes:
-        """Return the child's next message."""
         said = self.socket.recv(4096)
         assert said, 'the child ended without an answer'
         return said
@@ -466,11 +438,7 @@ def received(theirs: socket.socket) -> OwnedFd:
 
 
 def wait_for(pid: int, seconds: float = 60.0) -> int:
-    """
-    Return the exit status of a child, negative for a signal.
-
-    A child that doesn't end is dead-locked: it is killed, and the check fails.
-    """
+    """Return a child's exit status, negative for a signal; kill a dead-locked one."""
     deadline = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -303,11 +303,7 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
 
 @check
 def a_frame_is_not_read_before_the_device_has_written_it() -> None:
-    """
-    Check that the receiver waits for FRAME's fence.
-
-    The driver puts no fences into the reservation object, so that fence is the only one.
-    """
+    """Only FRAME's fence shows the device's writing: the reservation object has none."""
     heap = any_heap()
     with (
         Remote(Consumer) as consumer,
@@ -465,7 +461,6 @@ class Scene:
     _gate: ExitStack
 
     def overwrite(self) -> set[int]:
-        """Publish a frame in every free slot; return their uids."""
         return overwrite(self.server, self.pool)
 
     def let_go(self) -> None:
@@ -475,7 +470,6 @@ class Scene:
 
     @property
     def seen_by_the_device(self) -> int | None:
-        """Return the level of all pixels that the device read."""
         found = result_crcs(self.result)
         return next((level for level in (LEVEL, OVERWRITTEN) if found == level_crcs(level)), None)
 
@@ -543,11 +537,7 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done() -> None:
 
 @check
 def without_any_quarantine_the_device_would_read_another_frame() -> None:
-    """
-    Prove that the two checks before can fail.
-
-    With neither fences nor a deadline, the device does read another frame.
-    """
+    """Prove that the checks before can fail: the device then reads another frame."""
     heap = any_heap()
     with _killed_while_its_device_reads(heap, 0.0, reservation_fences=0) as scene:
         until(lambda: scene.uid in scene.overwrite(), 'the slot is filled again', PATIENCE_S)

@@ -146,7 +146,6 @@ def a_frame_that_only_devices_touch_is_never_mapped(heap: str) -> None:
 
 
 def death(work: object, *arguments: object) -> int:
-    """Return how a forked child ends that runs *work*."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -169,7 +168,6 @@ BYTES = SIZE[0] * SIZE[1] * 3 // 2
 
 @contextmanager
 def _exported(exporter: str, access: int, **options: bool) -> Iterator[DmaBuf]:
-    """Yield a camera's buffer as the package's object."""
     with raw_camera(EXPORTERS[exporter], 1) as fd:
         buffer = adopted(export(fd, 0, access), **options)
         try:

@@ -81,7 +81,6 @@ class HeapCamera:
         self._sequence = 0
 
     def allocate(self, *consumers: Consumer) -> BufferSettings:
-        """Agree with these consumers, and allocate."""
         self.settings = self.session.allocate(consumers, self._allocate)
         return self.settings
 
@@ -101,7 +100,6 @@ class HeapCamera:
         return [buffer.identity.inode for slot in self.pool.slots for buffer in slot.buffers]
 
     def attached(self) -> list[list[str]]:
-        """Return the attached devices that the kernel lists, by buffer."""
         found = bufinfo()
         return [found[inode].attached for inode in self.inodes()]
 
@@ -129,7 +127,6 @@ def heap_camera(heap: str, *stand_ins: BufferConstraints, **camera: Any) -> Iter
 
 
 def importer(npu: AxlAccelerator) -> Consumer:
-    """Return a consumer with that card."""
     return Consumer(
         npu.constraints(), lambda settings, buffers: npu.trial_import(settings.layout, buffers)
     )

@@ -138,11 +138,7 @@ def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
 
 
 def _expect_scattered_to_fail() -> None:
-    """
-    Check that scattered pages fail now, so that the demand is the card's own.
-
-    Some buffers may be contiguous by chance.
-    """
+    """Check that scattered pages fail now; some buffers may be contiguous by chance."""
     layout = compute_layout(NV12, *SIZE, stride_align=64, offset_align=64)
     heap, _ = open_heap(SYSTEM)
     buffers = [heap.allocate(layout.buffer_size(0)) for _ in range(_TRIES)]

@@ -65,8 +65,6 @@ _QOS = LinkQos(1)
 
 
 class _Receiver:
-    """One consumer's end of the link."""
-
     def __init__(self, publisher: BusPublisher[Frame], name: str, held: int) -> None:
         self._publisher = publisher
         self.queue = FrameQueue(1)
@@ -103,8 +101,6 @@ class Spectator(Consumer):
 
 
 class _Inference:
-    """Processes frames as the inference node does."""
-
     def __init__(self, publisher: BusPublisher[Frame], name: str) -> None:
         self.processed = self.failed = 0
         self.boxes = 0
@@ -278,7 +274,6 @@ class PlainGraph:
             second.close()
 
     def flows(self) -> bool:
-        """Wait for results of frames; return whether they came."""
         return (
             eventually(lambda: self.inference.processed > 3 or bool(self.problems), 60)
             and not self.problems
@@ -351,11 +346,7 @@ GRAPHS: dict[str, Callable[[Path], Outcome]] = {
 
 
 def cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    """
-    Yield the outcome of each case, and last the objects left in the kernel.
-
-    Each case sees at least :data:`verifier.FRAMES` frames.
-    """
+    """Yield each case's outcome (from :data:`verifier.FRAMES` frames), then what is left."""
     try:
         yield from _sabotaged(names, out)
     except Exception:

@@ -47,8 +47,6 @@ _LOAN, _DESCRIPTOR = 'a loan', 'a buffer of its own'
 
 
 class _Camera:
-    """A node with a publisher, and a device that writes its frames."""
-
     def __init__(self, context: Any, device: AxlDevice, image: DmaBuf, own: list[DmaBuf]) -> None:
         import rclpy
 
@@ -85,7 +83,6 @@ class _Camera:
             return start(self._device, [self._image], target)
 
     def publish(self) -> SyncFile:
-        """Publish a frame that the device is about to write."""
         if self._own:
             job = self._begin(self._own[0])
             assert self.publisher.publish_fd(self._own[0].fileno(), fence=job.fileno())

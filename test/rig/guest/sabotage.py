@@ -100,11 +100,7 @@ def _copy_with_numpy(frame: Frame) -> None:
 
 
 class _RowCopier:
-    """
-    Makes hundreds of small copies from mappings made before the measurement.
-
-    Each is too small for a probe on memmove.
-    """
+    """Makes hundreds of copies, each too small for a memmove probe, from older mappings."""
 
     def __init__(self) -> None:
         self._mapped: dict[int, mmap.mmap] = {}
@@ -172,7 +168,6 @@ def _import(npu: AxlAccelerator, layout: ImageLayout, buffer: DmaBuf) -> int:
 
 @contextmanager
 def _decoy(running: Running) -> Iterator[tuple[ImageLayout, DmaBuf]]:
-    """Yield a buffer that belongs to no frame."""
     heap, _ = open_heap(any_heap())
     layout = running.graph.capture.camera.slots[0].layout
     buffer = heap.allocate(layout.buffer_size(0))
@@ -227,8 +222,6 @@ def _submit_an_old_decoy(running: Running) -> Iterator[None]:
 
 
 def _give_back(running: Running, handles: list[int]) -> None:
-    """Release these imports, in the accelerator's own thread."""
-
     def release() -> None:
         npu = running.graph.inference.accelerator
         assert isinstance(npu, AxlAccelerator)
@@ -399,11 +392,7 @@ def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[
 
 @contextmanager
 def _mapped_without_a_main_thread(running: Running) -> Iterator[None]:
-    """
-    Let another process keep a frame mapped after its main thread has ended.
-
-    Its own /proc/PID/maps is then empty.
-    """
+    """Keep a frame mapped in a process without its main thread: its maps file is empty."""
     with _other_program(running, _WITHOUT_MAIN_THREAD) as process:
         assert eventually(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), (
             'its main thread goes on'
@@ -420,11 +409,7 @@ _MOMENT_S = 2.0
 
 
 def _has_looked() -> bool:
-    """
-    Return whether zc_verify reads its trace and waits.
-
-    Then it has read all maps, and its window is about to begin.
-    """
+    """Return whether zc_verify has read all maps, and its window is about to begin."""
     for process in Path('/proc').glob('[0-9]*'):
         with suppress(OSError):
             if b'zc_perception.verify.zc_verify' in (process / 'cmdline').read_bytes():
@@ -440,11 +425,7 @@ def _has_looked() -> bool:
 
 @contextmanager
 def _mapped_before_the_window(running: Running) -> Iterator[None]:
-    """
-    Let another process map a frame after the first look at all maps.
-
-    It unmaps the frame before the last look.
-    """
+    """Let another process map a frame only between the first and the last look at maps."""
     ended = threading.Event()
 
     def tell(process: subprocess.Popen[str]) -> None:
@@ -466,11 +447,7 @@ def _mapped_before_the_window(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _pages_in_a_pipe(running: Running) -> Iterator[None]:
-    """
-    Let another process keep a frame's pages in a pipe; it has unmapped the frame.
-
-    It mapped the frame before the measurement.
-    """
+    """Keep a frame's pages in another process's pipe, from a mapping before the window."""
     with _other_program(running, _IN_A_PIPE) as process:
         yield
     assert process.returncode == 0, 'the pages were not in the pipe'

@@ -33,7 +33,6 @@ PROGRAMS = ('capture_node', 'inference_node')
 
 
 def main() -> int:
-    """Start both, wait for both; return 0 if both ended well."""
     folder = Path(sys.executable).parent
     arguments = ['--ros-args', '--params-file', sys.argv[1]]
     nodes = [

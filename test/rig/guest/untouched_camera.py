@@ -113,7 +113,6 @@ class OneMemfd:
         return buffer
 
     def write(self, buffer: DmaBuf, pixels: bytes) -> None:
-        """Write into a buffer without a mapping of it."""
         os.pwrite(self._memory.fileno(), pixels, self._offsets[buffer.identity.inode])
 
     def close(self) -> None:
@@ -121,11 +120,7 @@ class OneMemfd:
 
 
 def writing_camera(heap: OneMemfd) -> type[UntouchedCamera]:
-    """
-    Return the class of a camera that writes each frame through the memfd.
-
-    It maps nothing, and the C library copies nothing.
-    """
+    """Return a camera class that writes each frame through the memfd, without a mapping."""
 
     class WritingCamera(UntouchedCamera):
         def _fill(self, slot: Slot) -> None:

@@ -75,11 +75,7 @@ def _jpegs() -> Path:
 
 
 class Webcam:
-    """
-    A webcam that is plugged in from its construction.
-
-    :param path: its device node.
-    """
+    """A webcam that is plugged in from its construction; *path* is its device node."""
 
     def __init__(self, **faults: int) -> None:
         script = str(Path(__file__).with_name('usb_webcam.py'))
@@ -117,7 +113,6 @@ def _webcams() -> list[str]:
 
 @contextmanager
 def plugged(**faults: int) -> Iterator[Webcam]:
-    """Plug a webcam in, and out at the end of the block."""
     webcam = Webcam(**faults)
     try:
         yield webcam
@@ -161,7 +156,6 @@ def _number_in(frame: Frame) -> int:
 
 
 def _counted(camera: V4l2Camera) -> int:
-    """Return the captured and the missing frames, by the camera's own count."""
     statistics = camera.statistics()
     return statistics.captured + statistics.lost + statistics.no_slot + statistics.bad
 

@@ -114,7 +114,6 @@ def configuration(packet: int) -> bytes:
 
 
 def endpoint(packet: int) -> bytes:
-    """Return the streaming endpoint: bulk, in."""
     return struct.pack('<BBBBHB', 7, 5, ENDPOINT, 2, packet, 0)
 
 
@@ -262,11 +261,7 @@ class _NewStreamError(Exception):
 
 
 class Webcam:
-    """
-    The device: a thread answers control requests, the main thread sends frames.
-
-    A signal interrupts the main thread in a frame.
-    """
+    """The device: a thread answers requests, the main thread sends until a signal."""
 
     def __init__(self, pictures: Path, short: int, marked: int) -> None:
         self._pictures = pictures

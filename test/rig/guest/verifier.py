@@ -145,15 +145,10 @@ class Verifier:
 
     @property
     def measured(self) -> bool:
-        """Return whether it has measured enough, or has ended."""
         return self._measured.is_set()
 
     def result(self) -> dict[str, Any]:
-        """
-        Wait for the end; return its result.json, with its exit status as ``exit``.
-
-        ``said`` holds its output, and the seconds that it took are added.
-        """
+        """Wait for the end; return result.json with ``exit``, ``said`` and the seconds."""
         if not self._warm:
             try:
                 self._status = self._process.wait(_PATIENCE_S)
@@ -197,7 +192,6 @@ def judged(out: Path, options: Sequence[str] | None = None, *, user: int | None 
 
 
 def guarded(case: Callable[[], Outcome]) -> Outcome:
-    """Return the outcome of a case, or the error with which it failed to run."""
     try:
         return case()
     except Exception:

@@ -147,7 +147,6 @@ def _of_heap(
 
 
 def known_exporter(out: Path) -> Outcome:
-    """Use buffers of the system heap."""
     return _of_heap(out, lambda name: working_heaps('dma_heap/system'))
 
 
@@ -197,11 +196,7 @@ def gstreamer_dmabuf(out: Path) -> Outcome:
 
 
 def maps_a_pipelines_camera(out: Path) -> Outcome:
-    """
-    Run that pipeline, and map a buffer of the camera by its device.
-
-    The pipeline's node does not name that device.
-    """
+    """Run that pipeline, and map a buffer by the camera's device, which no node names."""
     return _streaming(out, _DRIVERS_BUFFERS, lambda: mapped_by_the_device(SINGLE, WIDTH * HEIGHT))
 
 
@@ -215,7 +210,6 @@ def gstreamer_copy(out: Path) -> Outcome:
 
 
 def _dmabufs_of(pid: int) -> set[int]:
-    """Return the inodes of the dma-bufs that a process has open."""
     found = set()
     for entry in Path(f'/proc/{pid}/fd').iterdir():
         with suppress(OSError):  # it is closed already

@@ -53,7 +53,6 @@ _PATIENCE_S = 300.0
 
 
 def _command(folder: Path, camera: Mapping[str, Any], **inference: Any) -> list[str]:
-    """Return the command that starts both nodes."""
     capture: dict[str, Any] = {'controls': {}}
     for name, value in camera.items():
         group, _, rest = name.rpartition('.')

@@ -64,7 +64,6 @@ def simulate(
 
 
 def looks_at(truth: list[Counter[str]], indices: list[int]) -> list[Snapshot]:
-    """Return looks at moments between two events."""
     return [
         look(index * STEP + STEP // 2, {5: sorted(truth[index].elements())})
         for index in sorted({i % len(truth) for i in indices})

@@ -253,7 +253,6 @@ OWN = [os.getpid()]
 
 @pytest.fixture(params=['pipe', 'named'])
 def pipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Yield the writing end of a pipe or FIFO."""
     if request.param == 'pipe':
         reading, writing = os.pipe()
     else:
@@ -281,7 +280,6 @@ def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:
 
 
 def ring(proc: Path, text: str) -> list[str]:
-    """Return the findings for a ring with this fdinfo."""
     for folder in ('fd', 'fdinfo'):
         (proc / '7' / folder).mkdir(parents=True)
     (proc / '7' / 'comm').write_text('reader\n')
