@@ -45,7 +45,7 @@ class CounterAccelerator(Accelerator):
 
     ENGINES = (EngineRules('counter', needs_file=False),)
     PARAMETERS = (
-        ParameterSpec('brightness', 200, 'Least luma of what counts.', '', 1, 255, dynamic=True),
+        ParameterSpec('brightness', 200, 'Least luma of bright pixels.', '', 1, 255, dynamic=True),
         ParameterSpec(
             'least_area', 64, 'Regions of fewer pixels are left out.', 'px', 1, 10**6, dynamic=True
         ),

@@ -53,7 +53,7 @@ class CounterCamera(DrawnCamera):  # the base class reads width, height, framera
     SIZE, FRAMERATE = (640, 480), 30.0  # used for a parameter that is 0
     PARAMETERS = (
         ParameterSpec('counter_start', 0, 'number of the first frame.', '', 0, 2**BITS - 1),
-        ParameterSpec('counter_step', 1, 'from a frame to the next.', '', 1, 1000, dynamic=True),
+        ParameterSpec('counter_step', 1, 'increase per frame.', '', 1, 1000, dynamic=True),
     )
     CHECKS = (Check('counter.bars', 'whether each bar gets a pixel', bars),)
 

@@ -252,7 +252,7 @@ def test_the_counter_camera_of_another_package_shows_the_number_of_each_frame(
         ) == (64, 48)
         seen = list(shown)
         described = camera.describe_parameter('counter_step')
-        assert described.description == 'counter: from a frame to the next.'
+        assert described.description == 'counter: increase per frame.'
         assert described.integer_range[0].to_value == 1000 and not described.read_only
         assert camera.describe_parameter('camera').additional_constraints.endswith(', counter')
         result = camera.set_parameters([Parameter('counter_step', value=7)])[0]
