@@ -172,7 +172,7 @@ def test_options_as_long_as_they_may_be() -> None:
     longest = Requirements(options=longest.options + 'x' * (MAX_OPTIONS - len(longest.options)))
     packet = wire.pack_hello(wire.Hello(1, 1, requirements=longest))
     assert len(packet) == 128 + MAX_OPTIONS and wire.parse_hello(packet).requirements == longest
-    with pytest.raises(ConfigError, match='the options have 1025 bytes, at most 1024 can be said'):
+    with pytest.raises(ConfigError, match='the options have 1025 bytes, at most 1024 can be sent'):
         Requirements(options=longest.options + 'x')
 
 
