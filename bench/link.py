@@ -177,7 +177,7 @@ class FloorCase:
 
 @dataclass
 class LinkCase:
-    """Measures a producer's and a consumer's process, which may be the same process."""
+    """Measures a link with a producer's and a consumer's process, which may be the same one."""
 
     producer: Worker
     consumer: Worker
@@ -489,7 +489,7 @@ def link_rows(rounds: Rounds) -> list[Row]:
 
 def measure_links(plan: LinkPlan, say: Say) -> Measured:
     """
-    Run the plan.
+    Measure all series of the plan.
 
     :raises BenchError: a process failed (a peer's process may fail), a link converted a frame to a
         message, or a frame was torn.

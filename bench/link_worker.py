@@ -105,8 +105,7 @@ class FramesOut(Role):
         self.publisher: AdaptedPublisher[Frame] = AdaptedPublisher(
             node, frame_adapter('rgb8', CopyLedger(), holder='bench'), topic, _QOS
         )
-        # Gets an item for each frame whose slot is free again because all its leases were
-        # released.
+        # Gets an item for each frame whose slot is free again (all its leases were released).
         self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._out = 0
         # A slot's planes, by its buffer_uid.
@@ -270,8 +269,7 @@ class FramesLocal(FramesOut):
         return statistics.rung == IN_PROCESS, f'the link is {statistics.rung}: {statistics.reason}'
 
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
-        # All frames were released by now, and each was noted before its release: nothing to wait
-        # for.
+        # No wait is needed: each frame was noted before its release, and all were released.
         return {
             **super().run(first, frames, rate_hz, read),
             'arrived': self.arrivals.wait_for(first - 1),

@@ -153,7 +153,8 @@ def check_path(run: dict[str, Any]) -> None:
     """
     Check that a run measured the path from camera to detections within a process.
 
-    :raises BenchError: a frame became a message, or fewer than two frames gave detections.
+    :raises BenchError: a frame became a message, fewer than two frames were published, or none
+        had a detection.
     """
     if run['conversions']:
         raise BenchError(
@@ -302,7 +303,7 @@ class Processes:
 
 def measure_pipelines(plan: PipelinePlan, say: Say) -> Measured:
     """
-    Run the plan.
+    Measure all setups of the plan.
 
     :raises BenchError: a process failed; see also :func:`check_path`.
     """
@@ -331,7 +332,7 @@ _CPU_US = 300
 
 
 def _cpu(key: Key) -> Figure:
-    """Return a figure: the median of the CPU time of a frame."""
+    """Return a figure: the median CPU time of a frame."""
     return figure_of(key, lambda row: row.figures.get('cpu_p50_us'))
 
 

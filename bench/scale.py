@@ -272,7 +272,7 @@ def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, 
 
 def measure_scale(plan: ScalePlan, say: Say) -> Measured:
     """
-    Run the plan.
+    Find the largest number of cameras for each size and rate of the plan.
 
     :raises BenchError: a process failed, or no camera could be started.
     """

@@ -291,7 +291,7 @@ def series_of(start: Start) -> dict[str, Series]:
 
 def measure_startup(plan: StartupPlan, say: Say) -> Measured:
     """
-    Run the plan.
+    Measure all starts of the plan.
 
     :raises BenchError: the program or the reader failed.
     """

@@ -86,7 +86,7 @@ def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
 
 def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, Any]]:
     """
-    Run the plan; return the rows and the trace, without writing a file.
+    Measure one camera; return the rows and the trace, without writing a file.
 
     :raises BenchError: fewer than two frames were processed, or a process failed.
     """

@@ -39,7 +39,7 @@ def wait_until(there: Callable[[], bool], what: str) -> None:
     """
     Wait until *there* returns true.
 
-    :param what: the beginning of the error's text, such as ``zenoh has no subscriber``.
+    :param what: the beginning of the error's text, such as ``iceoryx2 has no subscriber``.
     :raises ZcError: it is still false after 20 s.
     """
     deadline = time.monotonic() + _MATCH_S
