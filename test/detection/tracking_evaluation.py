@@ -14,21 +14,19 @@
 # limitations under the License.
 
 r"""
-How well objects keep their ids.
-
-IDF1 and MOTA against the synthetic scene's truth, at three densities, and what it costs.
+Measure how well objects keep their ids: IDF1, MOTA and time, at three densities.
 
     .venv/bin/python test/detection/tracking_evaluation.py
     .venv/bin/python test/detection/tracking_evaluation.py docs/pictures/trails.jpg \
         build/fixtures/vtest.avi
 
-The second one draws a picture with ids and trails: people in that video, found by HOG; without it,
-the synthetic scene.
+The second command draws a picture with ids and trails: of people in that video, found by HOG, or
+of the synthetic scene if no video is given.
 
-Detections are the truth of several scenes at once, damaged as a detector damages it: boxes jitter,
-are missed more often the more they are hidden, have scores that fall with what is hidden, and some
-are of nothing. Beside ours: ids by oracle, which is what these detections allow at most, and
-edgefirst-tracker.
+Detections are the truth of several synthetic scenes at once, with a detector's errors: boxes
+jitter; hidden objects are missed more often and score less; and some detections are false. The
+package's tracker is compared with ids by oracle (the best possible with these detections) and
+with edgefirst-tracker.
 
 Source of the measures: Ristani et al., ECCV workshops 2016 (IDF1); Bernardin and Stiefelhagen,
 2008 (MOTA).

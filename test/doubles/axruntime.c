@@ -46,7 +46,7 @@ EXPORTED int double_no_toolchain;
 EXPORTED int double_old_model;
 EXPORTED int double_api_version = 0x010600;
 EXPORTED int double_wrong_tensor_size;
-// Asked by a test.
+// Read by a test.
 EXPORTED int double_runs, double_live_objects, double_misuses, double_used_sub_devices[4];
 EXPORTED int double_instances;
 EXPORTED char double_first_misuse[512];

@@ -18,7 +18,7 @@
  * The C interface of Axelera's libaxruntime, written from the tables of its documented API reference (Voyager SDK, axruntime.md) alone:
  * the structs have the documented fields in the documented order, and their offsets are whatever the C compiler makes of that.
  *
- * test/npu/test_axruntime_abi.py reads this file: one declaration per line.
+ * test/npu/test_abi.py reads this file: one declaration per line.
  */
 #ifndef AXRUNTIME_DOUBLE_H
 #define AXRUNTIME_DOUBLE_H

@@ -157,7 +157,7 @@ void compute(const struct model *model, const int8_t *input, int8_t *outputs[])
 {
 	for (int level = 0; level < 3; level++) {
 		const axrTensorInfo *box = &model->outputs[2 * level], *scores = &model->outputs[2 * level + 1];
-		// What lies in the padding means nothing; a device leaves anything there.
+		// The padding has no meaning: a device may leave anything there.
 		memset(outputs[2 * level], 0x7f, tensor_size(box));
 		memset(outputs[2 * level + 1], 0x7f, tensor_size(scores));
 		for (int row = 0; row < model->height / STRIDES[level]; row++)

@@ -40,7 +40,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// What a test may ask the double itself.
+// Counters and values that a test reads.
 int double_live_surfaces;
 int double_last_tag = -1;
 int double_last_format = -1;
@@ -133,7 +133,7 @@ int NvBufSurfaceDestroy(NvBufSurface *surface)
 		if (live[i] == surface)
 			live[i] = NULL;
 	double_filled_at_destroy = (int)surface->numFilled;
-	// Batches of one are all that can be made here. Whoever closed the surface's descriptor had no right to.
+	// Only batches of one can be made here. Nobody else may have closed the surface's descriptor.
 	if (close((int)surface->surfaceList[0].bufferDesc))
 		double_lost_descriptors++;
 	free(surface->surfaceList);
@@ -176,7 +176,7 @@ int NvBufSurfaceMap(NvBufSurface *surface, int index, int plane, NvBufSurfaceMem
 	NvBufSurfaceParams *image = &surface->surfaceList[index];
 	if (mode("no_map") || index != 0 || plane < 0 || plane >= (int)image->planeParams.num_planes || type > NVBUF_MAP_READ_WRITE)
 		return -1;
-	// Nothing that anybody wrote: only a synchronisation brings that.
+	// Garbage at first: only a synchronisation copies the pixels.
 	image->mappedAddr.addr[plane] = malloc(image->planeParams.psize[plane]);
 	memset(image->mappedAddr.addr[plane], 0xee, image->planeParams.psize[plane]);
 	double_mapped_planes++;

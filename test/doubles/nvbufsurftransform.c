@@ -19,7 +19,7 @@
  * really crops, scales bilinearly (sample centres at half pixels) and converts NV12, limited or full range, BT.601 or BT.709, to RGBA; and
  * NV12 to NV12 of another size.
  *
- * "Block-linear" here: the rows of a plane stand in the opposite order. No real tiling, but nobody who reads it as linear sees the picture.
+ * "Block-linear" here: the rows of a plane are in reverse order. This is no real tiling, but a linear reader gets a wrong picture.
  *
  * TRANSFORM_DOUBLE in the environment makes it fail: no_vic, or the number of an error.
  */
@@ -31,7 +31,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// What a test may ask.
+// Values that a test reads.
 int double_transforms;
 int double_sessions;
 int double_last_filter = -1;

@@ -16,13 +16,14 @@
 """
 Makes the environment in which the package runs and is tested, on a machine without ROS.
 
-    python3 test/environment/bootstrap.py [--distro jazzy|kilted] [--venv PATH]
+    python3 test/environment/bootstrap.py [--distro jazzy
+kilted] [--venv PATH]
 
-Real ROS 2 comes as wheels; the interface packages that have no wheel are built with the real
-generators; the package itself is installed editable, so every console script is in ``.venv/bin/``.
-Whatever is up to date is left alone, so a second call takes a moment and needs no network. A call
-that was interrupted is made good by the next one: a layer is recorded only when it is complete,
-and an environment without a recorded wheel layer is made anew.
+ROS 2 comes as wheels; interface packages without a wheel are built with the real generators; the
+package is installed editable, with its console scripts in ``.venv/bin/``. Parts that are up to
+date are kept, so a second call takes a moment and needs no network. After an interruption, call it
+again: a layer is recorded only when it is complete, and an environment without a recorded wheel
+layer is made anew.
 """
 
 from __future__ import annotations

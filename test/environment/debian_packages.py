@@ -21,10 +21,9 @@ Fetches and unpacks Debian packages without installing them, as any user.
     fetch_with_dependencies(["python3.11"], Path("build/packages"), "arm64")
     fetch(["gstreamer1.0-tools"], Path("build/packages"), suite="trixie")
 
-apt checks signatures and hashes. First the system's own package lists are used; where they are
-empty or older than the archive, private lists are fetched into the user's cache, and the system's
-stay as they are. Packages of another architecture or of another release of Debian always come by
-private lists, of that one alone.
+apt checks signatures and hashes. It uses the system's package lists first. If they are empty or
+outdated, private lists are fetched into the user's cache. Packages of another architecture or
+release of Debian always use private lists of their own.
 """
 
 from __future__ import annotations

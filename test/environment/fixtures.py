@@ -14,16 +14,15 @@
 # limitations under the License.
 
 """
-Fetches the files that tests need and the repository does not hold.
+Fetches the files that tests need and the repository does not contain.
 
     python3 test/environment/fixtures.py
 
 ``build/fixtures/vtest.avi``: people walking, 768x576, 795 frames, from the Debian package
-opencv-doc. The package is 95 MB, so the one file that is wanted is kept in the user's cache for
-the next clone.
+opencv-doc. As the package has 95 MB, the video is kept in the user's cache for the next clone.
 
-``build/fixtures/headers``: the headers that name pixel formats. They are the distribution's own,
-so they may be older than the formats that the package knows.
+``build/fixtures/headers``: the distribution's headers with the names of pixel formats, which may
+be older than the package's formats.
 
 ``build/fixtures/gstreamer`` and ``build/fixtures/gstreamer-1.26``: see ``gstreamer_root.py``.
 

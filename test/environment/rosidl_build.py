@@ -14,22 +14,19 @@
 # limitations under the License.
 
 """
-Builds ROS interface packages for rclpy without CMake.
+Builds ROS interface packages for rclpy with rosidl's generators and gcc, without CMake.
 
-It uses the real rosidl generators and a C compiler.
-
-PyPI has the ROS wheels with the generators in them, but neither vision_msgs nor
-composition_interfaces. A package directory (``package.xml``, ``msg/*.msg``, ``srv/*.srv``) goes
-in; the prefix of the running interpreter gets what ``colcon build`` would have installed there:
-Python package, libraries, share folder and ament index entries.
+PyPI has wheels with the generators, but none of vision_msgs and composition_interfaces. The input
+is a package directory (``package.xml``, ``msg/*.msg``, ``srv/*.srv``). The running interpreter's
+prefix gets the same files as by ``colcon build``: Python package, libraries, share folder and
+ament index entries.
 
     .venv/bin/python test/environment/rosidl_build.py --build build/interfaces
     test/interfaces/vision_msgs
 
-Two type supports are built: Fast DDS's own, which is the one that serializes, and introspection,
-without which rmw_fastrtps refuses to create a publisher ("failed to register type object").
-`rosidl_typesupport_c` opens the library of either at run time, by name, on ``LD_LIBRARY_PATH``,
-which the wheels set to the prefix.
+Two type supports are built: Fast DDS's own, which serializes, and introspection, without which
+rmw_fastrtps can't create a publisher ("failed to register type object"). At run time
+`rosidl_typesupport_c` opens both libraries by name, on ``LD_LIBRARY_PATH``, which the wheels set.
 """
 
 from __future__ import annotations

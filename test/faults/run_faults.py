@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-``make faults``: do every fault, and write ``build/faults/result.json``.
+``make faults``: run every fault, and write ``build/faults/result.json``.
 
     python test/faults/run_faults.py [--short] [--only WORD …] [--seed N] [--json FILE] [--list]
 
-The result says what was promised of each fault, and what came of it. Exit 0 if everything is zero
-that must be zero, 1 if not or if nothing could be measured, 2 for wrong use. What is absent
-because the machine lacks a part (QEMU, root, a compiler) is named at the end.
+The result has the promise and the outcome of each fault. The exit code is 0 if all counts that
+must be zero are zero, 1 if not or if no fault could run, 2 for wrong use. Faults that this machine
+can't run (no QEMU, root or compiler) are listed at the end.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@
 """
 ``make soak``: four cameras in one process for half an hour.
 
-A consumer is killed every 5 s with frames in its hands, and parameters are changed every second.
+A consumer that holds frames is killed every 5 s, and parameters are changed every second.
 
     python test/faults/soak.py [--minutes 30] [--csv FILE]
 
-It prints a line for each minute. Exit 0 if all of the following hold. The process's memory has
-grown by no more than 0.5 MB since it was warm, its descriptors and threads not at all, the
-middleware's descriptors by no more than 10. It never held more frame buffers, or mappings and
-descriptors of them, than its cameras have slots. It took every change of a parameter. No camera's
-detections ever stopped for more than 2 s.
+It prints a line for each minute, and exits with 0 if all of this holds: After the warm-up the
+process's memory grows by at most 0.5 MB, its descriptors and threads not at all, the middleware's
+descriptors by at most 10. It never holds more frame buffers, or mappings and descriptors of them,
+than its cameras have slots. It accepts every change of a parameter. No camera's detections pause
+for more than 2 s.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Mutates the corpus for as long as one likes.
+Mutates the corpus for some seconds.
 
-What breaks a reader is kept in the corpus, and so is tested from then on.
+An input that reveals a defect is added to the corpus, so that the tests include it.
 
 python test/fuzz/run_fuzz.py [--seconds 60] [--seed 1] [TARGET …]
 """

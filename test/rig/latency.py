@@ -14,11 +14,10 @@
 # limitations under the License.
 
 """
-``make rig-rt``: the latency of one program on the ordinary kernel and on PREEMPT_RT.
+``make rig-rt``: measure latency on the ordinary kernel and on PREEMPT_RT.
 
-It writes ``latency.json`` and prints a table.
-
-The guest's clock counts its own instructions (``-icount``), so that a busy host changes nothing.
+It writes ``latency.json`` and prints a table. The guest's clock counts its own instructions
+(``-icount``), so that a busy host changes nothing.
 """
 
 from __future__ import annotations

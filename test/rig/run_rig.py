@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-``make rig``: the node graph on a real kernel.
+``make rig``: run the node graph on a real kernel, and check it.
 
-``zc_verify`` judges it, and the test's own look does. It writes ``build/rig/result.json``. Exit 0
-only if every check of every run holds.
+``zc_verify`` checks it, and so does the rig itself. It writes ``build/rig/result.json``. The exit
+code is 0 only if every check of every run holds.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@
 """
 ``make rig-arm64``: everything below ROS on Debian's arm64 kernel, behind an SMMU.
 
-It writes ``build/rig-arm64/result.json``. Exit 0 only if no check failed and ``zc_verify`` found
-in each graph what was wrong with it, and nothing else.
+It writes ``build/rig-arm64/result.json``. The exit code is 0 only if no check failed and
+``zc_verify`` found exactly the expected faults in each graph.
 """
 
 from __future__ import annotations

@@ -21,15 +21,15 @@ One command, CPU or GPU (PyTorch 2.13, onnx, onnxruntime, opencv-python-headless
     python test/training/train_road.py --minutes 40 --out zc_perception/models/road
 
 Training sees ``palette='train'`` only; the figures in ``report.json`` come from scenes with other
-seeds and ``palette='held_out'``. ``--checkpoint`` continues from, and every two minutes writes, a
-file with everything needed to go on; with ``--minutes 0`` it is exported and measured as it is.
-Seeds are fixed, but a limit in minutes ends at a different step on every machine: ``--steps``
-makes runs comparable.
+seeds and ``palette='held_out'``. ``--checkpoint`` names a file with the training's state, which is
+loaded at the start and written every two minutes; ``--minutes 0`` exports and measures it
+unchanged. Seeds are fixed, but a limit in minutes ends at a different step on every machine:
+``--steps`` makes runs comparable.
 
 The shipped weights took 2885 steps of 16 frames in three runs on two shared cores, 90 minutes
-together: 1077 steps of a longer run at the default rate, stopped there to give every level of the
-heads its own batch norm (its statistics were measured anew on training frames), then ``--minutes
-26 --rate 0.002`` and ``--minutes 40 --rate 0.0015`` from there.
+together. The first, at the default rate, was stopped after 1077 steps, to give every level of the
+heads its own batch norm (with statistics measured anew on training frames). ``--minutes 26 --rate
+0.002`` and ``--minutes 40 --rate 0.0015`` followed.
 """
 
 from __future__ import annotations

@@ -14,17 +14,13 @@
 # limitations under the License.
 
 """
-Run a graph in the guest, watched from outside.
-
-It is: camera → capture → in-process link → axl → detections topic → a plain subscriber.
+Run a graph in the guest: camera → capture → link → axl → detections → a plain subscriber.
 
     python graph_run.py VARIANT:FRAMES[:VERIFIED[:OPTION ...]] ...
 
-VARIANT is one of graph_variants.py; VERIFIED says how many frames ``zc_verify`` judges, and OPTION
-is one of its own.
-
-Writes, for each, into ``$RIG_OUT/VARIANT``: ``figures.json``, ``frames.json`` (one entry per
-frame), ``kernel.trace``, and beside them what ``zc_verify`` writes where it watches.
+VARIANT is one of graph_variants.py, VERIFIED the number of frames that ``zc_verify`` checks, and
+OPTION one of its options. For each variant ``$RIG_OUT/VARIANT`` gets ``figures.json``,
+``frames.json`` (one entry per frame), ``kernel.trace``, and the files of ``zc_verify`` if it runs.
 """
 
 from __future__ import annotations

@@ -14,11 +14,9 @@
 # limitations under the License.
 
 """
-Start ``capture_node`` and ``inference_node`` as ordinary processes, as a launch file would.
+Start ``capture_node`` and ``inference_node`` as separate processes, until SIGINT.
 
-SIGINT ends both.
-
-python two_nodes.py PARAMETERS.yaml
+    python two_nodes.py PARAMETERS.yaml
 """
 
 from __future__ import annotations

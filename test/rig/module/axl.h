@@ -20,7 +20,7 @@
 
 #define AXL_MAX_SIDE	4096	/* pixels; keeps the coordinates of a box in 16 bits */
 
-/* What still exists, for the tests that look for leaks (debugfs metis/). */
+/* Counts of living objects, for the tests that look for leaks (debugfs metis/). */
 struct axl_live {
 	atomic_t attachments;
 	atomic_t imports;
@@ -33,8 +33,8 @@ extern struct axl_live axl_live;
 struct axl_scratch;
 
 /*
- * One by the PCI driver and one by each open file keep it: a card may be pulled
- * while files of it are open. What they have of the card ends in axl_remove().
+ * The PCI driver and each open file hold a reference: a card may be pulled while
+ * its files are open. axl_remove() then ends their jobs and attachments.
  */
 struct axl_device {
 	struct kref ref;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The fences of jobs. They may outlive everything else: whoever holds one holds the module. */
+/* The fences of jobs. A fence may outlive all other objects, so each one pins the module. */
 #include <linux/dma-fence.h>
 #include <linux/dma-resv.h>
 #include <linux/module.h>
@@ -9,7 +9,7 @@
 
 struct axl_fence {
 	struct dma_fence base;
-	spinlock_t lock;	/* what dma_fence wants one for */
+	spinlock_t lock;	/* for dma_fence_init() */
 };
 
 static const char *axl_fence_driver_name(struct dma_fence *fence)
@@ -55,13 +55,13 @@ struct dma_fence *axl_fence_new(struct axl_file *file)
 	__module_get(THIS_MODULE);
 	atomic_inc(&axl_live.fences);
 	spin_lock_init(&fence->lock);
-	/* Fences of one context must signal in the order of their seqno: others have one each. */
+	/* Fences of one context must signal in the order of their seqno: parallel jobs have a context each. */
 	context = file->out_of_order ? dma_fence_context_alloc(1) : file->context;
 	dma_fence_init(&fence->base, &axl_fence_ops, &fence->lock, context, file->seqno + 1);
 	return &fence->base;
 }
 
-/* Tell others who use @dmabuf what they have to wait for. */
+/* Add @fence to @dmabuf's reservation object, so that the buffer's other users wait for it. */
 int axl_fence_reserve(struct dma_fence *fence, struct dma_buf *dmabuf, enum dma_resv_usage usage)
 {
 	int ret = dma_resv_lock(dmabuf->resv, NULL);

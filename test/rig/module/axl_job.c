@@ -34,7 +34,7 @@ static bool out_of_order;
 module_param(out_of_order, bool, 0644);
 MODULE_PARM_DESC(out_of_order, "jobs of files opened while it is set run side by side, the first of four the longest");
 
-/* What goes wrong with a job, or waits, because a test wants it to. */
+/* Faults and delays of a job, which a test sets. */
 static uint fail_every;
 module_param(fail_every, uint, 0644);
 MODULE_PARM_DESC(fail_every, "every n-th job of an open file ends with -EIO (0: none)");
@@ -71,7 +71,7 @@ struct axl_job {
 	int error;		/* known before it runs */
 };
 
-/* What both generations of the submit ioctl ask for. */
+/* The arguments that both generations of the submit ioctl share. */
 struct axl_request {
 	u32 handle;
 	u32 model_id;
@@ -85,7 +85,7 @@ u32 axl_max_in_flight(void)
 	return max_in_flight;
 }
 
-/* For a file that is being opened. WQ_MEM_RECLAIM: others wait for our fences, who must not wait for memory. */
+/* Called when a file is opened. WQ_MEM_RECLAIM: drivers that wait for our fences must not wait for memory. */
 struct workqueue_struct *axl_queue_new(struct axl_file *file)
 {
 	file->out_of_order = READ_ONCE(out_of_order);
@@ -121,7 +121,7 @@ static struct axl_faults axl_faults_of(u64 seqno)
 	};
 }
 
-/* Whether a held job has to wait on: whoever holds it says when it goes on, not a clock. */
+/* Whether a held job must keep waiting: the test that holds it ends this, not a clock. */
 static bool axl_faults_hold(const struct axl_faults *faults)
 {
 	return faults->held && READ_ONCE(hold);
@@ -205,12 +205,12 @@ static int axl_job_execute(struct axl_job *job)
 	if (job->faults.fails)
 		return -EIO;
 
-	/* Last of all: a buffer that was given back to the camera too early shows. */
+	/* Read the pixels last: if the buffer went back to the camera too early, the result is wrong. */
 	return axl_pixels_run(job->file->axl, &job->import->image, &job->result,
 			      job->model_id, job->fence->seqno, job->deadline);
 }
 
-/* Give back all that a job holds; its fence has signalled or nobody has seen it. */
+/* Release a job's resources. Its fence has signalled, or was never published. */
 static void axl_job_free(struct axl_job *job)
 {
 	dma_fence_put(job->in_fence);
@@ -233,7 +233,7 @@ static void axl_job_work(struct work_struct *work)
 	if (status)
 		dma_fence_set_error(fence, status);
 	trace_axl_complete(job->import->handle, fence->context, fence->seqno, status);
-	/* Before the signal: who sees the fence may submit the next job. */
+	/* Do this before the signal: a program that sees it may submit the next job at once. */
 	atomic_dec(&job->file->queued);
 	dma_fence_signal(fence);
 	dma_fence_end_signalling(cookie);

@@ -130,8 +130,8 @@ static int axl_open(struct inode *inode, struct file *filp)
 }
 
 /*
- * Cancel the jobs in flight, in their order, and let go of all that is attached.
- * The caller holds files_lock and has set closing or gone, which the fences say.
+ * Cancel the jobs in flight, in their order, and detach all buffers. The caller
+ * holds files_lock and has set closing or gone, which sets the error of the fences.
  */
 static void axl_file_end(struct axl_file *file)
 {

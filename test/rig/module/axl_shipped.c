@@ -68,7 +68,7 @@ err_put:
 
 static int axl_shipped_detach(struct axl_file *file)
 {
-	/* The shipped driver would unmap what there is not. */
+	/* The shipped driver would unmap a buffer that is not attached. */
 	if (WARN_ON_ONCE(!file->shipped.dmabuf))
 		return -EINVAL;
 	axl_detach(&file->shipped);
@@ -76,7 +76,7 @@ static int axl_shipped_detach(struct axl_file *file)
 	return 0;
 }
 
-/* What an open file still has attached when it ends. */
+/* Detach the buffer that an open file still has when it is closed. */
 void axl_shipped_end(struct axl_file *file)
 {
 	if (file->shipped.dmabuf)

@@ -31,7 +31,7 @@ TRACE_EVENT(axl_dmabuf_import,
 		  __entry->iova, __entry->size)
 );
 
-/* When the attachment goes, which a job in flight delays past the ioctl. */
+/* Recorded when the attachment ends; a job in flight delays that until after the ioctl. */
 TRACE_EVENT(axl_dmabuf_release,
 	TP_PROTO(u32 handle, struct dma_buf *dmabuf),
 	TP_ARGS(handle, dmabuf),

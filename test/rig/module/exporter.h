@@ -8,7 +8,7 @@
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 
-/* The end of map_dma_buf(): @sgt has pages, or @ret is why not; it goes with any error. */
+/* The end of map_dma_buf(): @sgt has pages, or @ret is the error. On any error @sgt is freed. */
 static inline struct sg_table *exporter_map(struct dma_buf_attachment *attach, struct sg_table *sgt,
 					    enum dma_data_direction dir, int ret)
 {
