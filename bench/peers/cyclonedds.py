@@ -20,7 +20,7 @@ The picture is an array of bytes (a sequence would be a list of integers). It go
 loopback device without multicast, in datagrams of 65 kB, with socket buffers of 4 MB if the kernel
 allows them, and a writer's history that holds an 8K frame. The writer is reliable: with best
 effort most frames of 1080p are lost. The message type includes the frame's size, so each size has
-a topic.
+its own topic.
 """
 
 from __future__ import annotations
