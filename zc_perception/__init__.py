@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-# Defined here, because importing typing would take half of the time that a program needs before it
-# can handle signals. Type checkers treat a variable of this name like typing.TYPE_CHECKING.
+# This constant isn't imported from typing, because importing typing would take half of the time
+# that a program needs from its start until it can handle signals. Type checkers treat any variable
+# of this name like typing.TYPE_CHECKING.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any  # noqa: I300

@@ -42,13 +42,13 @@ class BackOff:
         return max(0.0, self.due - time.monotonic())
 
     def failed(self, last_s: float | None = None) -> None:
-        """Record a failed attempt; *last_s* replaces the constructor's for this pause only."""
+        """Record a failed attempt; *last_s* here limits this one pause, not the later ones."""
         self.pause(
             min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s)
         )
 
     def pause(self, pause_s: float) -> None:
-        """Set the pause to *pause_s* seconds from now."""
+        """Let the next attempt begin in *pause_s* seconds at the earliest."""
         self.pause_s = pause_s
         self.due = time.monotonic() + pause_s
 

@@ -128,7 +128,7 @@ class NvmmFrames(FrameReader):
         return FrameMemory((part,), surface_signature(parameters))
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Return the frame's layout, and ``(0,)``: its only buffer is the first memory."""
+        """Return the frame's layout, and ``(0,)``: its only buffer is *memory*'s first part."""
         from zc_perception.jetson.nvbufsurface import surface_image
 
         return surface_image(self.parameters(sample))[0], (0,)
@@ -136,7 +136,7 @@ class NvmmFrames(FrameReader):
 
 def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
     """
-    Return the pipeline of one sensor, with the property names of the installed release.
+    Return the text of one sensor's pipeline; property names are those of the installed source.
 
     :raises ConfigError: the source element isn't installed, or it lacks a property.
     """
@@ -217,7 +217,12 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
 def _of_jetson(
     question: Question, judge: Callable[[Need, dict[str, Any]], Finding]
 ) -> Callable[[System, Needs], Iterator[Finding]]:
-    """Make a check that passes *question*'s answer to *judge*, or is skipped without a Jetson."""
+    """
+    Make a check of ``zc_doctor`` that asks *question*; *judge* makes a finding of the answer.
+
+    The check is skipped if no camera is an argus camera, or if this machine is no Jetson and no
+    argus camera is required.
+    """
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
         need = needs.camera('argus')
@@ -232,7 +237,7 @@ def _of_jetson(
 
 
 def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
-    """Report whether the library loads and an image allocated with it has the expected structs."""
+    """Report whether ``libnvbufsurface`` loads, and its images have the expected structs."""
     if not answer.get('loaded'):
         return Finding(
             need.missing,
@@ -263,7 +268,11 @@ def _vic(need: Need, answer: dict[str, Any]) -> Finding:
 
 
 def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
-    """Load the library, and allocate an image to check its structs, as the argus camera does."""
+    """
+    Load ``libnvbufsurface``, and allocate an image to check the library's structs.
+
+    The argus camera makes the same check when it opens.
+    """
     from zc_perception.jetson.nvbufsurface import check_structs, LIBRARY
 
     try:
@@ -486,7 +495,11 @@ class ArgusCamera(GStreamerCamera):
         return slot, True
 
     def _source(self, sample: Sample) -> DmaBuf:
-        """Return our :class:`DmaBuf` of the sample's buffer; it is opened once per buffer."""
+        """
+        Return this package's :class:`DmaBuf` for the dma-buf that contains the sample's image.
+
+        It is made when the dma-buf comes for the first time, and used again afterwards.
+        """
         reader = self._reader
         memory = reader.memory(sample)
         assert memory is not None

@@ -57,7 +57,7 @@ For each distortion model, the allowed numbers of coefficients.
 plumb_bob has 4 without k3. rational_polynomial has 12 with OpenCV's thin prism, 14 with tilt, too.
 """
 _OTHER_NAMES = {'fisheye': 'equidistant'}
-"""Names that camera_calibration of Foxy and Galactic writes, with CameraInfo's names."""
+"""For each model name that camera_calibration of Foxy and Galactic writes, CameraInfo's name."""
 
 _MATRICES = {
     'camera_matrix': ('k', 3, 3),
@@ -433,10 +433,10 @@ def _matrix(
     value: object, key: str, rows: int, columns: int, source: str, miscounted: bool
 ) -> tuple[float, ...]:
     """
-    Return a matrix's values from the file; *columns* 0: any number of columns.
+    Return a matrix's values from the calibration file; *columns* 0: any number of columns.
 
-    :param miscounted: whether ``cols: 5`` is accepted for another number of values.
-    :raises ConfigError: its shape or a value is wrong.
+    :param miscounted: whether ``cols: 5`` is accepted for a matrix that hasn't 5 columns.
+    :raises ConfigError: the matrix's shape or one of its values is wrong.
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
         raise ConfigError(
@@ -746,8 +746,8 @@ class CameraInfoStore:
         """
         The calibration to publish.
 
-        If the file's calibration doesn't fit the pictures, it is :func:`uncalibrated` of their
-        size.
+        If the file's calibration doesn't fit the camera's pictures, this is the empty calibration
+        that :func:`uncalibrated` makes for their size.
         """
         return self._fit()[0]
 

@@ -115,7 +115,8 @@ def estimated(
     """
     Return assumptions about a camera whose buffers are known only while it streams.
 
-    Its consumers' heaps and formats are ignored, so only their slots change the planned pool.
+    The consumers' heaps and formats are ignored. Only the number of slots that the consumers need
+    changes the planned pool.
 
     :param memory: a text that names the memory's owner, in place of a heap.
     :param held: the number of slots that the camera needs for itself.
@@ -274,8 +275,8 @@ class CameraStatistics:
     :param captured: frames that were delivered.
     :param dropped: frames that were not delivered: the sum of *lost*, *bad* and *no_slot*, and
         also of *late* if the camera decodes.
-    :param late: frames that a drawing camera delivered too late, or that a decoding camera skipped
-        because newer ones had come.
+    :param late: of a camera whose frames the CPU draws, frames that were delivered too late; of a
+        camera that decodes, frames that were skipped because newer ones had come.
     :param lost: frames that are missing in the driver's sequence numbers.
     :param bad: frames that the driver marked bad, or that are damaged in a recording.
     :param no_slot: frames for which no slot was free.
@@ -326,7 +327,7 @@ class CameraOptions:
         """
         Open the heaps that parameter ``heap`` allows; the caller closes them.
 
-        :raises AllocationError: this machine doesn't have the heap.
+        :raises AllocationError: this machine doesn't have the heap that the parameter names.
         """
         return working_heaps(self.parameters['heap'])
 
@@ -604,7 +605,11 @@ class Camera(ABC):
         """Close the device and the pool; leased frames stay readable until their release."""
 
     def close_rest(self) -> None:  # noqa: B027
-        """Stop anything that :meth:`close` left running for the next camera; none will follow."""
+        """
+        Stop everything that :meth:`close` left running for the next camera.
+
+        This is called after :meth:`close` if no other camera will follow.
+        """
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
@@ -667,12 +672,12 @@ class DrawnCamera(Camera):
 
     SIZE: ClassVar[tuple[int, int]] = (640, 360)
     """
-    The frames' width and height if the parameters are 0.
+    The frames' width and height if parameters ``width`` and ``height`` are 0.
 
     (0, 0): frames have the source's size, and may have the source's format.
     """
     FRAMERATE: ClassVar[float] = 30.0
-    """Frames per second if the parameter is 0."""
+    """Frames per second if parameter ``framerate`` is 0."""
     reason = 'draw'
     fourcc = NV12
     colorimetry = BT601_LIMITED
@@ -826,7 +831,7 @@ class DrawnCamera(Camera):
                 slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
             ) as planes:
                 drawn = self.draw(self._sequence, planes)
-            if drawn is None:  # without this error every frame would be skipped silently
+            if drawn is None:  # a method without ``return``: it would silently skip all frames
                 raise self._forgotten_return()
         finally:
             if not drawn:
@@ -867,8 +872,8 @@ class DrawnCamera(Camera):
         """
         Return the frame's stamp: the present time if the camera is live.
 
-        Without this, frames come as fast as possible. Their stamps then follow the first one at
-        the rate :attr:`framerate`, so that the intervals are the same in every run.
+        The frames of a camera that isn't live come as fast as possible. Their stamps follow the
+        first one at the rate :attr:`framerate`, so that the intervals are the same in every run.
         """
         if self._live:
             return self.clock.stamp(0, CaptureClock.UNKNOWN)

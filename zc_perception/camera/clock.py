@@ -88,11 +88,11 @@ class SystemClocks:
 
 SYSTEM_CLOCKS = SystemClocks()
 
-# A pair of reads that took at most this time was not interrupted.
+# Reading both clocks was not interrupted if it took at most this time.
 _TIGHT_NS = 20_000
 _MAX_READS = 6
-# If two reads are further apart than this, keep the previous offset, unless the new measurement
-# contradicts it.
+# If reading both clocks took longer than this, the new offset isn't used, unless it differs from
+# the previous offset by more than the error that the new measurement may have.
 _WIDE_NS = 200_000
 # A change of the offset counts as a step if it is too large for drift: more than 1 ms plus a
 # thousandth of the time since the last measurement (NTP slews by at most 1/2000).
@@ -163,7 +163,8 @@ class StampClock:
         """
         Return the ROS time of a picture whose driver's time stamp is *captured_ns*.
 
-        :param captured_ns: time in *clock*; ignored if *clock* is UNKNOWN.
+        :param captured_ns: the driver's time stamp; ignored if *clock* is UNKNOWN.
+        :param clock: the clock from which the driver took the time stamp.
         """
         arrival = self._clocks.monotonic()
         if clock is not self._capture_clock:
@@ -172,7 +173,7 @@ class StampClock:
         device = self._device
         simulated = self._is_simulated()
         ros, at, width = self._read(device, simulated)
-        if self._is_simulated() is not simulated:  # the simulation began or ended in between
+        if self._is_simulated() is not simulated:  # it began or ended while the clocks were read
             simulated = not simulated
             ros, at, width = self._read(device, simulated)
         if simulated is not self._simulated:
@@ -192,7 +193,7 @@ class StampClock:
         return result
 
     def _read(self, device: Clock, simulated: bool) -> tuple[int, int, int]:
-        """Read both clocks as :meth:`_read_pair` does; skip reads that aren't needed."""
+        """Read ROS clock and driver's clock as :meth:`_read_pair` does, or only one if enough."""
         if simulated:
             return self._ros_now(), 0, 0
         if self._capture_clock is CaptureClock.REALTIME:
@@ -242,7 +243,7 @@ class StampClock:
     def _increase(self, wanted: int, captured: int, arrival: int) -> int:
         """Return *wanted*, but at least the last stamp plus half the time between the captures."""
         pace = 0 if self._last_captured is None else captured - self._last_captured
-        # the clock may have been set between the two captures
+        # CLOCK_REALTIME may have been set between the two captures
         if self._capture_clock is CaptureClock.REALTIME:
             pace = min(pace, arrival - self._last_arrival)
         self._last_captured = captured
@@ -264,7 +265,7 @@ class StampClock:
 
     @property
     def troubles(self) -> int:
-        """Number of steps of the clock and implausible stamps; a change triggers diagnostics."""
+        """Number of ROS clock steps and implausible stamps; a change triggers diagnostics."""
         return self._steps + self._implausible
 
     def statistics(self) -> ClockStatistics:

@@ -284,7 +284,7 @@ class GStreamerCamera(Camera):
         self.framerate, self._colorimetry = self._format.framerate, self._format.colorimetry
 
     def _take(self, first: Sample) -> None:
-        """Decide from the first frame whether frames are shared, or copied and for what reason."""
+        """Decide from the first frame whether frames are shared or copied, and set the reason."""
         self._reader = reader = self._open_reader(first)
         memory = reader.memory(first)
         if memory is None:
@@ -403,7 +403,7 @@ class GStreamerCamera(Camera):
 
     @property
     def reallocates(self) -> bool:
-        """Whether buffers can be replaced: frames are copied into buffers of this camera."""
+        """Whether buffers can be replaced: yes if the CPU copies frames into this camera's own."""
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:
@@ -555,7 +555,11 @@ class GStreamerCamera(Camera):
         self._caps = sample.keep_caps()
 
     def continuation(self) -> Continuation | None:
-        """Return the running pipeline after a change of caps; the caller then owns it."""
+        """
+        Return the running pipeline after a change of caps; the caller then owns the pipeline.
+
+        ``None``: the caps didn't change, or the pipeline was handed over before.
+        """
         changed, self._changed, self._resumable = self._changed, None, False
         if changed is None:
             return None

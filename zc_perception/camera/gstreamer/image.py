@@ -114,7 +114,7 @@ class StreamFormat:
     strides: tuple[int, ...] = ()
 
     def same_picture(self, other: StreamFormat) -> bool:
-        """Return whether both are equal except for frame rate and the text of the caps."""
+        """Return whether two formats are equal except for frame rate and the text of the caps."""
         return replace(self, framerate=0.0, caps='') == replace(other, framerate=0.0, caps='')
 
 
@@ -286,9 +286,12 @@ class FrameReader:
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
         """
-        Return the frame's layout, and for each of its buffers the first part's index in *memory*.
+        Return the frame's layout, and for each buffer of the layout its index in *memory*'s parts.
 
-        :raises LayoutError: as :func:`place_image`, which may also raise FormatError.
+        If several parts are in the same dma-buf, the index is that of the first of them.
+
+        :raises LayoutError: a plane lies outside of the frame's memories.
+        :raises FormatError: the crop rectangle can't be applied without a copy.
         """
         identities = [part.identity() for part in memory.parts]
         # Several memories, one for each plane, may be parts of the same dma-buf.
@@ -298,7 +301,11 @@ class FrameReader:
 
 
 def number_buffers(layout: ImageLayout) -> tuple[ImageLayout, tuple[int, ...]]:
-    """Renumber the buffers in the planes' order; return the layout and each one's old number."""
+    """
+    Give a layout's buffers new numbers, from 0 in the order in which the planes use them.
+
+    :returns: the layout with the new numbers, and for each new number the buffer's old number.
+    """
     order = tuple(dict.fromkeys(plane.buffer for plane in layout.planes))
     planes = tuple(replace(plane, buffer=order.index(plane.buffer)) for plane in layout.planes)
     return replace(layout, planes=planes), order
@@ -341,7 +348,7 @@ def place_image(
 
 def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[int, int, int]]:
     """
-    Return each plane's memory index, offset in this memory, and stride, as GStreamer maps them.
+    Return for each plane the index of its GstMemory, its offset in this memory, and its stride.
 
     :raises LayoutError: a plane begins outside of the memories, or its offset isn't known.
     """
