@@ -161,7 +161,7 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 
 class FrameMapping(PlaneViews):
-    """The context manager of :meth:`Frame.map`; a release in its block needs a fence."""
+    """The context manager of :meth:`Frame.map`; in its block ``release()`` needs a fence."""
 
     __slots__ = ('_frame',)
 
@@ -201,7 +201,7 @@ class FrameMapping(PlaneViews):
             self._end()
 
     def stay_open(self) -> None:
-        """Keep the mapping open until the frame's release; it no longer keeps the frame alive."""
+        """Keep the mapping open until the frame's release, without keeping the frame alive."""
         frame, self._frame = self._frame, None
         if frame is not None:
             frame._mappings.append(self)
@@ -277,8 +277,9 @@ class Frame:
         # Has None for each open map() block (several threads may have one), and the mapping that
         # planes() has opened.
         self._mappings: list[FrameMapping | None] = []
-        # Whether the link releases the frame, not the callback. None: the link has given the frame
-        # up, and the lease ends with the open map() blocks and the arrays that are left.
+        # True: the link will release the frame when the callback returns. False: its owner will.
+        # None: the link has released it, but map() blocks or arrays were left, and the lease ends
+        # when the last of them ends.
         self._borrowed: bool | None = False
         self._process = _process
 
@@ -426,12 +427,12 @@ class Frame:
         return frame
 
     def lend(self) -> None:
-        """For links: mark the frame as released by the link when the callback returns."""
+        """For links: note that the link will release the frame, when the callback returns."""
         self._borrowed = True
 
     @property
     def borrowed(self) -> bool:
-        """For links: whether the link releases the frame, not the callback."""
+        """For links: whether the link will release the frame, so the callback need not."""
         return bool(self._borrowed)
 
     @property
@@ -481,7 +482,7 @@ class Frame:
                 _abandon(lease, self._live, False)
 
     def _end_planes(self) -> None:
-        """End the mapping that :meth:`planes` has opened; ``_live`` gets arrays still in use."""
+        """End the mapping that :meth:`planes` has opened; add arrays still in use to ``_live``."""
         for mapping in [each for each in self._mappings if each is not None]:
             with contextlib.suppress(ValueError):  # another thread has ended the mapping
                 self._mappings.remove(mapping)

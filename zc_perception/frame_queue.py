@@ -90,7 +90,7 @@ class KeepLastQueue(Generic[T]):
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Held by the thread that waits for a token, so that only one thread waits. Before Python
         # 3.13, SimpleQueue.get() with a timeout can hang for ever if another thread takes the item
-        # first and the timeout passes meanwhile.
+        # first and the timeout has passed by then.
         self._turn = threading.Lock()
         self._depth = depth
         self._release = release
@@ -313,9 +313,10 @@ class KeepLastQueue(Generic[T]):
                     entry = receivers[0]() if len(receivers) == 1 else self._receive()
                     if entry is None or not self._entries:
                         return entry
-                    # Entries were queued meanwhile: deliver them first. A queued message is older
-                    # than the received object, because fetch() runs before a message is queued. An
-                    # object of this process may be newer, but its age is not known.
+                    # Other threads queued entries during the receiving: deliver those first. A
+                    # queued message is older than the received object, because fetch() runs before
+                    # a message is queued. A queued object of this process may be newer, but its
+                    # age is not known.
                     self.put(entry)
 
     def fetch(self) -> None:
@@ -409,7 +410,7 @@ class KeepLastQueue(Generic[T]):
         self.close()
         with self._lock:
             # A thread that still polls the descriptor holds a reference, which keeps it open, so
-            # that no other file can get its number meanwhile.
+            # that no other file can get its number during the poll.
             self._epoll, self._polled_fd = None, self._event_fd
 
 

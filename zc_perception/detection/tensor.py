@@ -47,6 +47,7 @@ class PlanesToTensor:
     """
     Resize and convert a frame's planes, then look up each sample's value in a table.
 
+    :param box: the size of the frames, and the place of the picture in the network's input.
     :param fourcc: the frames' format.
     :param tables: (channels, 256) the tensor's value for each sample of each channel. With a
         single channel, the tensor is grey.
@@ -54,7 +55,7 @@ class PlanesToTensor:
     :param bgr: channel order B, G, R instead of R, G, B.
     :param nhwc: channels last instead of first.
     :raises FormatError: the format or the colorimetry has no conversion.
-    :raises LayoutError: the format can't have the source's size.
+    :raises LayoutError: a frame of this format can't have the size that *box* has for frames.
     """
 
     def __init__(
@@ -235,11 +236,12 @@ class PlanesToQuantised:
     """
     Write frames into a compiled model's input tensors; :meth:`prepare` each tensor once before.
 
-    :param box: the geometry, for an input of the spec's width and height.
+    :param box: the size of the frames, and the place of the picture in the network's input.
+    :param spec: the size, padding and quantisation of the model's input tensor.
     :param fourcc: the frames' format.
-    :raises ConfigError: the letterbox and the spec have different input sizes.
+    :raises ConfigError: *box* and *spec* have different sizes of the network's input.
     :raises FormatError: the format or the colorimetry has no conversion.
-    :raises LayoutError: the format can't have the source's size.
+    :raises LayoutError: a frame of this format can't have the size that *box* has for frames.
     """
 
     def __init__(

@@ -130,13 +130,17 @@ class Tiling(Letterbox):
         return cls(**values, regions=regions, whole=whole)
 
     def outputs_of(self, tile: int, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
-        """Return the outputs of one tile."""
+        """Return the part of *outputs* that the model made of the tile with index *tile*."""
         each = len(outputs) // len(self.regions)
         first = tile * each
         return outputs[first:][:each]
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
-        """Yield one run for each tile that has detections; *rows* are those of :func:`decode`."""
+        """
+        Yield, for each tile with detections, its region, its outputs and its detections' indices.
+
+        :param rows: for each detection, its row number as :func:`decode` returns it.
+        """
         tiles, rows = np.divmod(rows, _ROWS)
         for tile in np.unique(tiles).tolist():
             which = np.flatnonzero(tiles == tile)
@@ -197,9 +201,10 @@ class Parts:
         """
         Return the geometry for frames of *size*, a :class:`Tiling` if parts of frames are used.
 
-        One thread calls this method.
+        Only one thread may call this method.
 
-        :param engines: the engine's function; it returns the letterbox for a width and a height.
+        :param engines: a function of the engine; it returns the letterbox for a width and a
+            height.
         :raises AcceleratorError: the frame is smaller than ``roi`` needs.
         """
         if self._last is None or self._last[0] != size:

@@ -211,8 +211,8 @@ class Tracking:
             overlaps[tracks.seen < tracks.seen.max()] = 0.0
             rows, columns = np.concatenate((first, _pairs(overlaps, settings.iou)), axis=1)
             tracks.correct(rows, measured[columns], now)
-            # A track without a box keeps its size. Its box may have shrunk because another object
-            # covered it, and the prediction would continue that.
+            # A track without a box in this frame keeps its size. Its last boxes may have shrunk
+            # because another object covered it, and the prediction would shrink them further.
             tracks.speed[tracks.seen != now, 2:] = 0.0
             ids[columns] = tracks.ids[rows]
         new = np.flatnonzero(high & (ids == 0))

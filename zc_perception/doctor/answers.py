@@ -99,7 +99,7 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """Return RMW_IMPLEMENTATION if it names a middleware that isn't installed; else no text."""
+    """Return RMW_IMPLEMENTATION if it names a middleware that isn't installed; else ''."""
     wanted = os.environ.get('RMW_IMPLEMENTATION', '')
     if not wanted or wanted in installed:
         return ''
@@ -168,8 +168,9 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         they come from the file, so that further cameras may run.
     :param namespaces: the namespaces of the nodes that will get the file; an empty text is the
         root namespace.
-    :returns: ``problems``, which would end a node; ``warnings``; ``misses``: sections that are
-        problems unless cameras run that the file doesn't name; ``checked``: how many parameters.
+    :returns: ``problems``, which would end a node; ``warnings``; ``misses``: sections meant for
+        a node that no node of *namespaces* reads, which are problems unless further cameras read
+        them; ``checked``: the number of checked parameters.
     """
     from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml
 
@@ -182,7 +183,8 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
             'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed",
             'missing': missing,
         }
-    # Imported by name, because these modules import rclpy, for which type checkers find no types.
+    # Imported by import_module(), so that type checkers don't follow the import: these modules
+    # import rclpy, for which type checkers find no types.
     try:
         verdict = importlib.import_module('zc_perception.nodes.params.verdict')
         kinds = importlib.import_module('zc_perception.nodes.params.verdict').node_kinds()

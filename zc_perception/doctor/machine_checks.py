@@ -110,7 +110,8 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
 _LIMITS_FILE = '/etc/security/limits.d/zc-perception.conf'
-# Estimated descriptors of a process (Python, rclpy, middleware), and of each buffer of a slot.
+# Estimated numbers of descriptors: those that a process has without a pool (Python, rclpy,
+# middleware), and those that each slot of a pool adds.
 _OWN_DESCRIPTORS = 128
 _PER_SLOT = 6
 
@@ -231,7 +232,7 @@ def python(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 _MIB = 1 << 20
-# Values of parameter heap that are not device nodes.
+# Values of parameter heap that don't name a device file.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
 _OTHERWISE = (
     'frames then lie in memfds: cameras whose frames the CPU writes, such as '

@@ -19,7 +19,8 @@ Find what a parameter file requires of the machine, and the size of its buffer p
 :func:`read_needs` returns the nodes and their values, for all checks. :func:`pool_need` computes a
 camera's pool: it makes the same :class:`~zc_perception.negotiation.session.BufferSession` as the
 capture node, with the same participants: the camera, inference nodes of the same process, and the
-stand-ins of parameter ``participants``.
+stand-ins of parameter ``participants``. A stand-in is the constraints of a consumer that may start
+later.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def needs_for(
     *,
     cameras_given: bool = False,
 ) -> Needs:
-    """Return the requirements of these nodes; *path* is the parameter file's path."""
+    """Return what these capture and inference nodes need; *path* is their parameter file."""
     uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
     heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
     importing = {name for name, kind in ACCELERATORS.declared.classes.items() if kind.IMPORTS}
@@ -103,7 +104,7 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return the requirements of the file's nodes, for *cameras* or else those in the file."""
+    """Return the requirements of the nodes of *cameras*; if empty, of all nodes in the file."""
 
     def found(kind: str) -> list[NodeNeed]:
         nodes = [f'/{name}/{kind}' for name in cameras] or list(
@@ -130,7 +131,11 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """Return the inference nodes in the camera's namespace; if none, in no camera's namespace."""
+    """
+    Return the inference nodes in the camera's namespace.
+
+    If there are none, return the inference nodes whose namespace has no camera at all.
+    """
     own = [
         inference
         for inference in needs.inferences
@@ -154,7 +159,7 @@ def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
-    """Keep only slots, alignments and sizes, for a camera whose formats are unknown."""
+    """Return only the constraints on slots, alignments and sizes: the formats are unknown."""
     return replace(
         constraints,
         formats=None,
@@ -168,7 +173,7 @@ def counting_only(constraints: BufferConstraints) -> BufferConstraints:
 
 
 def anywhere(constraints: BufferConstraints) -> BufferConstraints:
-    """Remove the constraints on memory, for a camera whose memory is unknown."""
+    """Return *constraints* without those on memory: the camera's memory is unknown."""
     return replace(constraints, heaps=None, contiguous=False, devices=())
 
 
@@ -228,6 +233,7 @@ class _Consumers:
     """
     All participants in the negotiation except the camera.
 
+    :param stand_ins: the constraints of consumers that may start later.
     :param wanted: the minimum number of slots of the pool.
     :ivar known: the facts that the camera gave to :meth:`agree`.
     :ivar misfits: for each accelerator that can't use the agreed buffers, the reason.
@@ -279,7 +285,11 @@ class _Consumers:
         return request.settings()
 
     def refusal(self, given: BufferSettings) -> str:
-        """Return why a stand-in can't use buffers with the settings *given*; empty: all can."""
+        """
+        Return why a consumer that may start later can't use buffers with the settings *given*.
+
+        The text is empty if all such consumers (the stand-ins) can use them.
+        """
         assert self.known is not None, 'it was agreed on'
         stand_ins = [_counting(one, self.known) for one in self._stand_ins]
         broken = [
@@ -290,7 +300,7 @@ class _Consumers:
         return f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
 
     def slots(self, held: int) -> int:
-        """Return the pool's number of slots, if the camera itself holds *held*."""
+        """Return the pool's number of slots, if the camera itself holds *held* of them."""
         return slots_of(
             [BufferConstraints('camera', slots=held), *self._accelerators, *self._stand_ins],
             self._wanted,
@@ -298,7 +308,7 @@ class _Consumers:
 
 
 def _counting(consumer: BufferConstraints, known: Known) -> BufferConstraints:
-    """Return the constraints of a consumer that can be checked with the facts *known*."""
+    """Return those constraints of *consumer* that can be checked with the facts *known*."""
     if not known.formats:
         return counting_only(consumer)
     return consumer if known.memory else anywhere(consumer)

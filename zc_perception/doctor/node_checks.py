@@ -238,7 +238,8 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
             f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine '
             f'{answer["engine"]}'
         )
-        # The reasons are no faults: the machine has no better card, or the model doesn't fit it.
+        # Why no better accelerator is used is no fault: the machine has no better card, or the
+        # model doesn't fit the card.
         if answer['reasons']:
             found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)

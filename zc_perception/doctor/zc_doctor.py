@@ -27,7 +27,8 @@ import sys
 
 from zc_perception.terminal import ending_quietly
 
-TYPE_CHECKING = False  # as in zc_perception/__init__.py
+# Type checkers treat this name like typing.TYPE_CHECKING; importing typing would take time.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse  # noqa: I300
 

@@ -94,7 +94,7 @@ Surface = c_struct(
 )
 SurfacePointer = ctypes.POINTER(Surface)
 MappedAddr = c_struct('ptr[4] addr; ptr eglImage; ptr[4] _reserved')
-# Up to here the struct is the same in R35 and R39.
+# These are the first fields of the library's struct, which are the same in R35 and R39.
 MappedSurfaceParams = c_struct(
     f'{_SURFACE}; mapped mappedAddr', planes=PlaneParams, mapped=MappedAddr
 )
@@ -524,9 +524,10 @@ class SurfaceCache:
     allocated in this process. ``NvBufSurfaceImport`` makes the object of any other buffer, from a
     description of the frame's layout.
 
-    The library has a cache by the descriptor's *number*. If a number is reused, it returns the
-    buffer that had the number before. So this class passes duplicates with high numbers, keeps
-    them open as long as its entry, and compares the library's result with the layout.
+    The library caches buffers by the descriptor's *number*. If a number is reused, the library
+    returns the buffer that had the number before. So this class passes duplicates with high
+    numbers to the library, keeps each open as long as the object made from it, and compares the
+    object with the frame's layout.
 
     :param library: name or path of ``libnvbufsurface``.
     :raises AllocationError: the library can't be loaded.

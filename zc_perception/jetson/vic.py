@@ -155,7 +155,7 @@ class Vic:
 
     :param library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
     :param surface_library: name or path of ``libnvbufsurface``; ``None``: the system's.
-    :raises AllocationError: a library can't be loaded, because this machine is no Jetson.
+    :raises AllocationError: a library can't be loaded, for example if this machine is no Jetson.
     """
 
     def __init__(self, library: str | None = None, surface_library: str | None = None) -> None:
@@ -170,7 +170,7 @@ class Vic:
             ctypes.POINTER(TransformParams),
         ]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
-        # Set the session's parameters once per thread, because the library stores them so.
+        # Whether this thread has set the session's parameters: the library stores them per thread.
         self._sessions = threading.local()
 
     def allocate(

@@ -141,7 +141,7 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the texts in a list; ignore others, as these fields are only shown to people."""
+    """Return the texts in a list without its other values; people only read these fields."""
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 

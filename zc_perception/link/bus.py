@@ -56,7 +56,8 @@ class Granted:
     The slots of a publisher's pool that are promised to one subscription.
 
     :param holder: the subscription's name in the pool's leases, unique in the pool.
-    :param number: frames that the subscription may hold at the same time; 0: too few slots.
+    :param number: how many frames the subscription may hold at the same time; 0: no slot is
+        promised, because the pool has too few.
     :param asked: how many frames the subscription asked for.
     :param serial: a number that is unique in the process, to notice a new promise.
     """
@@ -91,7 +92,7 @@ class LinkQos:
 @dataclass(eq=False)
 class BusSubscription(Generic[T]):
     """
-    A subscription's end of the link.
+    What the publishers of this process know about a subscription.
 
     :param holder: the subscription's name in the pools' leases, unique in the process.
     :param queue: its queue, into which publishers put objects.
@@ -142,10 +143,10 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
     """
-    A publisher's end of the link; it owns the objects of its history.
+    A publisher, as the bus sees it; it owns the objects of its history.
 
     :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and
-    for the first frame of another pool. The bus calls the other methods, on any thread that adds
+    for the first frame of a new pool. The bus calls the other methods, on any thread that adds
     or removes a publisher or subscription.
 
     **Slots.** The publisher promises each subscription as many slots of the objects' pool as the
@@ -160,7 +161,7 @@ class BusPublisher(Generic[T]):
     :param objection: returns why a consumer can't use this publisher's buffers; empty: it can.
     :param pool_of: returns the pool of an object's slot; ``None``: the objects take no slots.
     :param header_of: returns an object's header, for subscriptions with ``headers``.
-    :param matched: the subscriptions that may get objects; those with slots do.
+    :param matched: the subscriptions that may get objects; those with promised slots get them.
     :param gone: whether the publisher was removed.
     """
 
@@ -302,7 +303,7 @@ class BusPublisher(Generic[T]):
             )
 
     def granted(self, subscription: BusSubscription[T]) -> Granted | None:
-        """Return the promise to *subscription*; ``None`` if there is none."""
+        """Return the slots promised to *subscription*; ``None`` if there is no promise."""
         return self._granted.get(subscription)
 
     def without_slots(self, subscription: BusSubscription[T]) -> str:
@@ -339,7 +340,7 @@ class BusPublisher(Generic[T]):
 
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
         """
-        Publish to *subscriptions*, all that match now; called by the bus.
+        Publish to exactly these *subscriptions* from now on; the bus calls this.
 
         New subscriptions with transient_local first get the objects of the history.
         """
@@ -464,7 +465,7 @@ BUS = InProcessBus()
 
 
 class CameraEnd(Protocol):
-    """The interface of a camera's publisher that :class:`MeetingPoint` uses."""
+    """The methods of a camera's publisher that :class:`MeetingPoint` calls."""
 
     def join(self, consumer: Consumer) -> None:
         """Admit or refuse a new consumer of the allocated buffers; without buffers do nothing."""
