@@ -36,7 +36,7 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import check_modifier, LINEAR
 
 LEAST_IMAGES = 2
-"""The smallest number of images: the owner fills one image while a consumer holds the other."""
+"""The smallest possible number of images: the owner fills one while a consumer holds the other."""
 
 
 class ForeignImages:
@@ -167,7 +167,7 @@ class ForeignImages:
                 if buffer.kind is BufferKind.MEMFD:
                     buffer.heap = (
                         BufferKind.MEMFD.value
-                    )  # this name tells consumers that no device can import the buffer
+                    )  # the heap 'memfd' tells consumers that no device can import the buffer
         except BaseException:
             close_buffers(made)
             raise

@@ -154,8 +154,9 @@ class LentFrames:
         self._gst = gst
         self._ledger = ledger
         self._lock = threading.Lock()
-        # The lent frames by address of their memories. Each address has a list, in order of use: a
-        # new memory may get a freed one's address before our thread reads that from the queue.
+        # The lent frames by address of their memories. Each address has a queue, oldest frame
+        # first: GStreamer may give a new memory the address of a freed one before our thread has
+        # read from _freed that the old one was freed.
         self._out: dict[int, deque[_Lent]] = {}
         self._num_out = 0
         self._closed = False
@@ -211,7 +212,7 @@ class LentFrames:
         try:
             for dmabuf, size in zip(data.buffers, where.sizes, strict=True):
                 allocator = self._allocators[dmabuf.kind, looks]
-                # Duplicate it: the camera may close its descriptor while an element uses the
+                # Duplicate the descriptor: the camera may close its own while an element uses the
                 # memory.
                 own = dmabuf.dup()
                 memory = allocator.memory(own.fileno(), size)
@@ -246,7 +247,7 @@ class LentFrames:
         return buffer
 
     def _book(self, num_bytes: int, looks: bool) -> None:
-        """Book the pipeline's frames in the ledger if an element has mapped a watched frame."""
+        """Count the frames in the copy ledger if an element has mapped a watched frame."""
         self._lent += 1
         self._looking |= looks
         self._unbooked.append(num_bytes)
@@ -507,7 +508,8 @@ class FramePipeline(BarePipeline):
         """
         Stop the pipeline on another thread, and wait up to a second.
 
-        If an element is stuck, this thread goes on waiting, and the element's frames stay lent.
+        If an element is stuck, the other thread goes on waiting, and the element's frames stay
+        lent.
         """
         if self._closing is None:
             self._closing = threading.Thread(
@@ -528,7 +530,8 @@ class NotTakenError(PipelineError):
 
 CAPS = 'video/x-h264, stream-format=(string)byte-stream, alignment=(string)au'
 _PULL_S = 0.1
-# If this many access units wait in the sink, the encoder is blocked.
+# The largest number of access units that wait in the sink; while it is full, the encoder is
+# blocked.
 _MOST_WAITING = 30
 _NAL = re.compile(rb'\x00\x00\x01(.)', re.DOTALL)
 _SLICE, _IDR, _SPS, _PPS = 1, 5, 7, 8
@@ -704,7 +707,7 @@ class FeedStatistics:
 
 
 def rate_of(one: FrameData, other: FrameData) -> float:
-    """Return the rounded framerate of two frames, 1 to 1000; 0 if *other* isn't later."""
+    """Return frames per second, rounded, 1 to 1000; 0 if *other* isn't later than *one*."""
     apart_ns = other.captured_ns - one.captured_ns
     frames = max(1, other.sequence - one.sequence)
     return float(min(1000, max(1, round(1e9 * frames / apart_ns)))) if apart_ns > 0 else 0.0
@@ -815,7 +818,7 @@ class FrameFeed:
         seen = self._seen
         if frame is not None:
             if seen and frame.data.sequence <= seen[-1].sequence:
-                seen.clear()  # the camera has started again
+                seen.clear()  # forget frames from before a restart of the camera
             seen.append(frame.data)
         try:
             listeners, before = self._listeners(), self._heard
@@ -868,7 +871,7 @@ class FrameFeed:
             self._lost += 1  # the fence failed, so the frame has no new pixels
             return frame
         pts = pipeline.pts_of(frame.data)
-        if self._units is not None:  # before the push: the sink may have the unit at once
+        if self._units is not None:  # store first: the unit may come during the push
             self._headers[pts] = frame.data.header
             if len(self._headers) > _MOST_HEADERS:
                 del self._headers[next(iter(self._headers))]

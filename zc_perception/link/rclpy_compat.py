@@ -53,12 +53,12 @@ from zc_perception.errors import one_line, printable
 
 try:
     from rclpy.exceptions import InvalidHandle
-except ImportError:  # rclpy before Jazzy doesn't have this
+except ImportError:  # rclpy before Jazzy defines the class in another module
     from rclpy.handle import InvalidHandle
 
 try:
     from rclpy.event_handler import SubscriptionEventCallbacks
-except ImportError:  # rclpy of Humble doesn't have this
+except ImportError:  # rclpy of Humble defines the class in another module
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 # Exceptions that rclpy raises after a shutdown, when executors have no guard condition any more
@@ -157,7 +157,7 @@ def understood(
     write: Callable[..., bytes],
     make: Callable[..., Any],
 ) -> bool:
-    """Say whether the middleware reads ``write(*sample)`` as ``make(*sample)`` for all samples."""
+    """Say whether the middleware reads *write*'s bytes of a sample as *make*'s message of it."""
     try:
         return all(
             deserialize_message(write(*sample), ros_type) == make(*sample) for sample in samples

@@ -51,7 +51,7 @@ from zc_perception.native import compiled
 from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
-# These are called for every frame; a function in Python would take three times as long.
+# These getters are called for every frame; Python functions would take three times as long.
 _pool_of = operator.attrgetter('_lease.pool')
 _header_of = operator.attrgetter('data.header')
 
@@ -117,7 +117,7 @@ class Announcer:
                     self._again = LOOKOUT.watch(_AGAIN_S, self._say)
             publish(self.writer, String(data=announcement.to_json()))
         if again is not None:
-            again.stop()  # not under the lock: stop() waits for a running _say(), which takes it
+            again.stop()  # without the lock, because stop() waits for _say(), which needs the lock
         if bool(before) is bool(self.unannounced):
             return
         path, logger = announcement_path(Path(announcement.socket)), self._node.get_logger()
@@ -140,7 +140,7 @@ class Announcer:
             again.stop()
 
     def close(self) -> None:
-        """Destroy the message's writer; call this after the writer on the topic is destroyed."""
+        """Destroy the announcements' writer; the topic's own writer must be destroyed before."""
         self._node.destroy_publisher(self.writer)
 
 
@@ -198,7 +198,8 @@ class InProcessPeer:
     :param window: number of objects that it may hold at the same time; 0: no limit, or the pool
         has not promised it any slots yet.
     :param asked: number of objects that it asked to hold; 0: it didn't ask.
-    :param in_hand: the sequence of each frame that it holds, and for how many seconds.
+    :param in_hand: for each frame that it holds, its sequence number and for how many seconds it
+        has held it.
     :param without_slots: why it gets only messages from this publisher; empty: it gets objects.
     """
 
@@ -318,7 +319,8 @@ class AdaptedPublisher(Generic[T]):
         """
         Publish a camera's frames from *pool* from now on.
 
-        This promises slots to the subscriptions in this process, before other processes ask.
+        This promises slots to the subscriptions in this process, before other processes ask for
+        slots.
         """
         self._bus_publisher.use(pool)
 

@@ -70,7 +70,11 @@ def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
 
 
 def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSlow | None) -> str:
-    """Return a text for logs: which frames fill the window, and whether *slow* is the reason."""
+    """
+    Return a text for logs that names the frames that fill a window.
+
+    :param slow: the work that holds the frames; ``None``: the consumer keeps them on purpose.
+    """
     which = describe_in_hand(in_hand)
     if slow is None:
         return f'this consumer holds all {window} that it may: {which}'
@@ -161,8 +165,8 @@ _MAX_DEPTH = 64
 # until it does.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
-# The largest number of unwanted frames that one call skips, because a publisher that sends without
-# a pause must not block the calling thread.
+# The largest number of unwanted frames that one call of receive() skips. A publisher that sends
+# without a pause must not block the calling thread.
 _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
@@ -197,8 +201,9 @@ class _Link:
         self.number = next(_numbers)
         self.since = time.monotonic()
         self.was_connected = False
-        # Whether the socket has existed. The graph may show a publisher of this process after its
-        # end, so the socket of such a publisher counts as seen.
+        # Whether the publisher's socket has ever existed; if it has, its absence means that the
+        # publisher has ended. A publisher of this process always had one, and the graph may still
+        # show it after its end.
         self.was_there = made_here(announcement.publisher_id) or os.path.exists(
             announcement.socket
         )
@@ -227,7 +232,7 @@ class _Link:
         return None
 
     def needs_a_thread(self) -> bool:
-        """Say whether the thread must connect this link, or report that it began or ended."""
+        """Say whether a thread must connect this link, or report its connection's begin or end."""
         return self.client.approachable or self.client.connected is not self.was_connected
 
     @property
@@ -328,8 +333,8 @@ class SharedMemoryLinks:
         self._dropped = 0
         self._closed = False
         self._thread: threading.Thread | None = None
-        # The thread waits on _epoll for the bell, which _ring() rings, and also for frames if it
-        # has to wake an executor.
+        # The thread waits on _epoll until _ring() writes to the eventfd _bell and, if it has to
+        # wake an executor, until frames come.
         self._epoll: select.epoll | None = None
         self._bell: OwnedFd | None = None
 
@@ -377,7 +382,7 @@ class SharedMemoryLinks:
             for publisher_id, announcement in wanted.items():
                 try:
                     self._point(publisher_id, announcement)
-                except OSError as error:  # no descriptor is left; the next update() tries again
+                except OSError as error:  # no free file descriptor; the next update() tries again
                     text = f"no link to it: {error.strerror}; raise the limit ('ulimit -n')"
                     unreachable[publisher_id] = RemotePublisher(
                         publisher_id, RemoteState.CONNECTING, text
@@ -446,7 +451,7 @@ class SharedMemoryLinks:
                     epoll.register(bell.fileno(), select.EPOLLIN)
                     for link in self._links.values():
                         self._watch(epoll, link)
-                except OSError:  # no descriptor is left; update() tries again twice a second
+                except OSError:  # no free file descriptor; update() tries again twice a second
                     return
                 self._bell, self._epoll = bell, epoll
             self._ring()
@@ -489,7 +494,7 @@ class SharedMemoryLinks:
 
     def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
         """
-        Wait for a publisher's answer, the bell, or a frame; return whether frames may wait.
+        Wait for an answer, for _ring(), or for a frame; return whether frames may have come.
 
         The epoll reports each frame once. After *patience_s* without an event, look for frames
         that were reported but not taken, for example because the node had no executor yet.
@@ -587,7 +592,7 @@ class SharedMemoryLinks:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=2.0)
         with self._lock:
-            self._epoll = self._bell = None  # closed when the thread has no reference either
+            self._epoll = self._bell = None  # closes both, unless the thread uses them still
         for link in links:
             self._end(link)
 

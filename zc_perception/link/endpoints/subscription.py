@@ -23,8 +23,8 @@ the objects that wait in it; the callback owns the object that it was called wit
 **Two ways.** While every publisher has a direct link, the subscription takes all objects directly,
 else all from messages (:func:`~zc_perception.link.rungs.choose`). If only some publishers have a
 direct link, the subscription also reads messages, but only to find out which publisher sends them.
-When a readable message comes from a publisher without a direct link, the subscription changes to
-messages (``_judge``). After that it ignores direct objects.
+When a message that can be converted comes from a publisher without a direct link, the subscription
+changes to messages (``_judge``). After that it ignores direct objects.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
 the bus. Objects of other processes are fetched from their sockets by the thread that takes objects
@@ -110,13 +110,14 @@ _RUNG_PERIOD_S = 0.5
 # Wait this long for the announcement of a publisher that the graph shows; on a loaded machine the
 # announcement comes seconds later. A reader of messages would make the publisher convert objects.
 _GRACE_S = 10.0
-# If no object with a message's key comes directly within this time after the message, the message
-# comes from a publisher without a direct link.
+# If no object with a message's frame_id and stamp comes directly within this time after the
+# message, the message comes from a publisher without a direct link.
 _JUDGED_AFTER_S = 0.5
 # A message without a direct object proves nothing if, within this time before the message, a
 # connection began or a frame was dropped.
 _CALM_S = 2.0
-# The largest number of messages that wait until their publisher is known; messages are large.
+# The largest number of messages that wait for the decision whether their publisher has a direct
+# link; messages are large.
 _JUDGED_AT_ONCE = 16
 # Wait this long before a change from messages to direct links: messages sent earlier may still
 # arrive, and must not be delivered after newer objects.
@@ -366,7 +367,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _look(self) -> None:
-        """Check the topic on the lookout's thread; wake the executor only if it must act."""
+        """Look for changes of the topic's publishers on a thread; let the executor act on them."""
         executor = self._node.executor
         with self._rung_lock:
             asleep = self._closed or self._paused or not self._restless()
@@ -390,7 +391,8 @@ class AdaptedSubscription(Generic[T]):
     def _too_slow(self) -> TooSlow | None:
         """Return the slow work that fills the window; ``None``: frames are kept on purpose."""
         called_at = self._called_at
-        # Compare with half the time: the callback began a little after its frame was handed out.
+        # A callback that has run for half of STALLED_S is too slow. It begins a little after its
+        # frame was handed out, so it has run for less time than the window was full.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 
@@ -524,11 +526,12 @@ class AdaptedSubscription(Generic[T]):
 
     def _remote_changed(self) -> None:
         """
-        Make the executor choose again after a connection began or ended.
+        Make the executor choose the rungs again after a connection began or ended.
 
         The links' thread calls this. Readers of messages are made only on the executor's thread.
         """
-        # With transient_local, objects that were sent before the connection come directly, too.
+        # With transient_local a new connection is no reason why an object is missing: objects that
+        # were sent before the connection come directly, too.
         if not self._wanted.transient_local:
             self._disturbed_at = time.monotonic()
         executor = self._node.executor
@@ -538,7 +541,7 @@ class AdaptedSubscription(Generic[T]):
     def _view(self) -> TopicView:
         local = BUS.publishers(self._key)
         if any(publisher.without_slots(self._bus_subscription) for publisher in local):
-            BUS.settle(self._key)  # another subscription may have ended, which frees slots
+            BUS.settle(self._key)  # assign slots again: another subscription may have ended
         count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
         if not self._remote.off and self._announcements.incomplete(count.adapted):
@@ -597,12 +600,13 @@ class AdaptedSubscription(Generic[T]):
 
     def _judge(self, choice: Choice) -> bool:
         """
-        Say whether a publisher without a direct link has sent a readable message by now.
+        Say whether a publisher without a direct link has sent a message that can be converted.
 
-        Such a message is recognised because its object doesn't come directly. This has exceptions.
-        While a publisher is being connected, its objects don't come directly: return ``False``. If
-        frames with a message's frame_id come directly, the frame may have been dropped, or the
-        message may have been sent before the connection: skip the message.
+        A message is from such a publisher if its object doesn't come directly. There are two
+        exceptions. While a publisher is being connected, its objects don't come directly either:
+        return ``False``. If a connection began or a frame was dropped shortly before the message,
+        its object may be missing for that reason: skip the message if other objects with its
+        frame_id come directly.
         """
         left_out, now = self._remote.dropped(), time.monotonic()
         # A publisher reports a dropped frame with the next frame. While the window is full, no
@@ -616,7 +620,7 @@ class AdaptedSubscription(Generic[T]):
                 self._unjudged.clear()
             if choice.waiting:
                 return False
-            # Check waiting messages again, because an object may come after its message.
+            # Remove the messages whose objects have come directly since.
             self._unjudged = deque(
                 each for each in self._unjudged if not self._changeover.came_directly(each[1])
             )
@@ -632,7 +636,7 @@ class AdaptedSubscription(Generic[T]):
         return False
 
     def _take_unjudged(self) -> None:
-        """Take the messages that came before the change; called with the message lock held."""
+        """Convert the messages in _unjudged and queue them; called with the message lock held."""
         while self._unjudged:
             _, key, message = self._unjudged.popleft()
             if self._changeover.accept_message(key):
@@ -741,7 +745,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _on_message(self, message: Any) -> None:
         key = message_key(message) if self._stamped else None
-        # Fetch the objects that wait in the sockets first, because they came earlier.
+        # Fetch the objects that wait in the sockets first, because they came before this message.
         self.queue.fetch()
         with self._message_lock:
             if key is None:
@@ -762,7 +766,8 @@ class AdaptedSubscription(Generic[T]):
             elif not self._changeover.came_directly(key):
                 self._unjudged.append((time.monotonic(), key, message))
                 if len(self._unjudged) > _JUDGED_AT_ONCE:
-                    # Keep the oldest, which _judge() checks next, and drop the second oldest.
+                    # Keep the oldest message, which _judge() checks next, and drop the second
+                    # oldest.
                     del self._unjudged[1]
                     self.queue.dropped += 1
         if self._is_coroutine and self._wake is not None:
@@ -800,7 +805,7 @@ class AdaptedSubscription(Generic[T]):
         """
         Run the callback for each queued object, one after the other on any kind of executor.
 
-        Objects that come meanwhile wait for the next call of this method. So a callback that is
+        Objects that come while this method runs wait for its next call. So a callback that is
         slower than the camera doesn't block the executor.
         """
         with self._drain_lock:
@@ -922,7 +927,7 @@ class AdaptedSubscription(Generic[T]):
             self._wake.close()
         with self._message_lock:
             self._unjudged.clear()
-        self.queue.end()  # release now, because an executor's last task may keep the queue alive
+        self.queue.end()  # release the objects now: an executor's last task may keep the queue
         if self._frame_maker is not None:
             self._frame_maker.close()
         with self._drain_lock:
@@ -931,7 +936,7 @@ class AdaptedSubscription(Generic[T]):
 
 
 def _forget_variables(raised: BaseException) -> None:
-    """Delete the local variables, but not the lines, in tracebacks of *raised* and its causes."""
+    """Clear the local variables in tracebacks of *raised* and its causes; keep line numbers."""
     seen: set[int] = set()
     error: BaseException | None = raised
     while error is not None and id(error) not in seen:
