@@ -98,7 +98,7 @@ def planes_of(buffer: Any) -> list[BorrowedMemory]:
 
 def checked(what: str, result: Any) -> Any:
     """
-    Return the *result* of a call to the bindings, unless it is an error number.
+    Return the *result* of a call to libcamera's Python module, unless it is an error number.
 
     :param what: what the call should do, for the message.
     :raises CameraError: *result* is negative: libcamera before 0.1 reports errors this way.
@@ -109,7 +109,7 @@ def checked(what: str, result: Any) -> Any:
 
 
 def error_of(what: str, error: BaseException) -> CameraError:
-    """Return the CameraError for an *error* of the module when it should do *what*."""
+    """Return the CameraError for an *error* that libcamera reported when it should do *what*."""
     text = f'libcamera could not {what}: {error}'
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
@@ -213,7 +213,7 @@ class Requests:
 
     @classmethod
     def shared(cls, module: Any) -> Requests:
-        """Return this process's only instance, because the module has only one manager."""
+        """Return the only Requests of this process: libcamera has one manager for all cameras."""
         with cls._making:
             manager = module.CameraManager.singleton()
             found = cls._of_module.get(id(manager))
@@ -260,7 +260,7 @@ class Requests:
 
 
 def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the module loads and the cameras that the parameter file names exist."""
+    """Check that libcamera's Python module loads, and the parameter file's cameras exist."""
     need = needs.camera('libcamera')
     if need is Need.UNUSED:
         yield skip('no camera in the parameter file uses libcamera')
@@ -284,7 +284,7 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def describe_libcamera() -> dict[str, Any]:
-    """Return the module's file and version and the cameras' ids; no camera is acquired."""
+    """Return file and version of libcamera's Python module, and the ids of all cameras."""
     try:
         module = import_libcamera()
         manager = module.CameraManager.singleton()
@@ -310,8 +310,8 @@ class LibcameraCamera(Camera):
     """
     Takes NV12 frames from one camera of libcamera.
 
-    :raises ConfigError: the bindings are missing, or the camera has no NV12 stream of the wanted
-        size.
+    :raises ConfigError: libcamera's Python module is missing, or the camera has no NV12 stream of
+        the wanted size.
     :raises CameraError: the camera isn't connected, or another program uses it.
     """
 

@@ -196,7 +196,8 @@ class Contents:
         Add a chunk of the file to the contents.
 
         :param head: the chunk's fields before its messages (:data:`_CHUNK_HEAD`).
-        :param at: offset at which the chunk's record begins; *size* is the record's bytes.
+        :param at: offset in the file at which the chunk's record begins.
+        :param size: size of the chunk's record in bytes.
         :param indexes: the message index records that follow the chunk in the file.
         """
         first_ns, last_ns, content, *_ = _CHUNK_HEAD.unpack(head)
@@ -217,7 +218,8 @@ class Contents:
         """
         Return the bytes that finish the file when written at :attr:`end`.
 
-        :param described: from :func:`describe_alone`; rosbag2 wants this copy in the file.
+        :param described: the file's metadata from :func:`describe_alone`, which rosbag2 expects in
+            the file, too.
         """
         metadata = _record(_METADATA, _text('rosbag2') + _map({'serialized_metadata': described}))
         start = self.end + len(metadata) + _RECORD.size + 4
@@ -522,7 +524,7 @@ def _yaml(content: object) -> str:
 
 
 def describe(parts: Parts) -> str:
-    """Return the content of ``metadata.yaml`` for these files."""
+    """Return the content of ``metadata.yaml`` for a recording that has the files *parts*."""
     return _yaml({'rosbag2_bagfile_information': _information(parts)})
 
 

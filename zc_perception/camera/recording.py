@@ -83,7 +83,8 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# How many last messages of a latched topic to keep: one per publisher; topics rarely have more.
+# How many last messages of a latched topic to keep: one for each of the topic's publishers, of
+# which there are rarely more.
 _KEPT = 32
 
 
@@ -176,7 +177,11 @@ class _Syncing:
         self._thread.start()
 
     def begin(self, output: Any, folder: Path) -> None:
-        """Let the thread sync a new file repeatedly; *folder* is synced once, for its name."""
+        """
+        Let the thread sync a new file repeatedly.
+
+        The thread syncs *folder* once, because the folder contains the new file's name.
+        """
         self._new, self._open = folder, output
         self._turn.set()
 
@@ -216,7 +221,11 @@ class _Syncing:
         self._turn.set()
 
     def join(self, patience_s: float) -> None:
-        """Wait at most this long for the thread's end; the kernel writes the rest without it."""
+        """
+        Wait for the thread's end, at most *patience_s* seconds.
+
+        Data that the thread hasn't synced by then is written by the kernel later.
+        """
         self._thread.join(patience_s)
 
 
@@ -428,7 +437,11 @@ class Recorder:
         part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
 
     def _is_full(self, part: _Part, item: _Item) -> bool:
-        """Tell whether the message needs a new file: *part* is full, or has another format."""
+        """
+        Tell whether the message *item* needs a new file.
+
+        It does if *part* is full, or if *item* is a frame and *part* has frames of another format.
+        """
         size, limits = part.writer.size, self._limits
         if item.copy is not None and part.frames not in (None, item.topic):
             return True
@@ -462,7 +475,7 @@ class Recorder:
         return _Part(path, output, writer)
 
     def _close_part(self) -> None:
-        """Finish the file, and list it in ``metadata.yaml``."""
+        """Finish the file that is being written, and list it in ``metadata.yaml``."""
         part, self._part = self._part, None
         if part is None:
             return
@@ -574,7 +587,11 @@ def is_key_frame(content: bytes) -> bool:
 
 
 class Kept(NamedTuple):
-    """A message of the black box. Latched messages get the earliest time of the others."""
+    """
+    A message of the black box.
+
+    A latched message that is to be written has the time of the earliest message of the others.
+    """
 
     topic: Topic
     content: bytes

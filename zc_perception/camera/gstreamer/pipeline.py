@@ -384,7 +384,8 @@ def check_description(description: str) -> None:
     """
     Check that GStreamer can make a pipeline of *description*, without opening a device.
 
-    :raises ConfigError: as :class:`Pipeline`, or GStreamer isn't installed.
+    :raises ConfigError: GStreamer isn't installed or can't parse the description, an element is
+        missing, or :func:`complete` refuses the description.
     """
     Pipeline(load_gstreamer(), description, buffers=1).close()
 
@@ -461,7 +462,7 @@ class Pipeline(BarePipeline):
         gst.gst_app_sink_set_caps(self._sink, accepted.address)
 
     def _common(self, first: int, second: int) -> Reference:
-        """Return the intersection of both caps, in the order of *first*."""
+        """Return the caps that *first* and *second* have in common, in the order of *first*."""
         gst = self._gst
         return Reference(gst, gst.gst_caps_intersect_full(first, second, CAPS_INTERSECT_FIRST))
 
@@ -495,7 +496,11 @@ class Pipeline(BarePipeline):
         )
 
     def _answer_caps(self, query: int) -> None:
-        """Answer a CAPS query in our order; the sink's answer would have the source's order."""
+        """
+        Answer a CAPS query with the accepted caps, in this package's order of preference.
+
+        If the sink itself answered, the caps would be in the source's order.
+        """
         gst, wanted = self._gst, c_void_p()
         gst.gst_query_parse_caps(query, byref(wanted))
         if wanted.value is None:
@@ -584,7 +589,7 @@ class Pipeline(BarePipeline):
         """
         Return the next frame; ``None``: no frame came within *timeout_s*.
 
-        :raises CameraError: an element failed meanwhile.
+        :raises CameraError: an element has reported an error on the pipeline's bus.
         """
         sample = self._taken(
             self._gst.gst_app_sink_try_pull_sample(self._sink, round(timeout_s * 1e9))
@@ -666,7 +671,7 @@ class Continuation:
     """
     A running pipeline whose frame format has changed, to be taken over by the next camera.
 
-    The object that holds this must hand it to this camera or close it.
+    The object that holds the Continuation must hand it to the next camera or close it.
 
     :param samples: the first frame of the new format, and later frames that were already pulled.
     :param offer: the caps that the pipeline's sink accepts; empty: any.

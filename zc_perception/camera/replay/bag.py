@@ -483,7 +483,11 @@ class BagSource(FrameSource):
         return None if entry is None else (entry[1], entry[2])
 
     def _moment(self) -> Moment | None:
-        """Return the next message's time: its stamp, or when it was recorded if unreadable."""
+        """
+        Return the time of the next message: the stamp in its header.
+
+        If the message can't be read, this is the time at which it was recorded.
+        """
         entry = self._next_message()
         if entry is None:
             return None
@@ -502,8 +506,8 @@ class BagSource(FrameSource):
         if self._first_ns is None:
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
-        # If the clock was set while recording, the stamps jump. The replay would pause for that
-        # time, so the recorder's times are used then.
+        # If the clock was set while recording, the stamps jump, and the replay would pause for the
+        # length of the jump. So the times at which the messages were recorded are used then.
         return Moment(
             by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
         )

@@ -77,7 +77,7 @@ def turned(picture: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def _exif_blocks(view: memoryview) -> Iterator[memoryview]:
-    """Yield the blocks of EXIF data; each has the structure of a TIFF file."""
+    """Yield an encoded picture's blocks of EXIF data; each is structured like a TIFF file."""
     if view[:2] == _JPEG:
         yield from _in_jpeg(view)
     elif view[:8] == _PNG:

@@ -188,7 +188,7 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
 
 
 def _choose(path: str, container: Any) -> tuple[Any, int]:
-    """Return the first stream with moving pictures, and the number of further ones."""
+    """Return the first stream with moving pictures, and the number of further such streams."""
     sound = [_codec_name(stream) for stream in container.streams if stream.type == 'audio']
     pictures = [stream for stream in container.streams if stream.type == 'video']
     videos = [stream for stream in pictures if not _is_cover(stream, bool(sound))]
@@ -268,7 +268,7 @@ _HALF = 1 << 15
 
 
 class Said(NamedTuple):
-    """The colour properties that a stream states; ``unknown``: it doesn't state this one."""
+    """The colour properties of a stream; a property that it doesn't state is ``unknown``."""
 
     matrix: str = UNKNOWN
     range: str = UNKNOWN  # noqa: A003
@@ -282,7 +282,11 @@ class Said(NamedTuple):
 
 
 def said_by(frame: Any, codec: Any) -> Said:
-    """Return the colour properties of a frame of PyAV; its decoder states the transfer."""
+    """
+    Return the colour properties of a frame of PyAV.
+
+    Matrix and range come from the frame, the transfer from its decoder *codec*.
+    """
     numbers = int(frame.colorspace), int(frame.color_range), int(codec.color_trc)
     names = _MATRICES, _RANGES, _TRANSFERS
     return Said(
@@ -375,8 +379,9 @@ class _Kind(NamedTuple):
     How to read frames of one format and size.
 
     :param form: FFmpeg's name of the format, a key of :data:`_FOURCCS`.
-    :param parts: the arrays of the format's planes.
-    :param bits: bits of a frame's sample, if it has two bytes but *form* has one; else 0.
+    :param parts: the shape and type of each plane's array.
+    :param bits: the bits of a sample if the frame's samples have two bytes, but those of *form*
+        have one byte, to which they are narrowed; else 0.
     :param converted: whether FFmpeg has to convert frames to *form* first.
     """
 
@@ -402,7 +407,7 @@ def _kind_of(frame: Any, *, upside_down: bool) -> _Kind:
 
 
 def _plain(form: Any) -> str:
-    """Return a format of :data:`_FOURCCS` to convert *form* to before it becomes NV12."""
+    """Return the format of :data:`_FOURCCS` into which FFmpeg converts frames of format *form*."""
     if form.is_rgb or form.has_palette or form.name.startswith('xyz'):
         best = 'bgr24'
     elif len(form.components) < 3:
