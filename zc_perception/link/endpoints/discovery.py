@@ -67,6 +67,8 @@ class PublisherCount:
     """
     The numbers of a topic's publishers, without the adapted publishers of this process.
 
+    Adapted publishers are those of this package; all others are plain.
+
     :param adapted: number of adapted publishers, with any QoS.
     :param matching: number of adapted publishers whose QoS matches. The graph can't assign them to
         announcements.
@@ -95,9 +97,11 @@ class GraphSigns:
 
     def changed(self, *others: object) -> bool:
         """
-        Say whether the number of publishers, or one of *others*, has changed since the last call.
+        Say whether the number of publishers has changed since the last call.
 
-        Also return ``True`` at least every 5 s.
+        Return ``True``, too, if one of the values *others* differs from that of the last call.
+
+        In any case return ``True`` at least every 5 s.
         """
         seen = (*(publisher_count(self._node, topic) for topic in self._topics), *others)
         now = time.monotonic()
@@ -241,7 +245,7 @@ class _Heard:
         return self.state is not None and self.state.state is RemoteState.CONNECTED
 
     def worth(self) -> int:
-        """Return the rank of this entry, 0 to 3; entries with the lowest are deleted first."""
+        """Return this entry's rank, 0 to 3; entries with the lowest rank are deleted first."""
         state = RemoteState.CONNECTING if self.state is None else self.state.state
         if state is RemoteState.CONNECTED:
             return 3
@@ -381,7 +385,7 @@ class Announcements:
         Take as many as the graph counts (*adapted*): first connected publishers, then those that
         are being connected, then those to which no connection is possible; always the newest
         first. Then add publishers that are proved to listen although the graph doesn't count them.
-        If these are fewer than *adapted*, add publishers that have ended.
+        If these together are fewer than *adapted*, add publishers that have ended.
         """
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))

@@ -159,7 +159,9 @@ def phase_s(node: Node) -> float:
 
 class NodeWatch:
     """
-    Call *look* every *period_s* seconds of the steady clock, on the lookout's thread.
+    Call *look* every *period_s* seconds of the steady clock, on the process's lookout thread.
+
+    That is the one thread of :mod:`~zc_perception.lookout`, which makes all periodic calls.
 
     The calls end with :meth:`stop`, with the node, with its context, or when nothing refers to
     this object any more.

@@ -175,7 +175,7 @@ class FrameOffer:
         self._awaited = True
         topic = announcement_topic(self._publisher.topic)
         deadline = time.monotonic() + HEAR_S
-        # Count in each round, because the graph finds more consumers meanwhile.
+        # Count in each round, because the graph finds more consumers during the wait.
         while (left_s := deadline - time.monotonic()) > 0.0:
             there = self._node.count_subscribers(topic) - BUS.subscriptions(self._key)
             if there <= 0 or self._server.await_consumers(there, min(left_s, _LOOK_S)):
@@ -220,9 +220,9 @@ class FrameOffer:
         :param wanted_slots: number of slots to allocate even if participants need fewer.
         :param stand_ins: constraints of consumers that come later.
         :param possible: called after the allocation; returns which buffers the publisher could
-            fill if it were opened anew. ``None``: the same as *producer*.
-        :raises NegotiationError: producer and stand-ins don't agree.
-        :raises AllocationError: no memory.
+            fill if its camera were closed and opened again. ``None``: the same as *producer*.
+        :raises NegotiationError: no buffers meet the constraints of *producer* and *stand_ins*.
+        :raises AllocationError: the memory for the buffers can't be allocated.
         """
         producer = _bounded(producer)
         remote = dict(self._remote())
@@ -262,8 +262,8 @@ class FrameOffer:
         Return the number of slots that the publisher and all consumers need together.
 
         :param held: slots that the publisher and the consumers of this process need.
-        :param windows: slots that each consumer of another process may hold. To these come slots
-            for frames that wait, and spare slots for the next consumer.
+        :param windows: slots that each consumer of another process may hold. The result also has
+            slots for frames that wait, and spare slots for the next consumer.
         """
         connected = () if self._server is None else self._server.statistics().consumers
         deepest = max((consumer.depth for consumer in connected), default=1)
@@ -311,7 +311,7 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         with self._lock:
             served, self._granted = self._granted, []
-        # Consumers that left meanwhile have no outcome, and so are not marked as failed.
+        # Consumers that left during the agreement have no outcome: they are not marked as failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
             'new buffers were agreed on for it, and it cannot use these either',
@@ -481,7 +481,7 @@ class FrameOffer:
                 del self._failed[next(iter(self._failed))]
 
     def would_suit(self, producer: BufferConstraints) -> bool:
-        """Say whether the waiting consumers could use buffers of *producer* as it is now."""
+        """Say whether the waiting consumers could use buffers that *producer* describes."""
         session = self.session
         with self._lock:
             wishes = list(self._wishes)
@@ -496,7 +496,7 @@ class FrameOffer:
             return ', '.join(consumer.constraints.participant for consumer in self._granted)
 
     def give_up(self, why: str) -> None:
-        """Refuse the consumers of the last :meth:`renew` permanently; it got no new buffers."""
+        """Refuse the consumers that the last :meth:`renew` was for, because it has failed."""
         with self._lock:
             granted, self._granted = self._granted, []
         self._fail(granted, why)

@@ -93,7 +93,7 @@ class FramePublisherStatistics(PublisherStatistics):
 
 
 class _Busy(threading.local):
-    """Whether this thread is publishing or calling ``released``, so that calls are postponed."""
+    """Whether this thread is publishing or calling ``released``: postpone further such calls."""
 
     here = False
 
@@ -621,7 +621,9 @@ class FramePublisher:
 
     def _give_back(self, released: Callable[[], object] | None) -> None:
         """
-        Call *released* of a free buffer; while this thread is publishing, postpone the call.
+        Call *released*, which a buffer's user passed, because the buffer is free now.
+
+        While this thread is publishing or in another such call, postpone the call.
 
         *released* may publish the next frame, so the publisher's lock must not be held.
         """
@@ -669,7 +671,7 @@ class FramePublisher:
         cost_ns: int,
         fence: SyncFile | None = None,
     ) -> bool:
-        """Publish the frame in *slot*; return ``False`` if the publisher has ended meanwhile."""
+        """Publish the frame in *slot*; return ``False`` if the publisher has already ended."""
         with self._turn():
             if self._closed:
                 pool.discard(slot)

@@ -551,8 +551,8 @@ class FrameReader(FrameSubscription):
         if self._spinner is not None:
             self._spinner.take()
         elif not is_spun(self._node):
-            # Make the spinner without holding our lock: a spinner needs the context's lock, which
-            # the context may hold while it waits for ours to end this reader.
+            # Make the spinner without holding _spinner_lock: a spinner needs the context's lock,
+            # which the context may hold while it waits for _spinner_lock to end this reader.
             spinner = NodeSpinner(self._node)
             with self._spinner_lock:
                 ending = self._ending
@@ -567,8 +567,8 @@ class FrameReader(FrameSubscription):
         """Wait until the queue's descriptor is readable, at most _LOOK_S."""
         loop = asyncio.get_running_loop()
         try:
-            # Watch a duplicate, because another thread may destroy the subscription and so close
-            # the queue's descriptor meanwhile.
+            # Watch a duplicate, because another thread may destroy the subscription during the
+            # wait, and so close the queue's descriptor.
             descriptor = os.dup(self.queue.fileno())
         except (OSError, ValueError):
             return

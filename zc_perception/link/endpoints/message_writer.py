@@ -36,8 +36,8 @@ from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
-# At least this many messages may wait, even if the QoS depth is smaller: a message needs no
-# conversion, so the messages of a burst are published quickly.
+# At least this many messages of write_message() may wait, even if the QoS depth is smaller: they
+# need no conversion, so the messages of a burst are published quickly.
 _BURST = 16
 
 
@@ -58,7 +58,7 @@ class ExtraMessage(Generic[T]):
 
 
 class _Waiting(NamedTuple):
-    """A message that waits as bytes, because its owner may change the message meanwhile."""
+    """A waiting message, as bytes: its owner may change the message object during the wait."""
 
     content: bytes
 
@@ -134,7 +134,8 @@ class MessageWriter(Generic[T]):
         """
         Publish *extras* from now on, in place of the earlier extra messages.
 
-        If *extras* has a topic again, its publisher stays. Any thread may call this.
+        A topic that the earlier extra messages had, too, keeps its publisher. Any thread may call
+        this.
         """
         with self._lock:
             if self._stop.is_set():
@@ -222,8 +223,8 @@ class MessageWriter(Generic[T]):
         """
         Let *pool* promise slots for the frame that is being converted and for waiting frames.
 
-        ``None``, when there are no readers, takes the promise back. Frames are converted even if
-        the pool has no slot left to promise, because a conversion always releases its frame soon.
+        ``None`` cancels the promise, when there are no readers. Frames are converted even if the
+        pool has no slot left to promise, because a conversion always releases its frame soon.
         """
         before = self._pool
         if pool is before:
