@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from zc_perception.terminal import ending_quietly
 
-TYPE_CHECKING = False  # as in zc_perception/__init__.py
+TYPE_CHECKING = False  # type checkers take it as true; importing typing here would take time
 if TYPE_CHECKING:
     import argparse  # noqa: I300
 

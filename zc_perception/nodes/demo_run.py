@@ -58,7 +58,7 @@ _REMEMBERED = 64
 
 
 def _check_folder(folder: Path) -> None:
-    """Make the folder for the results, and check that both files can be written there."""
+    """Make the results' folder; check that the summary and the picture can be written to it."""
     try:
         if os.path.lexists(folder) and not folder.is_dir():
             raise ConfigError(f"--out '{folder}' is not a folder; name another folder")
@@ -103,7 +103,7 @@ class Truth:
         self._lock = threading.Lock()
 
     def observe(self, entry: InFlight, found: Detections) -> None:
-        """Keep a frame's detections; called on the scheduler's thread."""
+        """Keep a frame's detections; the thread of the inference node's scheduler calls this."""
         data = entry.frame.data
         with self._lock:
             self._recent[data.header.stamp_ns] = data.sequence, found
@@ -114,7 +114,8 @@ class Truth:
         """
         Return the smallest IoU of a frame's boxes with the scene's objects of the same class.
 
-        ``None``: the frame has no box or is forgotten, or the scene is unknown.
+        ``None``: the frame has no box, its detections are no longer kept, or the camera has no
+        scene with known objects.
         """
         with self._lock:
             entry = self._recent.get(stamp)
@@ -226,14 +227,14 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
 
 
 class Progress:
-    """Prints progress: a terminal updates one line; other outputs get a new line each 2 s."""
+    """Prints progress: updates one line of a terminal; other outputs get a new line each 2 s."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
         self._last = 0.0
 
     def show(self, text: str) -> None:
-        """Print *text*, unless another text was printed just before."""
+        """Print *text*, unless the last text is younger than 0.5 s (2 s without a terminal)."""
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
@@ -256,7 +257,11 @@ def _run(
     group: NodeGroup,
     stop: Interruption,
 ) -> float:
-    """Run until end, signal or limit; return the seconds from first to last processed frame."""
+    """
+    Run until the camera's end, a signal, a node's failure, or the limit of time or frames.
+
+    Return the seconds from the first processed frame to the last one.
+    """
     progress = Progress()
     started = time.monotonic()
     first = last = 0.0

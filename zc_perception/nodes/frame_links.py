@@ -71,7 +71,7 @@ from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 
 CONVERTIBLE = 'publish an encoding and a size that the log names'
-"""The advice if messages can't be converted."""
+"""The advice to a user whose image messages can't be converted to frames."""
 SUBSCRIBER_LINK = Part(
     'link',
     Row(lambda s: s.refused, ERROR, '{rung}: {reason}',
@@ -167,7 +167,7 @@ PUBLISHER_LINK = Part(
 
 
 def cpu_reader(name: str) -> BufferConstraints:
-    """Return the constraints of a node called *name* that reads pixels with the CPU."""
+    """Return what buffers must offer to a node, called *name*, that reads pixels by CPU."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(name, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
@@ -186,10 +186,11 @@ def subscribe_frames(
     Make a subscription of ``image_raw`` as the node's parameters allow.
 
     :param held: how many frames the node may hold at the same time.
-    :param constraints: the node's requirements for buffers; ``None``: the caller calls
-        ``take_part`` later.
-    :param slow: what is too slow, and advice; reported while the node holds its most frames.
-    :raises ConfigError: a parameter names a user that doesn't exist.
+    :param constraints: what the node requires of buffers; ``None``: the subscription has no part
+        in their negotiation until the caller calls its ``take_part``.
+    :param slow: names what in the node is too slow, with advice; diagnostics report both while
+        the node gets no frame because it holds as many as it may.
+    :raises ConfigError: ``shared_memory_users`` names a user that doesn't exist.
     """
     options: dict[str, Any] = {}
     if parameters['shared_memory']:
@@ -214,10 +215,11 @@ def subscription_status(
     subscription: AdaptedSubscription[Frame], errors: RecentCount, untaken: str = ''
 ) -> Status:
     """
-    Report the kind of link (rung) by which frames come, the reason for it, and lost messages.
+    Report the rung by which frames come, the reason for it, and messages that were lost.
 
-    :param errors: this subscription's recent conversion errors, kept between calls.
-    :param untaken: why the accelerator can't use the frames; empty: it can.
+    :param errors: counts this subscription's recent conversion errors; pass the same object in
+        each call.
+    :param untaken: why the accelerator can take none of the frames; empty: it takes them.
     """
     link = subscription.statistics()
     values: dict[str, object] = {
@@ -240,7 +242,8 @@ def subscription_status(
         values,
         rung=link.rung,
         reason=link.reason,
-        # With ``copy_free: required``, one publisher may be linked while another is refused.
+        # With ``copy_free: required``, a publisher without a copy-free link is refused, even while
+        # another publisher of the topic has a link.
         refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
         far=all(
             OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))
@@ -256,7 +259,7 @@ def subscription_status(
 
 
 def group_ids(name: str) -> list[int]:
-    """Return a group's number in a list; *name* is a name or number. No name: an empty list."""
+    """Return a list with the number of the group *name* (or number); empty: no group named."""
     if not name:
         return []
     try:
@@ -286,7 +289,7 @@ class FrameServer:
     """
     Serves a publisher's frames to other processes, as the node's parameters allow.
 
-    ``server`` is ``None`` if the parameters allow no such link.
+    ``server`` is ``None`` if parameter ``shared_memory`` is false.
 
     :raises ConfigError: a group doesn't exist, or the folder for the socket can't be used.
     """
@@ -318,7 +321,7 @@ class FrameServer:
 
     @property
     def troubles(self) -> tuple[object, ...]:
-        """A value that changes with warnings of :meth:`status`, except about other publishers."""
+        """A value that changes when :meth:`status` has a new warning, not of other publishers."""
         publisher, counters = self._publisher, self.server and self.server.counters
         return (
             publisher.messages.errors,
@@ -342,8 +345,8 @@ class FrameServer:
             'internal': 0,
             'broken': 0,
             'trusted': '',
-            # Without GStreamer's readers: one without slots is disconnected, which the status
-            # of the unixfd socket reports.
+            # Leave out GStreamer's readers: a reader for which no slot is left is disconnected,
+            # and the status of the unixfd socket reports that.
             'starved': next(
                 (p for p in here if p.without_slots and not p.name.startswith(READER)), None
             ),
@@ -370,8 +373,8 @@ class FrameServer:
         for row in (_STALLED, _WITHOUT_SLOTS, _RIVALS, _NO_PICTURE):
             if row.when(look):
                 text = f'{row.sentence}; {row.advice}'.format_map(seen)
-                # Log again only if the text before the colon changes: after it comes the time
-                # held, which grows with each call.
+                # Log again only if the text before the colon changes. The text after it says how
+                # long frames have been held, which grows with each call.
                 self._warn(text, text.partition(': ')[0])
         return PUBLISHER_LINK.status(Figures(lambda: self._values(link, server)), **seen)
 
@@ -471,7 +474,7 @@ class GStreamerSocket:
 
     In the negotiation of buffers, all its readers together are one participant.
 
-    :param key: the key of the camera's frames on the bus.
+    :param key: names the camera's frames among those that this process publishes.
     :param framerate: returns the camera's frames per second; 0: unknown.
     :raises ConfigError: the socket can't be made at its path.
     """
@@ -504,7 +507,7 @@ class GStreamerSocket:
         MEETING.add_consumer(key, self._consumer)
 
     def status(self) -> Status:
-        """Report the readers, and why readers were refused lately."""
+        """Report the connected readers, and why readers were lately refused or disconnected."""
         seen = self.server.statistics()
         values: dict[str, object] = {
             'path': self.server.path,

@@ -50,7 +50,7 @@ _ENCODERS = {
     ),
     'openh264enc': 'openh264enc gop-size={gop} bitrate={bit} rate-control=bitrate',
 }
-# Both encoders accept these formats, and every viewer can show them.
+# The formats that x264enc and openh264enc both accept, and whose H.264 every viewer can show.
 _ENCODED = 'video/x-raw, format=(string){ NV12, I420 }'
 _TAIL = f'h264parse config-interval=-1 ! appsink name={SINK}'
 _KEY = 1
@@ -126,7 +126,7 @@ class GStreamerNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Make the pipeline, its topics, and a subscription in the formats that it accepts."""
+        """Make the pipeline, the topics of its H.264, and a subscription in formats it accepts."""
         text = self._text()
         feed = self._feed = FrameFeed(
             text,
@@ -200,13 +200,17 @@ class GStreamerNode(PerceptionNode):
             self.get_logger().info(f'not installed, so not published: {", ".join(missing)}')
 
     def _listeners(self) -> int:
-        """Count the topics' subscribers; called on the feed's thread."""
+        """
+        Return how many subscribers the H.264 topics have; 1 if the pipeline has no topics.
+
+        The thread that feeds frames to the pipeline calls this.
+        """
         if not self._topics:
             return 1
         return sum(subscription_count(publisher) for publisher, _ in self._topics.values())
 
     def _publish(self, unit: AccessUnit) -> None:
-        """Publish a unit of H.264; called on the thread that takes it from the pipeline."""
+        """Publish one picture's H.264; called on the thread that took it from the pipeline."""
         seconds, nanoseconds = divmod(unit.header.stamp_ns, 1_000_000_000)
         stamp = Time(sec=seconds, nanosec=nanoseconds)
         header = HeaderMessage(stamp=stamp, frame_id=unit.header.frame_id)

@@ -79,7 +79,7 @@ _EARLY = 0.125
 def select_accelerator(
     values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
 ) -> Selection:
-    """Open the accelerator by *factory*, else by the parameters, and load the model."""
+    """Open the accelerator with *factory* (``None``: as *values* say), and load the model."""
     manifest = load_manifest(values['model'])
     if factory is None:
         return open_accelerator(values['accelerator'], manifest, values, ledger)
@@ -143,7 +143,7 @@ class Pace:
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Return whether the frame that arrives now may pass; if so, set when the next is due."""
+        """Return whether a frame that arrives now may pass; then set the next frame's due time."""
         period = self.period_ns
         if not period:
             return True
@@ -188,7 +188,11 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the model is missing, lacks a class, or can't be used with tiles."""
+    """
+    Raise ConfigError for parameters ``model``, ``classes`` and ``tiles`` that can't work.
+
+    The model is missing, has none of the wanted classes, or finds masks although there are tiles.
+    """
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
     variants = [variant for variant in manifest.variants if variant.engine in engines]
@@ -208,20 +212,20 @@ def check_classes(values: Mapping[str, Any]) -> None:
         )
 
 
-# If fewer than this share of the frames get a result, report that the model is too slow. The
-# results alone don't show it, because each is of the newest frame.
+# If fewer than this share of the frames get a result, report that the model is too slow. A look at
+# the results doesn't show it: each is of the newest frame, and the frames between are dropped.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
     "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight if "
     'the device can take more',
 )
-# Measure the rate of detections over this many frames (if `max_rate` drops frames: over the time
-# of this many results), so that one frame more or less does not matter.
+# Measure the rate of detections over at least this many frames, and, with `max_rate`, over at
+# least as long as this many results take at that rate. So one frame more or less doesn't matter.
 _JUDGED_FRAMES = 10
 # After this many lost frames in a row, report that every frame is lost.
 _ALL_LOST = 10
-# Check the import cache only after this many frames: the first frames always need an import.
+# Check the import cache only after this many frames: each buffer's first frame needs an import.
 _IMPORTS_FROM = 10
 _IF_REFUSED = 'the error says what the device refused; see dmesg'
 _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
@@ -344,10 +348,14 @@ Observer = Callable[[InFlight, Detections], None]
 
 
 class Stage(Protocol):
-    """Publishes a further topic that is made from the detections."""
+    """Publishes a topic, besides ``detections``, that is made from a frame's detections."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take a published frame and its detections; called for each frame, so be quick."""
+        """
+        Take a frame and its detections, which have been published; must be quick.
+
+        The scheduler's thread calls this for each frame.
+        """
 
     def close(self) -> None:
         """Close the stage's publishers and subscriptions."""
@@ -421,7 +429,7 @@ class InferenceNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Open accelerator, model and subscription, which takes no frames before activation."""
+        """Open accelerator and model; subscribe to frames, which come only after activation."""
         STARTUP.reached('accelerator_asked')
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
         STARTUP.reached('accelerator')
@@ -456,9 +464,9 @@ class InferenceNode(PerceptionNode):
 
     def _open_stages(self, stream: InferenceStream) -> None:
         """
-        Open the stages that the parameters and the model ask for.
+        Open a stage for each further topic that the parameters or the model ask for.
 
-        Import their module only if there are any, because loading message types takes time.
+        Import the stages' module only if there are any, because its message types load slowly.
         """
         head, values = stream.manifest.head.options, self.parameters
         depth, masks, keypoints = values['depth_topic'], head.get('masks'), head.get('keypoints')
@@ -500,7 +508,7 @@ class InferenceNode(PerceptionNode):
         if self._stream is not None:
             self._describe()
             self._stream.close()
-        if not self._stopped:  # after the stop, diagnostics may still read the stream's counters
+        if not self._stopped:  # of a stopped node, diagnostics still read the stream's counters
             self._stream = None
         self._realtime.cleanup()
         self._space, stages, self._stages = None, self._stages, []
@@ -518,7 +526,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def stream(self) -> InferenceStream | None:
-        """The stream, while the node is configured."""
+        """The configured node's accelerator, subscription and scheduler; ``None``: it has none."""
         return self._stream
 
     def _configured(self) -> InferenceStream:
@@ -544,7 +552,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def accelerator(self) -> Accelerator:
-        """The accelerator in use; after a loss of the device it is another object."""
+        """The accelerator in use; after the device was lost and reopened, it is a new object."""
         return self.scheduler.accelerator
 
     def _publish_labels(self) -> None:
@@ -552,7 +560,7 @@ class InferenceNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """Check the model and the classes, see :class:`PerceptionNode`."""
+        """Raise ConfigError for a model, classes or tiles that can't work; open no device."""
         check_classes(values)
 
     def _check_parameter(self, name: str, value: Any) -> None:
@@ -583,8 +591,8 @@ class InferenceNode(PerceptionNode):
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
-        # In a machine without a card, don't warn that it is missing: diagnostics and zc_doctor
-        # report the reason.
+        # Say at level info why a better accelerator isn't used, but only at level debug if this
+        # machine has no accelerator card: diagnostics and zc_doctor report that, too.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:
@@ -627,7 +635,7 @@ class InferenceNode(PerceptionNode):
         """
         Return the accelerator as a participant in the negotiation of buffers.
 
-        It may hold the frames in flight and one more.
+        Beside the frames that the device works on, it may hold one more, the next one.
         """
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight
@@ -638,11 +646,15 @@ class InferenceNode(PerceptionNode):
 
     @property
     def score_threshold(self) -> float:
-        """The score threshold in force."""
+        """The lowest published score: parameter ``score_threshold``, or the model's value."""
         return self._configured().limits.score
 
     def _limits(self, manifest: ModelManifest) -> DecodeLimits:
-        """Return the limits for boxes: the parameters, with the model's values as defaults."""
+        """
+        Return score threshold, overlap threshold (NMS) and most detections of a frame.
+
+        Each is the parameter's value, or the model's if the parameter isn't set.
+        """
         return DecodeLimits(
             float(self._own('score_threshold', manifest.score_threshold)),
             self._own('nms_threshold', manifest.nms_threshold),
@@ -746,7 +758,12 @@ class InferenceNode(PerceptionNode):
         return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
     def progress(self) -> int | None:
-        """Return how many frames are finished; ``None``: none in flight, or the device is lost."""
+        """
+        Return how many frames have a result or an error so far.
+
+        ``None``, because a standstill is no fault: the node isn't active, no frame is in flight,
+        or the device is lost.
+        """
         stream = self._stream
         if (
             not self._flowing
@@ -763,7 +780,7 @@ class InferenceNode(PerceptionNode):
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
-        """Return counters on which levels depend, see :class:`PerceptionNode`."""
+        """Return values and counters that change when a diagnostic level may change."""
         stream = self._stream
         if stream is None:
             return self._stirred
@@ -822,12 +839,12 @@ class InferenceStatus:
         self._lost += 1
 
     def say_notices(self) -> None:
-        """Log the accelerator's notices, each once."""
+        """Log what the accelerator has to tell the user, each sentence once."""
         stream = self._node.stream
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
-        """Return the statuses; without a stream only latencies and copies."""
+        """Return the statuses; while the node isn't configured, only latencies and copies."""
         node, stream = self._node, self._node.stream
         found = [latency_status(node.latencies), copies_status(node.ledger)]
         if stream is None:
@@ -876,7 +893,7 @@ class InferenceStatus:
         ]
 
     def _since_result(self, statistics: SchedulerStatistics, *counters: str) -> int:
-        """Return by how much the counters grew since the last result, or since the start."""
+        """Return by how much *counters* grew, all together, since the last result or the start."""
         return sum(getattr(statistics, name) - getattr(self._at_result, name) for name in counters)
 
     def _accelerator_status(
@@ -963,14 +980,14 @@ class InferenceStatus:
             self._enabled = enabled
             self._begin_anew()
         most = float(node.parameters['max_rate'])
-        if most != self._most:  # rates before and after a change of the limit can't be compared
+        if most != self._most:  # rates before and after max_rate changed can't be compared
             self._most = most
             self._judge_anew()
         taken = stream.subscription.statistics()
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        # Frames, results and failed frames per second; None until there are enough to measure.
+        # Frames, results and lost frames per second; None until enough frames came to measure.
         self._judged = rates = (
             self._rates.see(
                 came,
@@ -1029,7 +1046,7 @@ class InferenceStatus:
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """Return a log line that names the classes of the first boxes; messages have only numbers."""
+    """Return a log line with the names of the first boxes' classes: messages have only numbers."""
     kinds, counts = np.unique(found.classes, return_counts=True)
     seen = ', '.join(
         f'{count} {names[kind]} (class_id {kind})'

@@ -44,15 +44,15 @@ from zc_perception.native import compiled
 
 Write = Callable[[Header, Detections], Detection2DArray]
 _ONE = COUNT.pack(1)
-# The orientation's w, which is 1, and the covariance, which is 6 × 6 zeros.
+# The end of each detection's pose: the orientation's w, which is 1, and 6 × 6 covariances, all 0.
 _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 # The numbers of a detection, in order: score; position and orientation x, y, z (all 0); _UPRIGHT;
 # the box's centre, theta and size. All are doubles, so they need no padding between them.
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
 # An empty ``Detection2D.id``, with the padding up to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
-# Compiled function that makes the bytes of boxes without angles and ids; only for little-endian
-# machines.
+# Compiled function that makes the bytes of boxes without angles and ids; ``None``: it isn't built,
+# or this machine isn't little-endian.
 _COMPILED = compiled.upright if compiled is not None and sys.byteorder == 'little' else None
 
 
@@ -133,14 +133,22 @@ class DetectionsCdr:
         text = cdr_string(frame_id)
         # A 4-byte number follows, so pad to a multiple of 4.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
-        # A result begins at a multiple of 8 or 4 bytes after one: prepare the bytes for both.
+        # A detection's result begins 0 or 4 bytes after a multiple of 8: prepare by class the
+        # bytes for both cases.
         self._results = tuple(
             [self._result(begin, index) for index in range(self._num_classes)] for begin in (0, 4)
         )
 
     @staticmethod
     def _result(begin: int, index: int) -> bytes:
-        """Return the bytes before the score: number of results, class id and padding to 8."""
+        """
+        Return the bytes of a detection's result before its score.
+
+        They are the number of results (1), the class id, and padding to a multiple of 8.
+
+        :param begin: how many bytes after a multiple of 8 the result begins.
+        :param index: the class's number.
+        """
         text = _ONE + cdr_string(str(index))
         return text + bytes(-(begin + len(text)) % 8)
 
@@ -161,9 +169,9 @@ class DetectionsCdr:
             except IndexError:  # a class number that the model doesn't have
                 pass
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
-        # The first detection's header comes 4 bytes after the message's header of equal length,
-        # so the first result begins 4 bytes after a multiple of 8. An id follows doubles, so it
-        # begins at a multiple of 8.
+        # Before the first result come the message's header, a 4-byte count, and the detection's
+        # header. Both headers have the same length, a multiple of 4, so that the result begins
+        # 4 bytes after a multiple of 8. An id follows doubles, so it begins at a multiple of 8.
         lead, begin, number, results = head, 4, _NO_ID, self._results[1]
         ids = None if detections.ids is None else _texts(detections)
         rows = zip(
@@ -223,7 +231,8 @@ def _samples() -> list[tuple[Header, Detections]]:
     have no detections, or detections without ids and angles.
     """
     samples = []
-    # Not more samples than needed for all alignments: each process runs this test at its start.
+    # Make no more samples than needed for all alignments: each process that publishes detections
+    # checks them at its start.
     for count, lengths in ((0, 1), (3, 5)):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
             [1, 2.5, 5, 10.25], np.float32
@@ -247,9 +256,9 @@ def _samples() -> list[tuple[Header, Detections]]:
 
 def cdr_is_understood(write: Write) -> bool:
     """
-    Return whether the middleware decodes the bytes to exactly the message that *write* makes.
+    Return whether the middleware decodes :class:`DetectionsCdr`'s bytes to *write*'s messages.
 
-    With another version of ``vision_msgs`` it would not.
+    With another version of ``vision_msgs`` than 4, the decoded messages would differ.
 
     :param write: makes the message object of the same detections.
     """

@@ -75,7 +75,12 @@ Scale = tuple[float, float]
 
 
 Draw = Callable[[NDArray[np.uint8], Detection2DArray, Any, Scale, int], None]
-"""Draws a message; arguments: BGR picture, detections, message, picture scale, line width."""
+"""
+Draws a layer's message, such as masks, into a picture.
+
+Arguments: BGR picture, detections message, layer's message, picture's scale to the frame in x and
+y, line width in pixels.
+"""
 
 
 class Layer:
@@ -113,13 +118,17 @@ class Layer:
         self._came()
 
     def waits(self, stamp: int) -> bool:
-        """Return whether a frame's message may still come: an earlier frame's came lately."""
+        """
+        Return whether the message for the frame of time *stamp* may still come.
+
+        It may if the newest message is of an earlier frame, which is less than 1 s older.
+        """
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
     def paint(
         self, picture: NDArray[np.uint8], found: Detection2DArray, scale: Scale, line: int
     ) -> None:
-        """Draw the message with the stamp of these detections, if there is one."""
+        """Draw the kept message that has the same stamp as *found*, if there is one."""
         message = self._kept.pop(stamp_ns(found.header), None)
         if message is not None:
             self._draw(picture, found, message, scale, line)
@@ -175,8 +184,8 @@ _IDLE_POLL_MS = 1000
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000
-# Copy at most this many frames before the next picture is drawn. Otherwise nothing would be drawn
-# when a copy takes longer than a frame's period, because a new frame would always wait.
+# Copy at most this many frames, then draw a picture. Without this limit, nothing would be drawn
+# when a copy takes longer than a frame's period: the next frame would always be there to copy.
 _MOST_AT_ONCE = 2
 OVERLAY = Part(
     'overlay',
@@ -261,10 +270,11 @@ class OverlayNode(PerceptionNode):
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
         self._wake: OwnedFd | None = None
-        # Only the thread closes this descriptor; a write after the close could reach another file
-        # that got the same number.
+        # Held to write to `_wake`, which any thread may do, and to close it, which the overlay's
+        # thread does. A write after the close could reach another file that got the same number.
         self._wake_lock = threading.Lock()
-        # Held while subscribing or unsubscribing: the periodic check and a transition may meet.
+        # Held while subscribing or unsubscribing: the periodic look for viewers and a lifecycle
+        # transition may do that at the same time, on different threads.
         self._demand_lock = threading.RLock()
         self._publisher = self.create_publisher(
             Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1))
@@ -359,7 +369,7 @@ class OverlayNode(PerceptionNode):
             target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
         )
         thread.start()
-        # Set this only after the start; otherwise diagnostics would report the thread as dead.
+        # Store the thread only after its start: else diagnostics would report it as dead.
         self._thread = thread
 
     def _unsubscribe(self) -> None:
@@ -393,7 +403,7 @@ class OverlayNode(PerceptionNode):
         self._detections.append(message)
         self._awake()
 
-    # The methods below run on the overlay's own thread.
+    # `_run` and the methods that it calls, down to `_box`, run on the overlay's own thread.
 
     def _run(
         self,
@@ -460,7 +470,11 @@ class OverlayNode(PerceptionNode):
         self.failed += 1
 
     def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
-        """Draw the newest detections whose frame is here; newer ones wait for their frame."""
+        """
+        Draw the newest detections of which the frame's reduced copy and the layers are here.
+
+        Newer detections go on waiting for their frame or layers; older ones are dropped.
+        """
         waiting: list[Detection2DArray] = []
         newest: Detection2DArray | None = None
         while detections:
@@ -551,7 +565,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def signs(self) -> object:
-        """Return link, thread state and counters, see :class:`PerceptionNode`."""
+        """Return values and counters that change when a diagnostic level may change."""
         subscription, thread = self._frame_subscription, self._thread
         link = None if subscription is None else subscription.choice
         lives = thread is None or thread.is_alive()

@@ -62,7 +62,7 @@ _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
 @dataclass(frozen=True)
 class ReducedPicture:
-    """A reduced frame as NV12 planes; *captured_ns* is on CLOCK_MONOTONIC."""
+    """A reduced copy of a frame as NV12 planes; *captured_ns* is on CLOCK_MONOTONIC."""
 
     luma: NDArray[np.uint8]
     chroma: NDArray[np.uint8]
@@ -141,7 +141,11 @@ class PictureHistory:
         return stamp in self._pictures
 
     def take(self, stamp: int) -> ReducedPicture | None:
-        """Return a frame's picture, valid until the next :meth:`keep`; drop older pictures."""
+        """
+        Return the copy of the frame of time *stamp*, and drop it and older ones from the history.
+
+        It stays valid until the next :meth:`keep`. ``None``: no such copy is kept.
+        """
         with self._lock:
             if stamp not in self._pictures:
                 return None
@@ -214,7 +218,7 @@ def class_colour(class_id: str) -> Colour:
 
 
 class Painter:
-    """Draws into BGR pictures of one height, with lines and text to suit it."""
+    """Draws into BGR pictures of one height; lines and text have a size that suits the height."""
 
     def __init__(self, height: int) -> None:
         self.line = max(1, round(height / 540))
