@@ -106,7 +106,7 @@ def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
 
 @pytest.fixture
 def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Return a ROS domain id that no other test on this network uses; also sets ROS_DOMAIN_ID."""
+    """Yield a ROS domain id that no other test on this network uses; also set ROS_DOMAIN_ID."""
     with locked_domain() as domain:
         monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
         yield domain

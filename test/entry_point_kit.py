@@ -58,5 +58,5 @@ def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
         ]
 
     monkeypatch.setattr(reader, '_entry_points', of_these)
-    # The reader caches entry points for the whole process.
+    # The reader caches entry points for the whole process: give the test a new cache.
     monkeypatch.setattr(reader, '_declared_by', functools.cache(reader._declared_by.__wrapped__))

@@ -70,7 +70,7 @@ class Frame:
 
 
 def frames(scenes: int, count: int, seed: int = 0, every: int = 1) -> list[Frame]:
-    """Yield *count* frames of *scenes* scenes on top of each other; detect on each *every*-th."""
+    """Return *count* frames of *scenes* overlaid scenes; a detector sees each *every*-th."""
     rng = np.random.default_rng((seed, scenes))
     roads = [RoadScene(*SIZE, seed=seed + number) for number in range(scenes)]
     numbers: dict[tuple[int, ...], int] = {}

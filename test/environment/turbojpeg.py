@@ -19,9 +19,9 @@ libturbojpeg for tests: the machine's, or Debian's package, unpacked and not ins
     from environment.turbojpeg import load
     load()
 
-A process that has loaded it finds it by its name from then on, so that the package under test
-loads it as on any machine. It is kept in ``build/fixtures`` and in the user's cache (0.6 MB): a
-second call needs no network.
+Once a process has loaded the library, the dynamic linker finds it by name, so the package under
+test loads it as on any machine. The library is kept in ``build/fixtures`` and in the user's cache
+(0.6 MB): a second call needs no network.
 """
 
 from __future__ import annotations

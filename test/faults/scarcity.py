@@ -117,8 +117,8 @@ def emfile_capture(trial: Trial) -> None:
 def emfile_inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 4)):
-        # New buffers need descriptors. Release those of the old buffers first, else they would
-        # leave room.
+        # Release the old buffers first: otherwise their descriptors would leave room for the new
+        # ones.
         assert witness.change('deactivate')
         stage.meanwhile(
             lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone'

@@ -46,7 +46,7 @@ DMA_HEAPS = ('dma_heap/system', 'dma_heap/linux,cma')
 def offering(
     participants: Sequence[BufferConstraints], heaps: tuple[str, ...]
 ) -> list[BufferConstraints]:
-    """Let the camera allocate from *heaps*; if empty, it names none."""
+    """Return *participants*; the camera allocates from *heaps*, or names no heap."""
     return [
         replace(p, heaps=heaps) if heaps and index == 0 else p
         for index, p in enumerate(participants)

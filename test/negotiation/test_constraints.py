@@ -118,7 +118,7 @@ def test_what_a_heap_s_name_tells(name: str, contiguous: bool | None, reaches: b
     assert (offer.contiguous, offer.attachable) == (contiguous, reaches)
 
 
-# The check that late joiners and allocators' answers share.
+# The checks that apply both to late joiners and to allocators' answers.
 
 
 BASE = BufferSettings(

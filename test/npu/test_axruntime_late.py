@@ -129,7 +129,7 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
 def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
     given_up: str, voyager: Voyager
 ) -> None:
-    """With double buffering it comes out two calls later: without frames it would never."""
+    """With double buffering a result comes out two calls later, so without frames never."""
     flush_after_s = 0.3 if given_up == 'after it' else 0.05
     accelerator = voyager.loaded(double_buffer=True, flush_after_s=flush_after_s)
     frame, double = voyager.frame(1), voyager.double

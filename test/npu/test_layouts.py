@@ -96,7 +96,7 @@ def logits(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 def raw(
     classes: int, *, objects: bool = False, count: int = CELLS, extra: int = 0
 ) -> NDArray[np.float32]:
-    """Return rows of YOLOv8, or with an objectness of YOLOv5."""
+    """Return rows of YOLOv8, or of YOLOv5, which have an objectness."""
     ones = [padded(np.ones((2, 1), np.float32), count)] if objects else []
     scores, more = of_classes(classes, count), np.zeros((1, count, extra), np.float32)
     return np.concatenate([padded(centres(False), count), *ones, scores, more], axis=2)

@@ -123,7 +123,7 @@ Make = Callable[..., tuple[Bench, Chaos]]
 def chaos(
     make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Make]:
-    """Return a function that starts a scheduler and a :class:`Chaos` for it."""
+    """Yield a function that starts a scheduler and a :class:`Chaos` for it."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
 
     def make(room: int, seed: int, **options: object) -> tuple[Bench, Chaos]:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The compiler's files, in the forms that SDK 1.6 writes; figures of real models."""
+"""Files of the Voyager compiler, as SDK 1.6 writes them, with figures of real models."""
 
 from __future__ import annotations
 

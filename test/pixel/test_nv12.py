@@ -141,7 +141,7 @@ def test_arrays_that_opencv_would_silently_replace_are_refused(
 
 
 def halved(chroma: NDArray[np.uint8], name: str) -> NDArray[np.float64]:
-    """Return the mean of the format's chroma under each 4:2:0 sample."""
+    """Return the mean of the format's own chroma over the area of each 4:2:0 sample."""
     across, down = SUBSAMPLING[name]
     rows, columns = chroma.shape
     return chroma.reshape(rows * down // 2, 2 // down, columns * across // 2, 2 // across).mean(

@@ -94,7 +94,7 @@ def build(
     with appearing(home) as scratch:
         for path in files:
             shutil.copyfile(path, scratch / path.name)
-        # CONFIG_DEBUG_INFO_BTF_MODULES= : otherwise the build wants pahole.
+        # The empty CONFIG_DEBUG_INFO_BTF_MODULES turns BTF off, which would need pahole.
         options = [
             'CONFIG_DEBUG_INFO_BTF_MODULES=',
             'W=1',

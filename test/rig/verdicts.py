@@ -41,7 +41,7 @@ SABOTAGES: dict[str, set[str]] = {
     # Every handle always stands for one frame's buffer, but another frame is submitted with it.
     'exchanges_handles': {'I3'},
     'without_a_cache': set(),
-    # Every frame has its own import, and one more without a use.
+    # Every frame has its own import, and a second one that no job uses.
     'imports_twice': {'I3'},
     # Every frame has its own import, which is never released.
     'keeps_imports': {'I3'},

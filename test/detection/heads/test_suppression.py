@@ -187,7 +187,7 @@ SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32)
 @pytest.mark.parametrize('copies', [1, 300])
 @pytest.mark.parametrize('size', [2.0**20, 1e15, 1e18])
 def test_a_box_far_larger_than_the_picture(size: float, copies: int) -> None:
-    """Few candidates, and so many that another algorithm suppresses them."""
+    """Test both algorithms: one suppresses few candidates, the other many."""
     rows, kinds = np.zeros((5, 84), np.float32), [2, 2, 79, 79, 0]
     rows[:, :2] = [[100, 100], [170, 100], [300, 300], [360, 300], [320, 320]]
     rows[:, 2:4], rows[np.arange(5), 4 + np.array(kinds)] = 50, SCORES
@@ -258,8 +258,8 @@ def test_filters_find_what_a_loop_finds(
         # In a single row both orders of memory are the same.
         kind = ChannelMajorFilter if channels_first else CellMajorFilter
         assert rows < 2 or isinstance(chosen, kind)
-        # Few and many cells use different algorithms. A threshold of 1 as many forces the other
-        # one in the second call.
+        # Few and many cells use different algorithms. With ``many=1`` the second call takes the
+        # other one, if a cell was found.
         for made in (
             chosen,
             ChannelMajorFilter(tensor, by_sigmoid, many=1),

@@ -60,7 +60,7 @@ def check(function: Check) -> Check:
 def check_each(
     *variants: str, long: Sequence[str] = ()
 ) -> Callable[[CheckOfVariant], CheckOfVariant]:
-    """Register a check for each variant, its argument; the long form has more variants."""
+    """Register a check once per variant, which is its argument; the long form has more."""
 
     def register(function: CheckOfVariant) -> CheckOfVariant:
         names = {variant: f'{_name(function)} [{variant}]' for variant in (*variants, *long)}

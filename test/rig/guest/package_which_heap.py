@@ -55,7 +55,7 @@ _TRIES = 16
 
 
 def _contiguous_heap() -> None:
-    """Make one that stays: this kernel is built without CMA."""
+    """Make a contiguous heap, which stays: this kernel is built without CMA."""
     if not _NODE.parent.exists():
         raise NotHere('this kernel has no dma-heaps')
     if not _NODE.exists():

@@ -146,7 +146,7 @@ def another_process_and_its_device_wait_for_the_fence_of(way: str) -> None:
 
 @check
 def a_plain_message_is_made_when_the_device_has_written() -> None:
-    """Check that another thread than the publishing one makes it."""
+    """Check that another thread than the publishing one makes the message."""
     import rclpy
     from sensor_msgs.msg import Image
 

@@ -122,7 +122,7 @@ class _RowCopier:
 
 
 def _map(frame: Frame) -> None:
-    """Map by the package's own way for the CPU; the mapping stays as long as the buffer."""
+    """Map with the package's own CPU mapping, which stays as long as the buffer."""
     with frame.map() as planes:
         assert planes[0].shape == (frame.data.height, frame.data.width)
 
@@ -337,7 +337,7 @@ threading.Thread(target=sys.stdin.read).start()
 print('mapped', flush=True)
 ctypes.CDLL(None).syscall({SYSCALLS['exit']}, 0)
 """
-# Maps it while standard input says so.
+# Maps a buffer for as many seconds as the line on standard input says.
 _FOR_A_MOMENT = """
 import mmap, sys, time
 print('ready', flush=True)
@@ -347,7 +347,7 @@ if seconds:
         print('mapped', flush=True)
         time.sleep(seconds)
 """
-# Puts its pages into a pipe, and unmaps it.
+# Maps a buffer, puts its pages into a pipe, and unmaps the buffer.
 _PINNED = 65536
 _IN_A_PIPE = f"""
 import ctypes, mmap, os, sys

@@ -261,7 +261,7 @@ class _NewStreamError(Exception):
 
 
 class Webcam:
-    """The device: a thread answers requests, the main thread sends until a signal."""
+    """The device: a thread answers the host's requests, the main thread sends frames."""
 
     def __init__(self, pictures: Path, short: int, marked: int) -> None:
         self._pictures = pictures
