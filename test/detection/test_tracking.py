@@ -96,7 +96,7 @@ def test_a_low_score_goes_on_with_a_track_and_begins_none() -> None:
 
 
 def test_time_that_passes_is_real_time() -> None:
-    """A fast object is expected at its place by time, however many frames were dropped."""
+    """The expected place of a fast object depends on the time, not on the number of frames."""
     camera = Camera()
     for step in range(12):
         assert camera.ids((100 + 20 * step, 100, HIGH, 0)) == [1]

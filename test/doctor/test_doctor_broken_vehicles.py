@@ -360,7 +360,7 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
 
 @pytest.fixture
 def as_before(monkeypatch: pytest.MonkeyPatch, free_domain: int, tmp_path: Path) -> Iterator[None]:
-    """Programs end as soon as they are ready, and restore this process's signals."""
+    """Let programs end as soon as they are ready; restore this process's signals."""
     with tempfile.TemporaryDirectory() as short:
         yield from _as_before(monkeypatch, tmp_path, Path(short))
 

@@ -68,7 +68,7 @@ def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_ca
     pool.close()
     time.sleep(
         5 * TIMEOUT_S
-    )  # the looks due to closing are over: only the deadline wakes the reaper now
+    )  # the checks after closing are over: only the deadline wakes the reaper now
     assert memory.closes == [0] and not ended.is_set()
     pass_time(2 * TIMEOUT_S)
     assert ended.wait(PATIENCE_S)

@@ -87,7 +87,7 @@ class ScriptedJob:
 
 class ScriptedAccelerator(Accelerator):
     """
-    Takes jobs as a test scripts.
+    An accelerator that takes and ends jobs as the test sets.
 
     It finishes the frames in ``instant`` at once, others never, and raises the errors in its
     lists.

@@ -284,7 +284,7 @@ def test_what_can_not_be_read_is_refused_with_what_can() -> None:
 @pytest.mark.parametrize('other', ['NV21', 'YUYV', 'P010'])
 def test_planes_of_another_format_or_size_are_refused_where_they_can_be_told(other: str) -> None:
     planes = (yuv_case if other in YUV else rgb_case)(other, 64, 48)[0]
-    if other == 'NV21':  # NV21 differs from NV12 only in its name, so its size is tested
+    if other == 'NV21':  # NV21's planes look like NV12's, so its size is tested
         planes = [plane[:-1] for plane in planes]
     for converter in (
         ToPicture(fourcc_code('NV12'), 64, 48, BT601_LIMITED),

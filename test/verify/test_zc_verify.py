@@ -128,7 +128,7 @@ def test_it_starts_without_what_takes_long_to_import() -> None:
     assert ran(sys.executable, '-c', code, env=environment(), check=True).stdout == '[]\n'
 
 
-# On a kernel of files, everything can be read.
+# With a kernel simulated by files, zc_verify can read everything.
 
 
 # A size that no other program's memfd has: a check names only the first few memfds that may be a

@@ -154,7 +154,7 @@ def the_module_stays_while_something_of_it_is_used() -> None:
     with raises(errno.EAGAIN, errno.EBUSY):  # its fence pins the module
         _remove_module()
     equal(job.wait().status, -errno.ECANCELED, 'status')
-    with shadow_buffer(4096), raises(errno.EAGAIN, errno.EBUSY):  # its exporter's buffer pins it, too
+    with shadow_buffer(4096), raises(errno.EAGAIN, errno.EBUSY):  # its buffer pins it, too
         _remove_module()
 
 

@@ -201,7 +201,7 @@ def an_exported_buffer_is_adopted(exporter: str) -> None:
 
 @check_each(_DMA)
 def a_second_export_is_another_dma_buf_of_the_same_memory(exporter: str) -> None:
-    """Check why a camera exports each buffer once: a cache by identity imports twice."""
+    """Check why a camera exports each buffer once: a second export would be imported again."""
     with raw_camera(EXPORTERS[exporter], 1) as fd:
         first, second = (adopted(export(fd, 0, os.O_RDWR), writable=True) for _ in range(2))
         assert first.identity != second.identity
