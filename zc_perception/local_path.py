@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Resolve a path that a parameter or file names: variables, ``~``, file and package URLs."""
+"""Resolve variables, ``~``, and file and package URLs in a parameter's or a file's path."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 
 def _after(scheme: str, path: str) -> str | None:
-    """Remove *scheme*, in upper or lower case, from *path*; ``None``: it begins with another."""
+    """Return *path* without *scheme*, in upper or lower case; ``None``: it has another."""
     end = len(scheme)
     return path[end:] if path[:end].lower() == scheme else None
 
 
 def _in_package(rest: str, beginning: str) -> str:
-    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in the package's share."""
+    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in its share folder."""
     package, _, below = rest.partition('/')
     if not package or not below or '..' in below.split('/'):
         raise ConfigError(

@@ -82,7 +82,7 @@ class Watch:
         """
         Stop the periodic calls, and wait up to 2 s for a call that is running.
 
-        A second call has no effect. The watched function itself may call this; it doesn't wait.
+        A second call has no effect. If the watched function itself calls this, it doesn't wait.
         """
         self._lookout.end(self)
 
@@ -93,14 +93,14 @@ class Lookout:
 
     A watched function must not block, because it would delay all others. If it raises, its
     traceback is printed on standard error, once for each different error. The function is still
-    called again at its next turn, because a lack of memory or descriptors may be temporary.
+    called again at its next time, because a lack of memory or descriptors may be temporary.
     """
 
     def __init__(self) -> None:
         self._order = itertools.count()
         self._begin()
-        # A forked child starts without watches: it lacks the thread, and a lock that a thread of
-        # the parent held during the fork would never be released.
+        # A forked child starts without watches and with a new lock: fork() copies no thread, so
+        # a lock that a thread of the parent held would never be released.
         in_child(Turn.THREADS, self._begin)
 
     def _begin(self) -> None:
@@ -111,7 +111,7 @@ class Lookout:
         self._thread: threading.Thread | None = None
 
     def watch(self, period_s: float, look: Callable[[], object], phase_s: float = 0.0) -> Watch:
-        """Call *look* every *period_s* seconds, see :func:`next_turn`; leave out missed calls."""
+        """Call *look* every *period_s* seconds (:func:`next_turn`); a missed call is left out."""
         watch = Watch(self, period_s, look, phase_s)
         with self._changed:
             self._put(watch)
@@ -150,7 +150,7 @@ class Lookout:
             self._changed.notify_all()
 
     def _next(self) -> Watch | None:
-        """Wait until a watch is due, and return it; ``None``: no watch is left, end the thread."""
+        """Wait until a watch is due, and return it; ``None`` if none is left: end the thread."""
         with self._changed:
             while self._due:
                 due, _, watch = self._due[0]

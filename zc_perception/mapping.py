@@ -63,8 +63,9 @@ class PlaneViews(Sequence[NDArray[Any]]):
     The mapping ends with the block, or when this object is collected. It then ends the CPU access
     of every buffer, also if the block or another buffer's SYNC raises.
 
-    :param live: gets a weak reference to each buffer's root array that is still in use when the
-        mapping ends. A frame uses this list to find arrays that were kept too long.
+    :param live: a list. For each buffer, one array spans its memory and the planes are views of
+        this array. If such an array is still in use when the mapping ends, a weak reference to it
+        is added to the list. A frame uses the list to find arrays that were kept too long.
     """
 
     __slots__ = ('_access', '_buffers', '_layout', '_live', '_roots', '_synced', '_views')

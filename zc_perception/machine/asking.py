@@ -56,12 +56,12 @@ _lock = threading.Lock()
 
 
 def subject(question: Question) -> str:
-    """Return a question's subject for messages: ``gstreamer`` of ``describe_gstreamer``."""
+    """Return a question's name without its verb: ``gstreamer`` for ``describe_gstreamer``."""
     return question.__name__.partition('_')[2] or question.__name__
 
 
 class NoAnswerError(ZcError):
-    """The process took too long, crashed, or could not be started."""
+    """The process that has to answer took too long, crashed, or could not be started."""
 
 
 def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
     :param question: the function. It takes strings, and returns a dict for JSON.
     :raises NoAnswerError: there is no answer; the message says why.
     """
-    import subprocess  # only here, because every node imports this module when it starts
+    import subprocess  # not at the top: every node imports this module when it starts
 
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('answering', os.MFD_CLOEXEC)) as errors:
@@ -85,12 +85,12 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             *arguments,
         ]
         try:
-            with _lock:  # end_all() must also find this process
+            with _lock:  # so that end_all() also finds this process
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    # a file: a library that prints much would block on a full pipe
+                    # A file, not a pipe: a library that prints much would block on a full pipe.
                     stderr=errors.fileno(),
                     pass_fds=(writing,),
                     start_new_session=True,
@@ -117,7 +117,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
 
 
 def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
-    """Read a line, or all bytes until the pipe's end; ``None`` if neither came in time."""
+    """Read a line, or all bytes until *pipe* ends; ``None`` if neither came in time."""
     deadline, parts = time.monotonic() + time_limit_s, b''
     poller = select.poll()
     poller.register(pipe.fileno(), select.POLLIN)
@@ -128,7 +128,8 @@ def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
         if not part:
             break
         parts += part
-        if part.endswith(b'\n'):  # don't wait for the pipe's end: a child may keep it open
+        # Don't wait for the pipe's end: a child of the answering process may keep it open.
+        if part.endswith(b'\n'):
             break
     return parts
 

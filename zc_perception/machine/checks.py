@@ -198,7 +198,7 @@ class Needs:
         )
 
     def namespaces(self) -> tuple[str, ...]:
-        """Return the namespaces of all these nodes; empty: none."""
+        """Return the namespaces of all capture and inference nodes, each once."""
         nodes = [one.node for one in (*self.cameras, *self.inferences)]
         return tuple(dict.fromkeys(node.rpartition('/')[0] for node in nodes))
 

@@ -105,7 +105,7 @@ T = TypeVar('T')
 
 
 def _open_node(path: str) -> int:
-    """Open and close a node; return 0 or the errno. For heaps and graphics cards this is safe."""
+    """Open and close a heap or graphics card, which changes nothing; return 0 or the errno."""
     try:
         OwnedFd.open(path, os.O_RDWR | os.O_NONBLOCK).close()
     except OSError as error:
@@ -238,7 +238,7 @@ def heap_nodes(system: System) -> dict[str, Path]:
 
 def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
     """
-    Return the heaps that ``auto`` offers.
+    Return the heaps from which the parameter value ``auto`` may choose, for this *use*.
 
     :raises AllocationError: no heap works.
     """
@@ -266,7 +266,7 @@ def udev_line(name: str) -> str:
 
 
 def rights_advice(line: str, node: str) -> str:
-    """Return the advice for a user who may not open a node; *line* is its udev rule."""
+    """Return the advice for a user who may not open *node*; the udev rule *line* allows it."""
     return (
         f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
         f'(or add there: {line}), then udevadm control --reload && udevadm trigger; '

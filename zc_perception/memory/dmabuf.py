@@ -45,7 +45,8 @@ MAPPABLE = 'its owner has to send an O_RDWR or O_RDONLY descriptor'
 _UNMAPPABLE = (
     'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
 )
-# Errors of mmap that the exporter doesn't cause. Python's mmap duplicates the descriptor.
+# Errors of mmap that the exporter doesn't cause. EMFILE is possible, because Python's mmap
+# duplicates the descriptor.
 _EXHAUSTED = {
     errno.ENOMEM: (
         "use fewer slots or a smaller image, or raise this process's limit ('ulimit "
@@ -102,10 +103,10 @@ class DmaBuf:
     The mapping is made at the first CPU access and kept. So frames don't pay for it, and a buffer
     that only devices use never has one.
 
-    :param fd: owned by this object, and closed if this raises.
+    :param fd: owned by this object, and closed if the constructor raises.
     :param heap: the allocator's name, for diagnostics.
-    :param writable: whether the CPU may map the buffer for writing. With an O_RDONLY descriptor it
-        never may.
+    :param writable: whether the CPU may map the buffer for writing. If the descriptor wasn't
+        opened with O_RDWR, the CPU may not.
     """
 
     def __init__(self, fd: OwnedFd, kind: BufferKind, heap: str, *, writable: bool = True) -> None:
@@ -146,12 +147,12 @@ class DmaBuf:
         Make a buffer of a received descriptor: a dma-buf, or a memfd whose size can't change.
 
         :param fd: owned by the buffer, and closed if it is refused.
-        :param expected_size: the least number of bytes, which the sender has announced.
+        :param expected_size: the bytes that the sender has announced; the buffer may be larger.
         :param writable: whether the CPU is going to write to the buffer.
         :param heap: the allocator's name, if known; else ``foreign/`` and the exporter's name.
         :param keeper: the allocator's object, which is closed after the buffer.
         :param lent: whether the buffer's owner, a library in this process, continues to write to
-            it. The owner may make a new mapping for each frame.
+            it. The owner may map it again for each frame, so :meth:`seal_for_sharing` skips it.
         :raises AllocationError: the descriptor is neither a dma-buf nor such a memfd, the buffer
             is too small, or *writable* is set but it can't be written.
         """
@@ -202,7 +203,7 @@ class DmaBuf:
         """
         Return the descriptor's number, for an immediate system call.
 
-        This object still owns the descriptor; for one of your own, call :meth:`dup`.
+        This object still owns the descriptor; for a descriptor of your own, call :meth:`dup`.
         """
         return self._fd.fileno()
 
@@ -401,7 +402,7 @@ class DmaBuf:
             5.3, or on a kernel before 5.8 while a device is attached.
         :raises ValueError: the name is too long or not printable.
         """
-        # The ioctl needs the string's address as its argument; fcntl.ioctl() passes it for bytes.
+        # The ioctl's argument is the string's address: fcntl.ioctl() passes the address of bytes.
         text = abi.c_name(name, abi.DMA_BUF_NAME_LEN, 'buffer name')
         try:
             return self._optional_ioctl(abi.DMA_BUF_SET_NAME, text)
@@ -447,7 +448,7 @@ class DmaBuf:
                 self.mapping()
             with contextlib.suppress(
                 OSError
-            ):  # EINVAL before Linux 5.1; EPERM if F_SEAL_SEAL is set
+            ):  # EINVAL on Linux before 5.1; EPERM if the memfd has F_SEAL_SEAL
                 fcntl.fcntl(
                     self.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_SEAL
                 )
@@ -464,7 +465,7 @@ class DmaBuf:
 
     def _unmap(self) -> None:
         if self._mapping is not None:
-            # Both calls raise BufferError while an array over the memory exists.
+            # release() and close() raise BufferError while an array over the memory exists.
             for memory in (self.read_memory, self._memory):
                 if memory is not None:
                     memory.release()
@@ -536,7 +537,7 @@ def is_write_only(fd: int) -> bool:
 
 
 def describe_descriptor(fd: int) -> str:
-    """Return a phrase for messages: the kind of a descriptor that is no buffer, and a step."""
+    """Return, for a message, what the unsuitable descriptor *fd* is and what to do about it."""
     mode = os.fstat(fd).st_mode
     link = abi.describe_fd(fd)
     if link.startswith('/memfd:'):

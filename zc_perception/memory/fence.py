@@ -165,7 +165,8 @@ class DeadlineFence:
     """
     Signals success by itself, *deadline_s* seconds from now, where no driver signals the end.
 
-    It makes its descriptor only in :meth:`fileno`, so it works in a process without a free one.
+    It makes its descriptor only in :meth:`fileno`. So :meth:`wait` works even if the process has
+    no descriptor left.
     """
 
     def __init__(self, deadline_s: float) -> None:
@@ -235,7 +236,7 @@ class SyncFile:
     @classmethod
     def merge(cls, name: str, first: SyncFile, second: SyncFile) -> SyncFile:
         """
-        Return a new fence that signals when both have signalled (SYNC_IOC_MERGE).
+        Return a new fence that signals when *first* and *second* have (SYNC_IOC_MERGE).
 
         The caller still owns *first* and *second*. The kernel leaves out fences that have
         signalled already, with their errors. This object stores these errors for :meth:`check`,
@@ -335,7 +336,7 @@ class Waker:
             self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
 
     def wake(self, waits: int = 1) -> None:
-        """End this many waits, current ones or else the next ones."""
+        """End this many calls of :meth:`wait`, current ones or else the next ones."""
         if self._fd is None:
             return
         # The garbage collector may close the eventfd before it runs a finalizer that calls this.
@@ -346,7 +347,7 @@ class Waker:
         """
         Wait until :meth:`wake` is called, one of *fences* signals, or *timeout_s* has passed.
 
-        With ``None`` the wait has no time limit. The call may also return early.
+        If *timeout_s* is ``None``, there is no time limit. The call may also return earlier.
         """
         poller = select.poll()
         timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
@@ -355,14 +356,14 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            # if a fence can't be polled, its deadline, which is in timeout_s, ends the wait
+            # A fence that can't be polled is left out; the caller's timeout_s covers its deadline.
             with contextlib.suppress(ValueError, OSError):
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)
         broken = [fd for fd, event in events if not event & select.POLLIN]
         if broken and len(broken) == len(events):
-            # poll() always returns at once for a descriptor that is closed, or whose other end
-            # is: wait without these.
+            # poll() always returns at once for a descriptor that is closed, or the other end of
+            # which is closed: wait without such descriptors.
             for fd in broken:
                 poller.unregister(fd)
             poller.poll(_soon(timeout_ms))

@@ -137,7 +137,7 @@ _NEXT_STEP = {
 
 
 def _said(error: OSError) -> str:
-    """Return the error's text and, if known, the next step."""
+    """Return the error's text and, if known, what the user can do next."""
     step = _NEXT_STEP.get(error.errno or 0)
     return f'{error.strerror}; {step}' if step else str(error.strerror)
 
@@ -189,7 +189,7 @@ class DmaHeap:
 
 
 class Udmabuf:
-    """Makes dma-bufs of memfd pages by ``/dev/udmabuf``."""
+    """Makes dma-bufs out of the pages of a memfd, by ``/dev/udmabuf``."""
 
     name = 'udmabuf'
 
@@ -287,7 +287,7 @@ def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Hea
     """
     Open the heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
 
-    :returns: the heap, and for ``auto`` the reasons why others don't work, see
+    :returns: the heap, and for ``auto`` the reasons why other heaps don't work, see
         :func:`working_heaps`.
     :raises ConfigError: no machine can have a heap of that name.
     :raises AllocationError: the named heap can't be used, or none works.
@@ -333,7 +333,7 @@ class OfferedHeaps:
 
     @classmethod
     def only(cls, heap: Heap) -> OfferedHeaps:
-        """Offer one open heap, and own it; *heap* itself if it is an :class:`OfferedHeaps`."""
+        """Offer only *heap*, and own it; return *heap* itself if it is :class:`OfferedHeaps`."""
         if isinstance(heap, OfferedHeaps):
             return heap
         offered = cls((heap.name,))
@@ -347,7 +347,7 @@ class OfferedHeaps:
 
     def choose(self, name: str) -> None:
         """
-        Open the heap *name*, and close the heap that was chosen before; its buffers stay valid.
+        Open the heap *name*, and close the heap that was chosen before; its buffers remain valid.
 
         :raises AllocationError: the heap is none of :attr:`names` or can't be opened any more, or
             this object was closed.

@@ -222,7 +222,8 @@ def close_buffers(buffers: Sequence[DmaBuf]) -> None:
     The kernel frees the memory when no device and no other process uses it any more.
     """
     for buffer in buffers:
-        # A job that was given up may still have views; the mapping then ends with the last view.
+        # A job that was given up may still use arrays over the memory, so closing raises
+        # BufferError; the mapping then ends with the last array.
         with contextlib.suppress(BufferError, OSError):
             buffer.close()
 
@@ -278,9 +279,9 @@ class Holding:
 
 def mapped(allocate: Allocate) -> Allocate:
     """
-    Return an *allocate* that maps the buffers for the CPU as well.
+    Return a function that calls *allocate*, and maps the allocated buffers for the CPU.
 
-    A producer that fills buffers with the CPU needs it: mapping needs a descriptor, and at the
+    A producer that fills buffers with the CPU needs this: mapping needs a descriptor, and at the
     first use of a slot the process might have none left.
     """
 
@@ -303,7 +304,8 @@ class Remainder(NamedTuple):
 
     :param slots: number of slots with a lease or a pending fence.
     :param fences: the pending fences; call :meth:`BufferPool.reap` again when one signals.
-    :param deadline: CLOCK_MONOTONIC second at which to call it at the latest, or ``None``.
+    :param deadline: CLOCK_MONOTONIC second of the first fence's deadline, when to call
+        :meth:`BufferPool.reap` at the latest; ``None``: no fence is pending.
     """
 
     slots: int
@@ -340,8 +342,8 @@ class Reaper:
 
         The caller holds the pool's lock.
 
-        :returns: the pool has to wake this waker at every change; ``None`` while the interpreter
-            ends.
+        :returns: a waker, which the pool has to wake at each change; ``None`` while the
+            interpreter ends.
         """
         with self._lock:
             if self._thread is None:
@@ -351,7 +353,7 @@ class Reaper:
                 )
                 try:
                     self._thread.start()
-                except RuntimeError:  # no new thread: the process ends
+                except RuntimeError:  # while the interpreter ends, no thread can start
                     self._thread = self._waker = None
                     return None
             self._pools.append(pool)
@@ -369,14 +371,14 @@ class Reaper:
             raise
 
     def _end(self) -> None:
-        """Forget the thread, with the lock held; the next closed pool starts a new one."""
+        """Forget the ending thread, with the lock held; the next closed pool starts a new one."""
         self._pools, self._thread, self._waker = [], None, None
 
     def _turn(self, waker: Waker) -> bool:
         """
         Reap every pool once, then wait; return ``False`` when no pool is left.
 
-        It is separate from :meth:`_run`, so that no local keeps a finished pool alive.
+        It is separate from :meth:`_run`, so that no local variable keeps a finished pool alive.
         """
         with self._lock:
             pools = list(self._pools)
@@ -389,7 +391,7 @@ class Reaper:
             if not self._pools:
                 self._end()
                 return False
-        # If a pool was added meanwhile, its call of wake() ends this wait at once.
+        # If watch() has added a pool since the lock was released, its wake() ends this wait.
         fences = [fence for _, look in looks for fence in look.fences]
         deadlines = [look.deadline for _, look in looks if look.deadline is not None]
         del pools, looks, finished
@@ -463,7 +465,7 @@ class BufferPool:
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
 
-    # The fields that the compiled steps (native/frames.h) read have fixed places.
+    # Compiled code (native/frames.h) reads some of these fields; as slots, they have fixed places.
     __slots__ = (
         '__dict__', '__weakref__', '_abandoned_leases', '_closed', '_forked', '_free', '_holders',
         '_lease_numbers', '_lock', '_missing', '_news', '_on_free', '_slots', '_uid', '_waiting',
@@ -505,7 +507,8 @@ class BufferPool:
         self._forked = False
         self._closed = False
         self._lock = threading.Lock()
-        # The upper half of every buffer_uid, random so that pools of a host don't share any.
+        # The upper half of every buffer_uid. It is random, so that no two pools of a host have
+        # the same buffer_uid.
         self._uid = random.SystemRandom().getrandbits(31)
         self._serials = itertools.count(1)
         self._lease_numbers = itertools.count(1)
@@ -521,7 +524,8 @@ class BufferPool:
         self._waiters = 0
         # Wakes the waits in acquire(); for a closed pool, wakes the reaper.
         self._waker: Waker | None = None
-        # Only one thread at a time replaces retired slots; after a failure, none does for a while.
+        # Whether a thread is replacing retired slots now; only one may. After the allocator has
+        # failed, _retry has the time of the next attempt.
         self._replacing = False
         self._retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
         self._slots: list[Slot] = []
@@ -550,7 +554,7 @@ class BufferPool:
         _POOLS.add(self)
 
     def _fresh(self, index: int, buffers: Buffers) -> Slot:
-        """Make a slot over *buffers*, which are closed when this raises."""
+        """Make a slot over *buffers*, which are closed if an error is raised."""
         try:
             validate_layout(self.layout, [buffer.size for buffer in buffers])
         except BaseException:
@@ -660,9 +664,10 @@ class BufferPool:
         """
         Give back a slot that was acquired but not published; do nothing if the pool was closed.
 
-        :param generation: the acquired generation; the call fails if the slot was acquired again
-            since.
-        :raises StaleFrameError: the slot isn't being filled, or is another pool's.
+        :param generation: the slot's generation since :meth:`acquire`. If the slot was acquired
+            again since then, the call fails. ``None``: not checked.
+        :raises StaleFrameError: the slot isn't being filled, has another generation, or is another
+            pool's.
         """
         if self._forked:
             return
@@ -746,7 +751,8 @@ class BufferPool:
         account = lease.account
         number = account.number
         if number is None or account.frames <= number:
-            # The usual case: the holder could hold all of its frames, so no lock is needed.
+            # The usual case: the held and waiting frames together don't exceed the number, so no
+            # lock is needed.
             lease.handed = True
             return True
         with self._lock:
@@ -768,7 +774,7 @@ class BufferPool:
 
         With *fence*, the slot becomes free only after the fence has signalled.
 
-        :param fence: the pool owns it from here on, even when this raises.
+        :param fence: the pool owns it from this call on, even if the call raises.
         :raises StaleFrameError: the lease was dropped or revoked before, or is another pool's.
         """
         if self._forked:
@@ -826,7 +832,7 @@ class BufferPool:
         self, holder: str, quarantine: Quarantine | None = None, *, timeout_s: float = QUARANTINE_S
     ) -> int:
         """
-        End every lease of a holder that died, and its promise.
+        End every lease of a holder that died, and forget how many frames it was promised.
 
         A later release of such a lease raises StaleFrameError.
 
@@ -940,7 +946,7 @@ class BufferPool:
             self._waker.wake()
 
     def _wake(self) -> None:
-        """Wake one thread that waits for a slot; if closed, the reaper. The lock is held."""
+        """Wake a thread that waits for a slot, or a closed pool's reaper, with the lock held."""
         if self._waker is not None:
             self._waker.wake()
 
@@ -1026,7 +1032,7 @@ class BufferPool:
         The slot replaces a retired one. If there is none and the pool has fewer than *most* slots,
         it is added. Else it replaces the free slot that was unused for the longest time.
 
-        :param buffers: owned by the pool, and closed if there is no place or this raises.
+        :param buffers: owned by the pool, and closed if no slot is returned or the call raises.
         :returns: the new slot, and the free slot that it replaced or ``None``; (``None``,
             ``None``), counted as exhausted, if all slots are in use.
         :raises LayoutError: the layout doesn't fit the buffers, or another slot has one of them.
@@ -1071,7 +1077,7 @@ class BufferPool:
             call()
 
     def _tell_ended(self, slot: Slot) -> None:
-        # Caches forget the buffers while their inodes still exist, so that no new buffer can have
+        # Tell import caches before the buffers are closed: after that, a new buffer could get
         # the same inode.
         for listener in tuple(self._retire_listeners.values()):
             self._call(listener, slot, 'a retire listener')
@@ -1158,10 +1164,10 @@ class BufferPool:
         lossless: bool = False,
     ) -> Callable[[], object] | None:
         """
-        Set the promise to a holder, with the lock held.
+        Set how many frames holder *name* may hold and how many may wait, with the lock held.
 
-        If a frame waits that may be handed out now, return the ``on_room`` that the caller has to
-        call without the lock.
+        :returns: the ``on_room`` that the caller has to call without the lock, because a frame
+            waited and may now be handed out; ``None``: no call is needed.
         """
         account = self._holders.get(name)
         if account is None:
@@ -1402,10 +1408,10 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     The caller owns the fence.
 
     If the buffers have pending fences now, the result is a sync_file of all these fences. If none
-    is pending, a device may still be busy, because most drivers add no fences. In this case, on
-    kernels without the ioctl, and if the fences can't be exported (no descriptor left), the result
-    is a :class:`DeadlineFence` of *timeout_s*. If all buffers are memfds, the fence signals at
-    once, because no device uses a memfd.
+    is pending, a device may still be busy, because most drivers add no fences. In this case the
+    result is a :class:`DeadlineFence` of *timeout_s*; so it is on kernels before 6.0, which can't
+    export fences, and if no descriptor is left for the export. If all buffers are memfds, the
+    fence signals at once, because no device uses a memfd.
 
     :param timeout_s: most seconds that a device's job may run: the longest submit timeout of all
         devices.
@@ -1427,7 +1433,8 @@ _POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 def live_pools() -> list[BufferPool]:
     """Return this process's pools that are still referenced, including closed ones."""
     while True:
-        with contextlib.suppress(RuntimeError):  # another thread has made a pool
+        # RuntimeError: another thread has made a pool during the iteration
+        with contextlib.suppress(RuntimeError):
             return list(_POOLS)
 
 
@@ -1552,7 +1559,7 @@ class ForeignBufferPool(BufferPool):
     """
     A pool over buffers that a source, such as a GStreamer pipeline, allocates and may replace.
 
-    :meth:`slot_of` finds the slot of a frame's buffers; if they are new, :meth:`adopt` makes one.
+    :meth:`slot_of` finds the slot of a frame's buffers; :meth:`adopt` makes one for new buffers.
     Only the producer's thread calls these two methods. Once there are *most* slots, new buffers
     replace the free slot that was unused for the longest time, so that a source that always makes
     new buffers doesn't fill the memory. A retired slot stays empty until new buffers arrive,
@@ -1601,7 +1608,7 @@ class ForeignBufferPool(BufferPool):
         self.replaced = 0
 
     def slot_of(self, identities: Identities) -> Slot | None:
-        """Return the slot of the buffers with these identities; ``None``: adopt them."""
+        """Return the slot of the buffers with these identities; ``None``: the buffers are new."""
         slot = self._slots_by_identity.get(identities)
         if slot is not None and slot.state is SlotState.RETIRED:
             del self._slots_by_identity[identities]
@@ -1612,7 +1619,7 @@ class ForeignBufferPool(BufferPool):
         """
         Make a slot for a frame's new *buffers*; acquire the slot next.
 
-        :param buffers: owned by the pool, and closed if there is no place or this raises.
+        :param buffers: owned by the pool, and closed if no slot is returned or the call raises.
         :returns: the slot; ``None`` (counted as exhausted) if all *most* slots are in use.
         :raises LayoutError: the layout doesn't fit the buffers, or another slot has one of them.
         """

@@ -50,7 +50,7 @@ def _load() -> tuple[ModuleType | None, str]:
         module = importlib.import_module('zc_perception.native.compiled')
         if (
             getattr(module, 'VERSION', 1) != _VERSION
-        ):  # one of the two was updated without the other
+        ):  # the Python code or the compiled module was updated without the other
             return None, 'plain Python (the compiled module is of another version; install again)'
         return module, 'compiled steps'
     except ImportError as error:

@@ -165,8 +165,8 @@ def _candidates(participants: Participants) -> list[Format]:
     """
     Return the producer's formats that every participant accepts, the lowest sum of costs first.
 
-    A format with modifier INVALID that no consumer lists comes after the others, if LINEAR is
-    among them.
+    A format with modifier INVALID that no consumer lists comes last, if the same fourcc with
+    modifier LINEAR is accepted, too.
     """
     producer, *others = (p for p in participants if p.formats is not None)
     found = [
@@ -224,7 +224,7 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
 
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
-    """Return the number of slots to ask for, the number needed, and an error if it's too many."""
+    """Return the slots to ask for, the slots needed, and an error if too many are needed."""
     needed = max(sum(p.slots for p in participants), 1)
     limited = [p for p in participants if p.max_slots is not None]
     most = min(limited, key=lambda p: p.max_slots or 0, default=None)
@@ -332,7 +332,8 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     total, needed, count_objection = _count(participants, wanted_slots)
     candidates = _candidates(participants)
     objections = [] if candidates else [_format_objection(participants)]
-    # If participants want different placements, prefer formats with one plane, which suit all.
+    # If participants want different placements, use formats with one plane: they suit every
+    # placement.
     single = [
         (code, modifier)
         for code, modifier in candidates

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Negotiate buffers between one camera and all their consumers.
+Negotiate buffers between one camera and all its consumers.
 
 ::
 
@@ -207,7 +207,7 @@ class BufferSession:
         self, newcomers: Sequence[Consumer], camera: BufferConstraints | None = None
     ) -> str:
         """
-        Return why no setting suits the accepted consumers and *newcomers*; empty: one would.
+        Return why no setting suits the accepted consumers and *newcomers*; empty: one does.
 
         :param camera: the camera's constraints; by default ``possible``.
         """
@@ -275,7 +275,7 @@ class BufferSession:
             self._outcomes.pop(consumer, None)
 
     def objection(self, consumer: Consumer) -> str:
-        """Return why *consumer* must not get these buffers; empty: it may, or none exist yet."""
+        """Return why *consumer* must not get the buffers; empty: it may, or no buffers exist."""
         with self._lock:
             if self._settings is None:
                 return ''

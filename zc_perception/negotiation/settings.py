@@ -52,7 +52,8 @@ Objection = tuple[str, str, str]
 """
 A reason against heaps, as parts of a sentence (see :func:`objection_text`).
 
-The parts are the text before the heaps' names, the text after one name, and that after several.
+The parts are the text before the heaps' names, the text that follows one name, and the text that
+follows several names.
 """
 
 

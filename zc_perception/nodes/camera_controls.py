@@ -46,7 +46,7 @@ _AS_PARAMETERS = ('integer', 'integer64', 'boolean', 'menu', 'integer_menu', 'bi
 
 
 class _Telling(threading.local):
-    """``on``: this thread sets a parameter to a value that the camera already has."""
+    """``on``, per thread: it is setting a parameter to a value that the camera already has."""
 
     on = False
 

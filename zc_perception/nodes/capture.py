@@ -385,7 +385,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """Free what the closed camera kept for its successor; call this if none follows soon."""
+        """Free what the closed camera kept for the next one; call this if none opens soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -518,7 +518,8 @@ class CaptureNode(PerceptionNode):
             self._unixfd = GStreamerSocket(
                 self, self.parameters, self._key, path, self.ledger, self._framerate
             )
-        # Before the camera opens: its format may depend on the formats that consumers accept.
+        # Listen for consumers before the camera opens: its format may depend on the formats that
+        # they accept.
         self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
         if self._factory.slow:
             # The camera's own thread opens it, so that neither other cameras nor signals wait for
@@ -533,7 +534,7 @@ class CaptureNode(PerceptionNode):
         return 0.0 if camera is None else camera.framerate
 
     def _agree(self) -> None:
-        """Negotiate buffers now, or when the camera opens."""
+        """Negotiate buffers now; if the camera isn't open yet, its thread does this later."""
         assert self._offer is not None
         self._offer.open()
         self.supervisor.prepare_now()
@@ -645,7 +646,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """Return the ROS time in ns; if time isn't simulated, by the faster system clock."""
+        """Return the ROS time in ns; unless it is simulated, this is the (faster) system clock."""
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
@@ -661,7 +662,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Return whether to negotiate new buffers now; called by the camera's thread."""
+        """Return whether and how to get new buffers now; called by the camera's thread."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE
@@ -773,7 +774,7 @@ class CaptureNode(PerceptionNode):
         return facts
 
     def _on_condition(self, condition: CameraCondition) -> None:
-        """React to a new condition; called by the camera's thread or the opening thread."""
+        """React to the camera's new condition, on the camera's thread or the opening thread."""
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
@@ -790,7 +791,8 @@ class CaptureNode(PerceptionNode):
         ):
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
-            # Log notices that the recording's end adds: the node may end before diagnostics do.
+            # Log the notices that the recording's end adds: the node may end before the next
+            # diagnostics, which otherwise log notices.
             self.warn_once(self.camera.notices())
             captured = self._counters.total().captured
             self.get_logger().info(
@@ -823,7 +825,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Return the number of frames; ``None``: the node waits for the camera."""
+        """Return the number of frames; ``None``: no regular frames can be expected now."""
         camera = self.supervisor.camera
         if (
             not self._flowing
@@ -845,7 +847,7 @@ class CaptureNode(PerceptionNode):
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
     def signs(self) -> object:
-        """Return counters on which levels depend, see :class:`PerceptionNode`."""
+        """Return counters on which diagnostics' levels depend, see :class:`PerceptionNode`."""
         camera, server = self.supervisor.camera, self._server
         if camera is None or server is None:
             return self._stirred
