@@ -188,7 +188,7 @@ def create_reader(
 
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
-    """Call *call* after a publisher or subscription of rclpy, or its node, was destroyed."""
+    """Run *call* after rclpy has destroyed a publisher or subscription, or its node."""
 
     def destroyed() -> None:
         del entity.destroy  # breaks the reference cycle, so no garbage collector is needed
@@ -305,7 +305,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
         'get_available_transitions',
         'get_transition_graph',
     ):
-        asked = getattr(node, f'_service_{name}', None)  # Humble has no transition graph
+        asked = getattr(node, f'_service_{name}', None)  # Humble offers no get_transition_graph
         if asked is not None:
             asked.callback = _while_there(machine, asked.callback)
     service = node._service_change_state
@@ -347,7 +347,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
         return response
 
     def answer(response: Any, header: Any) -> None:
-        with contextlib.suppress(*_GONE):  # the node may have been destroyed while it changed
+        with contextlib.suppress(*_GONE):  # the node may be destroyed during the change
             send(response, header)
 
     service.callback = serve
@@ -355,7 +355,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make *callback* do nothing if *machine* is destroyed; reading it would crash the process."""
+    """Make *callback* do nothing once *machine* is destroyed: reading that crashes the process."""
 
     def guarded(request: Any, response: Any) -> Any:
         with contextlib.suppress(InvalidHandle), machine:
@@ -424,7 +424,7 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
 
     def sent(response: Any, header: Any) -> None:
         def answer(filled: Any) -> None:
-            with contextlib.suppress(*_GONE):  # the node may have been destroyed meanwhile
+            with contextlib.suppress(*_GONE):  # the node may be destroyed before the answer
                 send(filled, header)
 
         take(response, answer)

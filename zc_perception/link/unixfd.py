@@ -16,11 +16,11 @@
 """
 Send a camera's frames to GStreamer's ``unixfdsrc``: one thread for all readers of one socket.
 
-A reader is a process that connects to the socket. Each reader has its own subscription on the
-bus, which promises it the frames that it may hold at the same time (its *window*). If it holds
-that many, its queue keeps the newest frame. The thread sends the frames' descriptors and reads
-RELEASE_BUFFER, by which a reader returns a frame. When a reader's connection ends, the server
-takes back the frames that it holds.
+A reader is a process that connects to the socket. Each reader has its own subscription on the bus.
+The bus promises it slots for the frames that the reader may hold at the same time (its *window*).
+While the reader holds that many, its queue keeps only the newest frame. The thread sends the
+frames' descriptors and reads RELEASE_BUFFER, by which a reader returns a frame. When a reader's
+connection ends, the server takes back the frames that it holds.
 
 Early buffers may be copied: GStreamer ignores a buffer's ``GstVideoMeta`` until the first element
 of the reader's process has asked for one. So if the planes aren't where GStreamer expects them
@@ -139,7 +139,7 @@ class Command(IntEnum):
 
 
 class MemoryType(IntEnum):
-    """The kind of a buffer's descriptors."""
+    """The kind of memory to which a buffer's descriptors refer."""
 
     MEMFD = 0
     DMABUF = 1
@@ -270,7 +270,7 @@ class UnixfdStatistics:
 
 @dataclass(frozen=True, eq=False)
 class _Stream:
-    """Data for the commands of all frames that have one layout, computed once."""
+    """Caps, planes and other values for the commands of all frames that have one layout."""
 
     layout: ImageLayout
     kind: BufferKind
@@ -324,7 +324,7 @@ class UnixfdServer:
         this many seconds, unless a fence shows earlier that its devices have finished.
     :param report: called with a sentence when a reader connects or ends; on the server's thread.
     :param warn: called in place of *report* for problems.
-    :raises ConfigError: the socket can't be made there, or another process listens there.
+    :raises ConfigError: the socket can't be made at *path*, or another process listens there.
     """
 
     def __init__(
@@ -443,7 +443,7 @@ class UnixfdServer:
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
         self._watch(queue.fileno(), partial(self._serve, reader), reader)
         BUS.add_subscription(self._key, subscription)
-        # Do this after add_subscription(): a reader in statistics() must get all further frames.
+        # Show the reader in statistics() only now: from then on it must get all frames.
         self._readers = (*self._readers, reader)
         self._connected += 1
         for publisher in BUS.publishers(self._key):
@@ -453,7 +453,7 @@ class UnixfdServer:
         self._report(f'unixfd: reader pid {peer.pid} is connected')
 
     def _guarded(self, call: Callable[[], None], reader: _Reader | None) -> None:
-        """Call a function; if it fails, disconnect only this reader and go on."""
+        """Run *call*; if it fails, disconnect only *reader* and go on."""
         try:
             call()
         except Exception as error:
@@ -558,7 +558,7 @@ class UnixfdServer:
         return sent
 
     def _stream_of(self, data: FrameData) -> _Stream | None:
-        """Return the stream of frames like *data*; ``None`` if GStreamer has no caps for them."""
+        """Return caps and planes for frames like *data*; ``None``: GStreamer has no such caps."""
         known, kind = self._stream, data.buffers[0].kind
         if known is not None and known.layout is data.layout and known.kind is kind:
             return known
@@ -677,7 +677,7 @@ class UnixfdServer:
         self._wake.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copies of the sockets, so that readers get EOF from the parent."""
+        """Close the child's copies of the sockets; else the parent couldn't end a connection."""
         for reader in self._readers:
             reader.socket.close()
         self._readers = ()

@@ -533,7 +533,7 @@ class SharedMemoryClient:
             if truncated:
                 if (
                     not descriptor_left()
-                ):  # this process has too few descriptors, which is no protocol error
+                ):  # this process can open no more descriptors: no protocol error
                     self._end(
                         'gone',
                         f"no descriptor for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
@@ -579,7 +579,7 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # set it first: other threads see the end by _slots
+            self.parted_s = now  # set this before _slots, which tells other threads of the end
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)
@@ -591,7 +591,7 @@ class SharedMemoryClient:
             if settled:
                 self._retry.start_over()
                 if slots.admitted and reason == 'eof':
-                    return  # the next attempt begins at once
+                    return  # no pause: the next attempt begins at once
             if reason == 'constraints' and self._announced == self._announced_before:
                 self._unusable = True
             elif reason == 'flood':
@@ -643,7 +643,7 @@ class SharedMemoryClient:
         self.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copy of the socket, so that the producer sees the parent's end."""
+        """Close the child's copy of the socket; else the parent couldn't end the connection."""
         self._closed = True
         self._lock = threading.Lock()
         self._connecting = threading.Lock()

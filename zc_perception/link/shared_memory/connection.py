@@ -50,8 +50,8 @@ from zc_perception.native import compiled
 
 _MAX_U32 = 0xFFFFFFFF
 _FRAME_TYPE = int(MessageType.FRAME)
-# The pool's timeout is longer than the quarantine by this time, so that the quarantine ends by its
-# own fence.
+# The pool waits this much longer for the fence of a quarantine than the fence takes at most. So
+# the pool doesn't give up before the fence has signalled.
 _PATIENCE_S = 1.0
 
 
@@ -487,7 +487,7 @@ class Connection:
         return len(held)
 
     def close_in_child(self) -> None:
-        """Close a forked child's copy of the socket, so that the peer gets EOF from the parent."""
+        """Close a forked child's copy of the socket; else the parent couldn't end a connection."""
         self._ended = True
         self.socket.close()
 

@@ -233,7 +233,7 @@ class Requirements:
         return found
 
     def _max_size(self, option: Size | None) -> Size | None:
-        """Return the smaller limit of HELLO's fields and of *option*; ``None``: no limit."""
+        """Return the smaller of *option* and max_width, max_height; ``None``: no limit."""
         if option is None and not (self.max_width or self.max_height):
             return None
         width, height = option or (_UNLIMITED, _UNLIMITED)

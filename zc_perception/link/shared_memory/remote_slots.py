@@ -136,7 +136,7 @@ class RemoteSlot:
         return Frame(data, lease)  # type: ignore[arg-type] # has all that Frame uses
 
     def close(self) -> None:
-        """Unmap and close the slot's buffers; no frame may use them any more."""
+        """Unmap and close the slot's buffers; call this when no frame uses them any more."""
         spare, self.spare = self.spare, None
         if spare is not None:
             spare._lease = None
@@ -162,10 +162,10 @@ class RemoteLease:
 
 class CameUnread(NamedTuple):
     """
-    A packet that the receiver read but didn't parse; :class:`SharedMemoryClient` handles it.
+    A packet that the receiver read but didn't parse; :class:`SharedMemoryClient` parses it.
 
-    :param packet: its bytes; empty when the connection has ended.
-    :param fds: its descriptors.
+    :param packet: the packet's bytes; empty when the connection has ended.
+    :param fds: the descriptors that came with the packet.
     :param truncated: whether the packet was too long, or had too many descriptors.
     :param error: the errno if reading the socket failed, or 0.
     """
@@ -213,7 +213,7 @@ class PlainReceiver:
                 )
             except (
                 ConnectionResetError
-                # The kernel reports this once. The next call returns packets sent before that.
+                # The kernel reports a reset once. The next call returns packets sent before it.
             ):
                 size, ancillary, flags, _ = self._receive_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
@@ -343,7 +343,8 @@ class RemoteSlots:
         try:
             must_map = message.kind is BufferKind.MEMFD or self._requirements.reads_with_cpu
             for index, fd in enumerate(fds):
-                # Refuse a write-only buffer only if it must be mapped: a device can import it.
+                # Refuse a write-only buffer only if the CPU must map it: a device can import such
+                # a buffer.
                 if must_map and is_write_only(fd.fileno()):
                     raise MisfitError(
                         f'buffer {index}, a {message.kind.value}, was opened with O_WRONLY, '
@@ -401,7 +402,7 @@ class RemoteSlots:
             now.
         """
         try:
-            # Keep the code short: at a camera's rate it always runs with cold caches.
+            # Keep the code short: between two frames of a camera the CPU's caches lose it.
             (
                 kind,
                 length,
@@ -423,7 +424,7 @@ class RemoteSlots:
                 or zero
                 or flags > 1
             ):
-                wire.parse_frame(packet, size)  # raises the error with the reason
+                wire.parse_frame(packet, size)  # raises the error that says what is invalid
             if flags != (fence is not None):
                 raise ProtocolError(
                     'descriptors',
@@ -582,7 +583,7 @@ class RemoteSlots:
     def attend(self) -> None:
         """End abandoned leases, and send RELEASEs that waited for a fence or for the socket."""
         with self._lock:
-            # Clear this first, because a finalizer may set it again at any time.
+            # Clear the flag before the work, because a finalizer may set it again at any time.
             self.attention = False
             self._drop_abandoned()
             waiting, self._held_back = self._held_back, []
@@ -608,7 +609,8 @@ class RemoteSlots:
                 self._held_back.append(slot)
                 self.attention = True
                 return
-            # Do this before RELEASE, because the slot's next FRAME may arrive right after it.
+            # Prepare the next Frame before RELEASE is sent, because the slot's next FRAME may
+            # arrive right afterwards.
             slot.spare = slot.spare or slot.prepare(self)
             self.released += 1
             packet = wire.pack_release(slot.uid, slot.generation, fence is not None)
@@ -660,7 +662,7 @@ class RemoteSlots:
             try:
                 signalled = fence.wait(0.0)
             except (OSError, ValueError):
-                signalled = True  # the caller of release() has closed the fence
+                signalled = True  # it was closed by the caller of release()
             if signalled:
                 self._unwatch(fence)
             else:
@@ -668,8 +670,8 @@ class RemoteSlots:
         slot.fences = [fence for fence in pending if not isinstance(fence, SyncFile)]
         files = [fence for fence in pending if isinstance(fence, SyncFile)]
         if slot.fences or len(files) > 1:
-            # Wait for several sync_files here, too: only one can be sent, and merging them needs a
-            # new descriptor, which may not be available.
+            # Several sync_files, too, must signal before RELEASE: it can carry only one, and
+            # merging them needs a new descriptor, which may not be available.
             slot.fences += files
             for fence in slot.fences:
                 self._watch(fence)
@@ -740,7 +742,7 @@ class RemoteSlots:
         End the connection because this consumer wants to.
 
         The producer must not reuse the buffers of frames that this process still holds. So the
-        socket stays open until the last of them is released. Meanwhile nothing is received.
+        socket stays open until the last of them is released. Nothing is received from it any more.
         """
         with self._lock:
             if self._ended or self._leaving:
@@ -804,7 +806,7 @@ class RemoteSlots:
         self._unsent.clear()
 
     def close_in_child(self) -> None:
-        """Close a forked child's copy of the socket; it would keep the connection open."""
+        """Close a forked child's copy of the socket; else the parent couldn't end a connection."""
         self._ended = True
         self._lock = threading.Lock()
         self.receiver.forked()

@@ -398,14 +398,14 @@ class SharedMemoryServer:
         """
         Add *frame* to the history; return the connections to which publish() sends it.
 
-        One lock covers both, so that each consumer gets the frame once: a consumer that connects
-        later gets it from the history.
+        Both happen under the lock, so that each consumer gets the frame once: a consumer that
+        connects later gets it from the history.
         """
         kept = frame.deliver(self._history_holder)
         overflow = None
         with self._lock:
             if self._history is None:
-                overflow = kept  # the server was closed meanwhile
+                overflow = kept  # the server is closed
             elif kept is not None:
                 kept.published_ns = frame.published_ns
                 self._history.append(kept)
@@ -476,7 +476,7 @@ class SharedMemoryServer:
         hello, (window, depth) = connection.hello, connection.granted
         # WELCOME has fixed the window and the depth. If the new pool could grant a larger window,
         # let the consumer connect again. Don't do so for a larger depth alone, because another
-        # consumer might take the slots meanwhile.
+        # consumer might take the slots before this one connects again.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)
@@ -546,7 +546,7 @@ class SharedMemoryServer:
         return max(0.0, min(deadlines) - time.monotonic())
 
     def _look_at_clock(self) -> None:
-        """Refuse newcomers whose HELLO is late, and accept consumers again after the pause."""
+        """Refuse newcomers whose HELLO is late; accept consumers again after a pause."""
         now = time.monotonic()
         for number, newcomer in list(self._newcomers.items()):
             if newcomer.deadline > now:
@@ -645,7 +645,7 @@ class SharedMemoryServer:
                 self._turn_away(number, None)
                 return
             hello = wire.parse_hello(self._reader.packet[:size])
-            if fds:  # check it after the version: a later version's HELLO may have descriptors
+            if fds:  # after the version was checked: later versions may send descriptors
                 raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
             # The HELLO may be old. If its consumer has closed the socket and connected again,
             # don't reserve slots for it twice.
@@ -901,7 +901,7 @@ class SharedMemoryServer:
         )
 
     def close(self) -> None:
-        """Disconnect all consumers, stop the thread, remove the socket; not in a forked child."""
+        """Disconnect all consumers, end thread and socket; do nothing in a forked child."""
         if self._pid != os.getpid() or self._stopping:
             return
         # Remove the socket's file first, so that no consumer connects while the server closes.
@@ -921,7 +921,7 @@ class SharedMemoryServer:
         self.close()
 
     def _after_fork(self) -> None:
-        """Close a forked child's copies of the sockets, so that consumers see the parent's end."""
+        """Close a forked child's copies of sockets; else the parent couldn't end a connection."""
         connections, self._connections = self._connections, ()
         self._history = None
         self._lock = threading.Lock()

@@ -196,7 +196,7 @@ def check_publisher_id(publisher_id: str) -> bytes:
     """
     Return *publisher_id* as bytes for HELLO.
 
-    :raises ConfigError: it isn't 1 to 32 printable ASCII characters.
+    :raises ConfigError: *publisher_id* isn't 1 to 32 printable ASCII characters.
     """
     raw = publisher_id.encode(errors='replace')
     if not publisher_id.isascii() or not _is_identifier(raw):
