@@ -25,8 +25,8 @@ file. The published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
 
 - The driver detaches without checking that a buffer is attached, so the probe detaches only after
   an attach that succeeded.
-- A failed attach keeps a reference to the buffer for ever, so probe with a small buffer. One page
-  is enough to find out whether the card can use a heap.
+- After a failed attach the driver keeps a reference to the buffer for ever, so probe with a small
+  buffer. One page is enough to find out whether the card can use a heap.
 - Success means that the kernel attached the buffer to the card and mapped its pages, but not that
   the card sees these pages as one range of addresses.
 """
@@ -73,7 +73,7 @@ DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
 
 
 class Importable(Enum):
-    """Whether a buffer can be imported. ``UNKNOWN``: the driver failed before it tried."""
+    """Whether a card can import a buffer. ``UNKNOWN``: the driver failed before it tried to."""
 
     YES = 'yes'
     NO = 'no'
@@ -85,7 +85,8 @@ class AttachProbe:
     """
     The driver's answer to the attempt to attach a buffer.
 
-    :param number: the errno; 0 with :attr:`Importable.YES`.
+    :param answer: whether the card can import the buffer.
+    :param number: the driver's errno; 0 if the answer is :attr:`Importable.YES`.
     :param text: one sentence with the result and advice.
     """
 
@@ -141,7 +142,7 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
 
 
 def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
-    """Call the ioctl; return the errno, 0 for success."""
+    """Call ioctl *request* with a pointer to *descriptor*; return the errno, 0 for success."""
     error = call_driver(fd, request, ctypes.c_int(descriptor))
     return 0 if error is None else error.errno or errno.EIO
 
@@ -203,15 +204,15 @@ def numbers_of(needs: Needs) -> Mapping[str, int]:
 
 def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
     """
-    Open a card's node with the ioctl numbers that the parameter file gives.
+    Open a card's device node, with the ioctl numbers that the parameter file gives.
 
-    :raises ZcError: the node can't be opened.
+    :raises ZcError: the device node can't be opened.
     """
     return system.opener(AxlDevice)(card.path, numbers_of(needs) or None, tree=system.host)
 
 
 def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report each driver's answer to QUERY or, without QUERY, which ioctls it has."""
+    """Report each driver's answer to ioctl QUERY; if it lacks QUERY, which ioctls it has."""
     if needs.accelerator('axl') is Need.UNUSED and card_need(needs) is not Need.UNUSED:
         yield skip('the parameter file uses no accelerator axl')
     else:
@@ -323,7 +324,7 @@ def _imports_into(
                 'memory.heaps shows its rights and metis.iommu why the card refuses '
                 'pages; read dmesg, or set another heap'
             )
-            # A failure is less severe if no camera uses this heap.
+            # A failed import is less severe if no camera uses the heap that the buffer came from.
             used = needs.heap(name) is Need.REQUIRED
             yield Finding(
                 (needs.accelerator('axl') if used else Need.POSSIBLE).missing,
@@ -355,9 +356,9 @@ def _attached(
     system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, subject: str
 ) -> Finding:
     """
-    Probe a driver without import ioctls, which can only attach the buffer.
+    Check whether a driver that has no import ioctls can at least attach *buffer*.
 
-    The buffer is one page, because a failed attach keeps it for ever.
+    *buffer* is one page, because after a failed attach the driver keeps the buffer for ever.
     """
     if buffer.kind is not BufferKind.DMABUF:
         raise AcceleratorError(f'{buffer.heap} gave no dma-buf')

@@ -126,8 +126,8 @@ ADVICE: Mapping[int, str] = {
 }
 """The meaning of each errno of the driver, and what to do about it.
 
-Sources: the UAPI header ``axl_ioctl.h`` for the errnos, and the failure modes of the ZED X → Metis
-document for the advice."""
+Sources: the UAPI header ``axl_ioctl.h`` for the errnos, and the failure modes in the ZED X → Metis
+design document for the advice."""
 
 
 def errno_name(number: int) -> str:
@@ -209,8 +209,8 @@ class AxlCapabilities:
     """
     What a driver can do: its answer to QUERY, or what its other ioctls imply.
 
-    :param level: 0: the driver has no import ioctls; 1: only the ioctls 64–66 (tight LINEAR images
-        in one buffer); 2: all.
+    :param level: 0: the driver has no import ioctls; 1: only the ioctls numbered 64 to 66, which
+        import tight LINEAR images in one buffer; 2: all ioctls.
     :param formats: (fourcc, modifier) pairs; empty for level 1, because that driver doesn't list
         them.
     """
@@ -395,8 +395,8 @@ class AxlDevice:
         """
         Return whether the driver has the first generation of ioctls, 64 to 66.
 
-        If these exist, releasing an invalid handle fails with ENOENT, and importing an invalid
-        descriptor with EBADF. Neither call changes anything.
+        A driver that has these ioctls refuses to release an invalid handle with ENOENT, and to
+        import an invalid descriptor with EBADF. Neither call changes anything.
         """
         nothing = axl_abi.AxlImportFd(
             fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE)
@@ -408,7 +408,12 @@ class AxlDevice:
     def _knows(
         self, name: str, argument: ctypes.Structure | ctypes.c_uint32, refusal: int
     ) -> bool:
-        """Return whether the ioctl exists; then it refuses this argument with errno *refusal*."""
+        """
+        Return whether the driver has ioctl *name*.
+
+        :param argument: an invalid argument, so that the call changes nothing.
+        :param refusal: the errno with which an existing ioctl refuses the argument.
+        """
         try:
             self._ioctl(name, argument)
         except AxlError as error:
@@ -486,7 +491,7 @@ class AxlDevice:
 
     def release_import(self, handle: int) -> None:
         """
-        Release an import (RELEASE_IMPORT); the driver keeps it until jobs that use it have ended.
+        Release an import (RELEASE_IMPORT); the driver drops it once the jobs that use it end.
 
         :raises AxlError: with ENOENT: this open file has no such handle.
         """

@@ -16,9 +16,9 @@
 """
 Declare accelerator axl, and its engine ``axl`` for manifests.
 
-A model of this engine is already on the card. It writes its result into one buffer, which only the
-manifest describes. Every node imports this module when it starts; therefore only :meth:`Axl.open`
-imports the accelerator's own module.
+A model of this engine is already on the card. The model writes its result into one buffer, and
+only the manifest tells what this buffer contains. Every node imports this module when it starts;
+therefore only :meth:`Axl.open` imports the module that implements the accelerator.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class AxRuntimeAccelerator(AxRuntime):
     each core. :meth:`submit` only queues a job, at the worker of the core with the fewest jobs.
     The worker's two threads convert the frame, run the model and signal the job's fence.
 
-    If the runtime doesn't return from a call for twice the timeout, the device counts as lost.
+    If the runtime doesn't return from a call for twice parameter ``timeout``, the device counts as
+    lost.
     With double buffering, transfers overlap with computing: 10 to 40 % more frames per second,
     according to the SDK's documentation. But results come two frames late. If no further frame
     comes, the last two results are fetched after *flush_after_s* seconds.
@@ -97,8 +98,8 @@ class AxRuntimeAccelerator(AxRuntime):
     :param ledger: counts the CPU's pass over each frame's pixels.
     :param tensor_heap: the heap for tensors; ``None``: ``/dev/dma_heap/system`` if that works,
         else host memory.
-    :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's VIC, if it
-        has one.
+    :param vic: the Jetson's image converter (VIC), which scales frames in NvBufSurface memory;
+        ``None``: open the machine's VIC, if it has one.
     :raises AcceleratorError: there is no runtime, or no such device.
     """
 
@@ -399,8 +400,8 @@ class AxRuntimeAccelerator(AxRuntime):
             if last:
                 self._session.close_model()
         finally:
-            # Decrement _holders only after close_model(): the runtime may hang there, and the
-            # thread that finds no holders left calls the runtime as well.
+            # Decrement _holders only after close_model(): the runtime may hang in it, and the
+            # thread that decrements _holders to 0 calls the runtime again, to close the session.
             with self._lock:
                 self._holders -= 1
                 left = self._holders

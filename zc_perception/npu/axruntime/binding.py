@@ -68,7 +68,8 @@ from zc_perception.npu.engine_thread import TensorEngine
 from zc_perception.npu.manifest import check_head, ModelManifest, TensorSpec
 
 MODULE = 'axelera.runtime'
-# The package's error classes are named like the C library's result codes, except Pending.
+# The C library's result code for each error class of the package, by the class's name. The names
+# are those of the codes, except Pending.
 _CODES = {
     'Pending': Result.PENDING_ERROR,
     **{code.name.title().replace('_', ''): code for code in Result},
@@ -103,7 +104,7 @@ def import_binding() -> Any:
 
 
 def binding_release(module: Any) -> str:
-    """Return the package's release; empty if it is unknown."""
+    """Return the release of Axelera's package *module*; empty if it is unknown."""
     return wheel_release() or str(getattr(module, '__version__', ''))
 
 
@@ -293,7 +294,8 @@ class AxmEngine(TensorEngine):
     def _explained(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
         code = code_of(error)
         if code is Result.UNKNOWN_ERROR and isinstance(error, (ValueError, OSError)):
-            code = Result.INVALID_ARGUMENT  # the package raises these for a wrong file or array
+            # The package raises ValueError or OSError for a wrong file or array.
+            code = Result.INVALID_ARGUMENT
         return explain(what, str(error), code, release=self._release, running=running)
 
     def infer(self, tensor: NDArray[Any]) -> Outputs:

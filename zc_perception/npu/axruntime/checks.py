@@ -83,7 +83,7 @@ def _installed(system: System) -> list[str]:
 
 
 def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the runtime loads, that the driver fits it, and that its programs are there."""
+    """Check the runtime: it loads, the driver fits it, and the programs that it calls exist."""
     need = needs.accelerator('axruntime')
     if need is Need.UNUSED:
         yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
@@ -130,7 +130,7 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check for the SDK's compiler, which the runtime needs before 1.8 to load a model."""
+    """Check for the SDK's compiler, which a runtime older than 1.8 needs to load a model."""
     need = needs.accelerator('axruntime')
     if need is Need.REQUIRED:
         answers = [

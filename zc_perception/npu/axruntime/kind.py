@@ -190,7 +190,7 @@ class VoyagerRules(EngineRules):
     """Rules for manifests of engine ``axruntime``, whose compiled file gives the input's size."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """Return the input's size; without the file (0, 0), which nothing uses."""
+        """Return the model's input size; (0, 0), which nothing uses, if *file* is ``None``."""
         super().input_size(given, file, place)
         compiled = None if file is None else read_compiled_input(file)
         if compiled is None:
@@ -243,7 +243,7 @@ def jobs(values: Mapping[str, Any]) -> int:
 
 
 class AxRuntime(Accelerator):
-    """Declare accelerator axruntime; :mod:`~zc_perception.npu.axruntime.accelerator` has it."""
+    """Declare axruntime; :mod:`~zc_perception.npu.axruntime.accelerator` implements it."""
 
     ENGINES = (AXRUNTIME,)
     PARAMETERS = (

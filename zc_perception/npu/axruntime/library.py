@@ -184,7 +184,7 @@ class Argument(ctypes.Structure):
 
 
 class DeviceInfo(ctypes.Structure):
-    """``axrDeviceInfo`` up to release 1.6; a later one may be longer: :func:`device_stride`."""
+    """``axrDeviceInfo`` of releases up to 1.6; later ones may append fields."""
 
     _fields_ = (
         ('name', _NAME),
@@ -333,7 +333,7 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
 
 
 def _in_site_packages() -> list[str]:
-    """Return the library's paths in importable wheels, without importing the wheels."""
+    """Return where importable wheels may have the library; import no wheel."""
     with contextlib.suppress(ImportError, ValueError):
         package = importlib.util.find_spec('axelera')
         if package is not None:
@@ -346,7 +346,7 @@ def _in_site_packages() -> list[str]:
 
 def candidates(library: str = '') -> list[str]:
     """
-    Return the paths where the library may be, best first; only *library* if that is given.
+    Return the paths where the library may be, best first; if *library* is given, only that.
 
     The order: the loader's search path, an activated SDK, wheels, installed releases, newest
     first.
@@ -375,7 +375,7 @@ class RuntimeLibrary:
     """
     The loaded library, with its functions in ``call``.
 
-    :param library: its path; empty: the first of :func:`candidates` that loads.
+    :param library: the library's path; empty: the first of :func:`candidates` that loads.
     :raises AcceleratorError: no library loads, or the library lacks a function.
     """
 
@@ -423,9 +423,10 @@ class RuntimeLibrary:
     @property
     def api_version(self) -> str:
         """
-        Return the version as major.minor.patch, or ``unknown``.
+        Return the version of the library's API as major.minor.patch, or ``unknown``.
 
-        The library returns one number; that each part takes one byte of it is undocumented.
+        The library returns one number. That each of the three parts takes one byte of this number
+        is undocumented.
         """
         if not self.has('axr_api_version'):
             return 'unknown'
@@ -448,6 +449,6 @@ class RuntimeLibrary:
         return '' if self.api_version == 'unknown' else self.api_version
 
     def last_error(self, context: int | None) -> tuple[str, Result]:
-        """Return text and code of the last error of this thread's calls with *context*."""
+        """Return text and code of the last error of this thread's calls for handle *context*."""
         code, text = self.call.axr_last_error(context), self.call.axr_last_error_string(context)
         return (text or b'').decode(errors='replace'), known_result(code)

@@ -117,8 +117,8 @@ class Connection:
 
     One thread runs the model. Loading and releasing the model takes the session's lock.
 
-    :param model: the interface's object for the model.
-    :param handle: the interface's object for the connection.
+    :param model: the model: the C library's handle, or the Python package's object.
+    :param handle: the connection, likewise.
     """
 
     def __init__(self, session: Session, model: Any, handle: Any) -> None:
@@ -169,7 +169,7 @@ class OpenedModel:
     """
     A compiled model, and its connections, one for each core.
 
-    :param handle: the interface's object for the model.
+    :param handle: the model: the C library's handle, or the Python package's object.
     :param inputs: the input tensors, with their padding in memory; *outputs* likewise.
     :param properties: the compiler's notes about the model, for diagnostics; the keys may change.
     """
@@ -183,10 +183,10 @@ class OpenedModel:
 
 class Session(ABC):
     """
-    A context of the runtime and one device, through one of the two interfaces.
+    A context of the runtime and one device, through the runtime's C or Python interface.
 
-    It owns the runtime's context and the open model. A derived class makes the context, calls this
-    constructor, and implements each step for its interface.
+    The session owns the runtime's context and the open model. A derived class makes the context,
+    calls this constructor, and implements each step for its interface.
 
     :param wanted: the device, see :func:`choose_device`.
     :ivar runtime: the name of the Python package, or the path of the C library.
@@ -223,7 +223,7 @@ class Session(ABC):
 
     @abstractmethod
     def _describe(self, model: OpenedModel) -> None:
-        """Fill in the model's tensors and properties."""
+        """Set the inputs, outputs and properties of *model* to what the runtime reports."""
 
     @abstractmethod
     def _connect(self) -> Any:
@@ -299,7 +299,7 @@ class Session(ABC):
         self._close_context()
 
     def _connect_failure(self, refusal: Exception, code: Result) -> Exception:
-        """Return *refusal*, with advice added if another process uses the device."""
+        """Return the exception *refusal*; if another process uses the device, with advice."""
         if code is not Result.DEVICE_IN_USE:
             return refusal
         others = [other.name for other in self.devices if other is not self.device]
@@ -514,7 +514,7 @@ class RuntimeSession(Session):
     def run(
         self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]
     ) -> None:
-        """Run an instance once, see :meth:`Connection.run`; release Python's GIL meanwhile."""
+        """Run an instance once without holding Python's GIL, see :meth:`Connection.run`."""
         code = self._call.axr_run_model_instance(
             instance, inputs, len(inputs), outputs, len(outputs)
         )

@@ -22,8 +22,9 @@ buffer, so each tensor has a buffer of its own: a dma-buf if there is a dma-heap
 memory.
 
 :class:`FrameToTensor` makes the single pass over the pixels that compiled models need. The CPU
-reads the frame's own buffer. But the CPU reads a Jetson's NvBufSurface slowly. So the VIC scales
-and converts such a frame first, and the CPU only quantises the VIC's picture.
+reads the frame's own buffer. But the CPU reads a Jetson's NvBufSurface slowly. So the VIC
+(Jetson's image converter) scales and converts such a frame first, and the CPU only quantises the
+VIC's picture.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
 """
@@ -228,7 +229,7 @@ class TensorBuffer:
             self._buffer.end_cpu_access(CpuAccess.READ)
 
     def close(self) -> None:
-        """Release the memory; while a view is in use, its memory stays until the view is gone."""
+        """Release the memory; memory that a NumPy view still uses stays until the view is gone."""
         del self.values
         with contextlib.suppress(BufferError):
             if self._buffer is not None:
@@ -248,7 +249,7 @@ def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
 
 
 class InputSlot:
-    """The input tensor's memory; ``prepared`` is the converter that wrote its constant bytes."""
+    """The input tensor's memory; ``prepared``: the converter that wrote its constant bytes."""
 
     def __init__(self, tensor: TensorSpec, heap: Heap | None, pack: Pack) -> None:
         self.buffer = TensorBuffer(tensor, heap)
@@ -307,7 +308,8 @@ class FrameToTensor:
 
     The ledger counts one pass ``tensor`` per frame.
 
-    :param vic: the VIC that scales frames in NvBufSurface memory; ``None`` without one.
+    :param vic: the Jetson's image converter (VIC), which scales frames in NvBufSurface memory;
+        ``None``: the machine has none.
     :param vic_lock: held while the VIC is used: all cores' converters share the VIC, and only one
         thread at a time may use it.
     """
@@ -334,7 +336,7 @@ class FrameToTensor:
         self.vic_refusal = ''
 
     def geometry(self, width: int, height: int) -> Letterbox:
-        """Return the geometry that maps the tensor to a frame of this size."""
+        """Return the letterbox: how a frame of this size lies in the tensor."""
         return Letterbox.fit(
             width, height, self._spec.width, self._spec.height, stretch=self._stretch
         )
