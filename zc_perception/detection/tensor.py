@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Convert a frame's planes to a network's input tensor; each byte is written once per frame.
+Convert a frame's planes to a network's input tensor; each of its bytes is written once per frame.
 
 :class:`PlanesToTensor` makes the tensor of an ONNX file and owns the tensor's memory.
 :class:`PlanesToQuantised` writes the tensor of a compiled model (int8, NHWC, padded) directly into
@@ -40,7 +40,7 @@ from zc_perception.pixel.conversion import Pixels, Planes, ToPicture
 Padding = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Tensor = NDArray[np.int8]
 
-_FLIP = 128  # a uint8 v with its first bit flipped has the bits of the int8 v - 128
+_FLIP = 128  # a uint8 v with its highest bit flipped has the bits of the int8 v - 128
 
 
 class PlanesToTensor:
@@ -216,7 +216,7 @@ class _Quantiser:
         Each byte of *out* is written once; if several passes are needed, the earlier ones write
         into scratch memory.
 
-        :param opaque: whether a fourth channel is known to be 255 everywhere.
+        :param opaque: whether a fourth channel of *picture* is known to be 255 everywhere.
         """
         if self._constant or not opaque:
             saturate = cv2.subtract if self._constant < 0 else cv2.add
@@ -260,9 +260,9 @@ class PlanesToQuantised:
         self._rows = slice(above + box.top, above + box.top + box.height)
         self._columns = slice(left + box.left, left + box.left + box.width)
         total = spec.shape[2]
-        # If the tensor has only the samples' channels and at most one constant channel after
-        # them, whole pixels are written. Otherwise only 3 channels are written, and the others
-        # keep their prepared values.
+        # If the tensor has only the 3 colour channels and at most one constant channel after
+        # them, whole pixels are written. Otherwise only the colour channels are written, and the
+        # others keep the values that prepare() wrote.
         self._channels = total if total in (3, 4) and before == 0 else 3
         self._whole = total == self._channels
         shape = (box.height, box.width, self._channels)

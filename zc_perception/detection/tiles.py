@@ -52,14 +52,19 @@ _MOST = 16
 _SAME = 0.5
 # A box that ends nearer than this share of the tile's side to an inner border counts as cut.
 _CUT = 0.02
-# Row numbers must differ between tiles, so add this number times the tile's index.
+# The row numbers of detections must differ between tiles, so add this number times the tile's
+# index.
 _ROWS = 1 << 22
 # A grid of points in a box, relative to its centre, in fractions of its width and height.
 _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1).reshape(-1, 2)
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int] | None:
-    """Parse parameter ``roi`` (empty: ``None``, the whole picture); ConfigError if invalid."""
+    """
+    Parse parameter ``roi`` into x, y, width and height; ``None``: the whole picture.
+
+    :raises ConfigError: the value is invalid.
+    """
     numbers = [int(part) for part in text.split(',') if re.fullmatch(r'\s*\d{1,5}\s*', part)]
     if text and (
         len(numbers) != 4

@@ -145,7 +145,7 @@ def describe_ros() -> dict[str, Any]:
     try:
         rclpy = importlib.import_module('rclpy')
         answer['middleware'] = rclpy.get_rmw_implementation_identifier()
-    # Return any error, such as that of an rclpy for another Python.
+    # Return any error, such as that of an rclpy built for another version of Python.
     except Exception as error:
         answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
         return answer

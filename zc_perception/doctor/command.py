@@ -196,7 +196,7 @@ _MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SK
 
 @dataclass(frozen=True)
 class Result:
-    """A finding with its check."""
+    """A finding, and the check that yielded it."""
 
     check: Check
     finding: Finding
@@ -367,7 +367,7 @@ _LONGEST_S = 3600.0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Write the JSON result atomically; make a missing folder, and report this."""
+    """Write the JSON result atomically; make the folder if it is missing, and print that."""
     try:
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
@@ -396,7 +396,12 @@ def _complain(text: str) -> None:
 
 
 def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run the checks, print the report or write the JSON, and return the exit code."""
+    """
+    Run the checks, print the report, and return the exit code.
+
+    Option ``--json FILE`` also writes the JSON result to the file. *json_only* stands for
+    ``--json`` without a file: then print the JSON in place of the report.
+    """
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
         raise ConfigError(
@@ -430,7 +435,7 @@ def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only
         except ConfigError as error:
             _complain(error_line('zc_doctor', error))
             return EXIT_USAGE
-        except BrokenPipeError:  # the reader has closed the pipe
+        except BrokenPipeError:  # the program that reads the report closed the pipe
             return 128 + signal.SIGPIPE
         except Interrupted as interrupted:
             end_all()

@@ -157,7 +157,8 @@ class TransformError(IntEnum):
 LIBRARY = 'libnvbufsurface.so'
 SURFACE_LIST_OFFSET = 24
 PLANE_PARAMS_OFFSET = 48
-# The trial image's size, which no other field of the structs is likely to contain.
+# The size of the image that check_structs() allocates. No other field of the structs is likely to
+# contain these numbers.
 _TRIAL_SIZE = (646, 358)
 # The functions that make an image readable for the CPU, with their number of integer arguments.
 _FOR_CPU = {'NvBufSurfaceMap': 3, 'NvBufSurfaceUnMap': 2, 'NvBufSurfaceSyncForCpu': 2}
@@ -351,7 +352,8 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
     """
     Return the parameters of the first image of an ``NvBufSurface``, *size* bytes at *address*.
 
-    They are valid while the surface's owner keeps it. Call :func:`check_structs` once before.
+    The parameters are valid while the surface's owner keeps the surface. Call
+    :func:`check_structs` once before.
 
     :raises LayoutError: the surface has no image in device memory with a descriptor.
     """

@@ -468,7 +468,7 @@ class CameraEnd(Protocol):
     """The methods of a camera's publisher that :class:`MeetingPoint` calls."""
 
     def join(self, consumer: Consumer) -> None:
-        """Admit or refuse a new consumer of the allocated buffers; without buffers do nothing."""
+        """Let a new consumer use the buffers, or refuse it; if there are none yet, do nothing."""
 
     def leave(self, consumer: Consumer) -> None:
         """Forget *consumer*: its constraints no longer count."""

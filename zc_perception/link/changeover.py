@@ -147,9 +147,9 @@ class Changeover:
 
     def is_level(self, key: Key) -> bool:
         """
-        Say whether a message belongs to the newest direct object that was ignored.
+        Say whether *key* is that of the newest object in :attr:`ignored` with its frame_id.
 
-        If so, all earlier messages with that frame_id have arrived.
+        If a message has this key, all earlier messages with that frame_id have arrived.
         """
         with self._lock:
             while self.ignored:

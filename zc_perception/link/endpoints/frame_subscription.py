@@ -280,7 +280,8 @@ class CameraSubscription(FrameSubscription):
         )
 
     def _on_info(self, info: CameraInfo) -> None:
-        self._infos.pop(stamp_ns(info.header), None)  # moved to the end, as the newest
+        # Remove an earlier message with this stamp, so that the new one is stored at the end.
+        self._infos.pop(stamp_ns(info.header), None)
         self._infos[stamp_ns(info.header)] = self._newest = info
         if len(self._infos) > _INFOS:
             del self._infos[next(iter(self._infos))]
