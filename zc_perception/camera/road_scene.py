@@ -21,10 +21,11 @@ endless stream of cars, pedestrians, signs and cones. The picture depends only o
 seed, palette, index)``, so frames may be drawn in any order. The still parts (sky, hills, skyline,
 ground, road) are drawn once.
 
-An object's shape is a list of polygons, drawn in this order, in a unit frame: x runs from -0.5 to
-0.5 across the object, y from -1 (top) to 0 (the ground). Classes differ only by their outlines:
-the body colours of all classes come from :func:`body_colour`. Colours are ``(Y, U, V)`` levels in
-BT.601 limited range, without the noise that is added later.
+An object's shape is a list of polygons, drawn in the list's order. Their vertices are in unit
+coordinates: x runs from -0.5 to 0.5 across the object, y from -1 (the object's top) to 0 (the
+ground). Classes differ only by their outlines: the body colours of all classes come from
+:func:`body_colour`. Colours are ``(Y, U, V)`` levels in BT.601 limited range, without the noise
+that is added later.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ Points = list[tuple[float, float]]
 
 LUMA_LOW = 16
 LUMA_HIGH = 203
-"""Highest level drawn: the noise adds up to 32 and the sum must stay a legal luma (235)."""
+"""Highest luma drawn: noise adds up to 32 later, and the sum must stay a legal luma (235)."""
 
 PALETTES: dict[str, tuple[float, float]] = {
     'all': (0.0, 360.0),
     'train': (0.0, 200.0),
     'held_out': (220.0, 340.0),
 }
-"""Hue range of object bodies, in degrees of ``atan2(V - 128, U - 128)``."""
+"""Each palette's range of hues for objects' bodies, in degrees of ``atan2(V - 128, U - 128)``."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Part:
 
 
 class Shape:
-    """Polygons in drawing order. Add no polygon after the shape was first drawn."""
+    """An object's polygons in drawing order. Add none after the first call of :meth:`polygons`."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -75,7 +76,7 @@ class Shape:
 
     def add(self, points: Points, colour: Colour, sway: Points | None = None) -> None:
         """
-        Append a polygon in the unit frame.
+        Append a polygon in unit coordinates (see the module).
 
         ``sway`` has the offset that a swing of 1 adds to each vertex; ``None``: the polygon does
         not move.
@@ -109,7 +110,7 @@ def paint(
     luma: NDArray[np.uint8],
     chroma: NDArray[np.uint8],
 ) -> None:
-    """Fill ``shape``'s ``polygons`` into ``luma`` (h, w) and ``chroma`` (h/2, w/2, 2), clipped."""
+    """Fill a shape's polygons into ``luma`` (h, w) and ``chroma`` (h/2, w/2, 2), and clip them."""
     for polygon, part in zip(polygons, shape.parts, strict=True):
         level, u, v = part.colour
         cv2.fillPoly(luma, [polygon], level)
@@ -136,7 +137,7 @@ def shaded(colour: Colour, rng: np.random.Generator) -> Colour:
 
 
 def neutral(level: float, rng: np.random.Generator) -> Colour:
-    """Return a grey of about ``level``."""
+    """Return a nearly grey colour of luma ``level``, limited to the range that may be drawn."""
     u, v = rng.integers(122, 135, 2)
     return clamp_luma(level), int(u), int(v)
 
@@ -170,7 +171,7 @@ def trapezoid(half_top: float, y_top: float, half_bottom: float, y_bottom: float
 def ellipse(
     x: float, y: float, half_width: float, half_height: float, corners: int = 14, turn: float = 0.0
 ) -> Points:
-    """Return a regular polygon stretched to an ellipse; ``turn`` is in radians."""
+    """Return a regular polygon, turned by ``turn`` radians and stretched to an ellipse."""
     angles = [turn + 2 * math.pi * k / corners for k in range(corners)]
     return [(x + half_width * math.sin(a), y - half_height * math.cos(a)) for a in angles]
 
@@ -264,8 +265,8 @@ BOARDS = (
     (3, math.pi, 0.5774, 0.2887),
 )
 """
-Sign boards of width 1: number of corners, turn in radians, circumradius, and the distance of the
-centre from the top.
+The outlines of sign boards, each of width 1: number of corners, angle by which the board is turned
+in radians, circumradius, and distance of the centre from the top.
 """
 
 
@@ -384,7 +385,7 @@ ShapeMaker = Callable[[np.random.Generator, tuple[float, float], float], Shape]
 
 
 HORIZON = 0.4
-"""Height of the horizon as a fraction of the image's height."""
+"""Distance of the horizon from the image's top, as a fraction of the image's height."""
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -416,9 +417,10 @@ def noise_tiles(
     width: int, height: int, margin: int, count: int, rng: np.random.Generator
 ) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
     """
-    Make ``count`` tiles of luma noise (0..32) and of chroma noise (0..8), triangular.
+    Make ``count`` tiles of luma noise (0..32) and as many of chroma noise (0..8).
 
-    They are ``margin`` pixels larger than the planes, so that each frame can use another part.
+    The noise has a triangular distribution. Each tile is ``margin`` pixels wider and higher than
+    its plane, so that each frame can use another part of the tile.
     """
     luma_shape = (height + margin, width + margin)
     chroma_shape = (height // 2 + margin, width // 2 + margin, 2)
@@ -440,8 +442,8 @@ def _texture(
     """
     Make a smooth random field with values of about -1 to 1.
 
-    Each entry of ``cells`` (the number of cells across) adds an octave of half the strength of the
-    one before.
+    The field is a sum of random grids, enlarged to its size. ``cells`` has the number of columns
+    of each grid; each grid has half the strength of the one before.
     """
     field = np.zeros((height, width), np.float32)
     for octave, across in enumerate(cells):
@@ -566,7 +568,7 @@ def _fill_box(
 
 
 CLASS_NAMES: tuple[str, ...] = ('car', 'pedestrian', 'sign', 'cone')
-"""Names in the order of ``SceneObject.class_index``."""
+"""The names of the object classes, in the order of ``SceneObject.class_index``."""
 
 FRAMES_PER_SECOND = 30.0
 MIN_OBJECT_SIDE = 12
@@ -595,8 +597,9 @@ class SceneObject:
 
     ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight
     box around the silhouette. The silhouette includes parts hidden by nearer objects, but not
-    parts outside of the image. ``visible`` is the share of its pixels that can be seen, 0 to 1. An
-    object keeps its ``identity`` in all frames of a scene.
+    parts outside of the image. ``visible``, 0 to 1, is the share of the object's pixels that can
+    be seen; pixels outside of the image count as hidden. An object keeps its ``identity`` in all
+    frames of a scene.
     """
 
     class_index: int
@@ -610,7 +613,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Appearance, places and speeds of a kind of object, in metres and metres per second."""
+    """A sort of object, such as cars or trees: its look, places (metres) and speeds (m/s)."""
 
     make: ShapeMaker
     width: tuple[float, float]
@@ -642,7 +645,11 @@ _CLUTTER_KINDS = (
 
 @dataclass(frozen=True)
 class _Track:
-    """An endless row of objects, which travel from ``far`` to ``near`` one after the other."""
+    """
+    An endless row of objects, which pass one after the other.
+
+    They travel from distance ``far`` to ``near``, in metres, or back if ``speed`` is negative.
+    """
 
     kind: _Kind
     class_index: int
@@ -693,8 +700,10 @@ class RoadScene:
         """
         Make a scene of ``width`` and ``height`` pixels, even and at least 64.
 
-        ``palette`` is one of :data:`PALETTES`. It raises ValueError for another size or palette,
-        and for a negative ``seed``.
+        ``palette`` is a key of :data:`PALETTES`.
+
+        :raises ValueError: the size is odd or below 64, the palette is unknown, or ``seed`` is
+            negative.
         """
         check_size(width, height)
         if palette not in PALETTES:
@@ -747,7 +756,7 @@ class RoadScene:
         return self._visible(index)[0]
 
     def _visible(self, index: int) -> tuple[tuple[SceneObject, ...], list[_Sprite]]:
-        """Return the accepted objects and their sprites, nearest first."""
+        """Return frame ``index``'s ground truth and its objects to draw, both nearest first."""
         if index < 0:
             raise ValueError(f'index must be 0 or more, got {index}')
         candidates = sorted(
@@ -770,7 +779,7 @@ class RoadScene:
         return tuple(objects), sprites
 
     def _accept(self, sprite: _Sprite, objects: list[SceneObject], sprites: list[_Sprite]) -> None:
-        """Add ``sprite`` unless it is too hidden by the accepted ones, cut off, small or large."""
+        """Append ``sprite`` and its ground truth, unless too small, large, cut off or hidden."""
         vertices = np.concatenate(sprite.polygons)
         x0, y0 = vertices.min(axis=0).tolist()
         x1, y1 = (vertices.max(axis=0) + 1).tolist()
@@ -788,8 +797,9 @@ class RoadScene:
         inside = self._silhouette(sprite, x0, y0, x1, y1)
         total = cv2.countNonZero(inside)
         if (left, top, right, bottom) != (x0, y0, x1, y1):
-            # Draw the silhouette again instead of cutting the mask: OpenCV rounds edges a little
-            # differently where the image's border cuts them.
+            # The image's border cuts this object. Draw the silhouette of the inner part instead of
+            # cutting the mask: OpenCV rounds edges a little differently where the border cuts
+            # them.
             inside = self._silhouette(sprite, left, top, right, bottom)
             if cv2.countNonZero(inside) < MIN_INSIDE * total:
                 return
@@ -815,7 +825,7 @@ class RoadScene:
     def _silhouette(
         self, sprite: _Sprite, x0: int, y0: int, x1: int, y1: int
     ) -> NDArray[np.uint8]:
-        """Return a mask (0 or 255) of ``sprite`` in a part of the image, valid until next call."""
+        """Return a mask (0 or 255) of ``sprite`` in a rectangle; the next call overwrites it."""
         mask = self._mask[: y1 - y0, : x1 - x0]
         mask.fill(0)
         for polygon in sprite.polygons:
@@ -859,7 +869,8 @@ class RoadScene:
         look = self._looks.get(key)
         if look is None:
             hues = self._hues if track.kind in _OBJECT_KINDS else PALETTES['all']
-            # The cycle is negative for objects that move away, but seeds can't be negative.
+            # ``cycle`` is the object's number in its track. It is negative if the track's objects
+            # move away from the camera, but a seed can't be negative.
             rng = np.random.default_rng((self.seed, 1, track.number, abs(cycle), int(cycle < 0)))
             look = _make_look(track.kind, hues, rng)
             self._looks[key] = look
@@ -916,8 +927,8 @@ class _Lens:
 
     def __init__(self, width: int, height: int) -> None:
         across, down = width / _REFERENCE_WIDTH, height / _REFERENCE_HEIGHT
-        # Limit the scale: in a very wide or very tall frame, objects would be larger than its
-        # short side.
+        # Limit the scale: in a very wide or very tall frame, objects would be larger than the
+        # frame's shorter side.
         self.scale = min(max(across, down), 2 * min(across, down))
         self._centre_x = width / 2
         self._horizon = height * HORIZON
@@ -970,7 +981,7 @@ class _Lens:
         swing: float,
         identity: tuple[int, int],
     ) -> _Sprite:
-        """Return the sprite of ``look``, standing on the road at ``lateral`` and ``depth``."""
+        """Place an object on the road, ``lateral`` metres to the right, ``depth`` metres ahead."""
         x, y = self.ground(lateral, depth)
         pixels = _FOCAL * self.scale / depth
         width, height = look.width * pixels, look.height * pixels

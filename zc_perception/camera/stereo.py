@@ -44,8 +44,9 @@ from zc_perception.negotiation.settings import AllocationRequest
 T = TypeVar('T')
 
 DEFAULT_DEPTH = 2
-# A side waits for the counterpart for this fraction of a frame period before it captures the next
-# frame, which the driver keeps meanwhile. _PATIENCE_S is used if the frame rate is unknown.
+# After a side has captured a frame, it waits at most this fraction of a frame period for the
+# counterpart. During this time, the driver keeps the side's next frame. If the frame rate is
+# unknown, the side waits _PATIENCE_S seconds.
 _PATIENCE = 0.75
 _PATIENCE_S = 0.02
 _END_WAIT_S = 0.1
@@ -112,8 +113,9 @@ class PairMatcher(Generic[T]):
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
-        # For each side, the time between its newest item and the other side's newest item when the
-        # former arrived. The smaller value is the tolerance that these items would need.
+        # For each side, the time between its newest item and the item that was the other side's
+        # newest at that item's arrival. The smaller of both values is the tolerance with which
+        # these items would be a pair.
         self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 
@@ -142,7 +144,8 @@ class PairMatcher(Generic[T]):
             other_time, other = others.popleft()
             return self._pair(side, time_ns, item, other_time, other)
         if others and others[0][0] - time_ns > self._tolerance:
-            # The other side's times increase and are too late already, so no match can come.
+            # All waiting items of the other side are too late for this item, and any that still
+            # comes is later, so this item gets no match.
             self._alone[side] += 1
             self.dropped.append(item)
             return None
@@ -237,8 +240,9 @@ class StereoSides:
     There is one lock. It is held for O(depth) steps, and never while a frame is captured, released
     or published.
 
-    :param depth: the highest number of one side's frames that wait or are ready. They are leased,
-        so the side's camera needs this many more slots.
+    :param depth: the highest number of one side's frames that wait for a counterpart, or are
+        paired and not yet delivered. They are leased, so the side's camera needs this many more
+        slots.
     """
 
     def __init__(self, rule: PairingRule, depth: int = DEFAULT_DEPTH) -> None:
@@ -251,9 +255,9 @@ class StereoSides:
 
     def join(self, side: Side, camera: Camera) -> SideCamera:
         """
-        Make *camera* this side's camera, in place of the previous one.
+        Make *camera* the camera of *side*, in place of the previous one.
 
-        The returned camera owns *camera*, and closes it.
+        Capture from the returned camera, which owns *camera* and closes it.
         """
         member = SideCamera(self, side, camera)
         with self._news:
@@ -264,11 +268,11 @@ class StereoSides:
         return member
 
     def present(self, side: Side) -> bool:
-        """Return whether this side's camera is open."""
+        """Return whether the camera of *side* is open."""
         return self._members[side] is not None
 
     def other_size(self, side: Side) -> tuple[int, int] | None:
-        """Return the opposite camera's width and height; ``None``: it isn't open."""
+        """Return the width and height of the other side's camera; ``None``: it isn't open."""
         other = self._members[side.other]
         return None if other is None else (other.width, other.height)
 
@@ -318,19 +322,19 @@ class StereoSides:
         )
 
     def take(self, member: SideCamera) -> Frame | None:
-        """Return the side's oldest paired frame, whose lease the caller then owns, or ``None``."""
+        """Return the oldest paired frame of *member*, if any; the caller then owns its lease."""
         with self._news:
             ready = self._ready[member.side]
             return ready.popleft() if ready and self._members[member.side] is member else None
 
     def await_end(self, member: SideCamera) -> None:
-        """Wait for the counterparts of an ended side's last frames, for at most 0.1 s."""
+        """When *member* has ended, wait at most 0.1 s for the counterparts of its last frames."""
         with self._news:
             if self._worth_waiting(member):
                 self._news.wait(_END_WAIT_S)
 
     def ended(self, member: SideCamera) -> bool:
-        """Return whether an ended side has no paired frame left, and none that can get paired."""
+        """Return whether *member*, which has ended, will deliver no more paired frames."""
         with self._news:
             return not self._ready[member.side] and not self._worth_waiting(member)
 
@@ -405,7 +409,11 @@ class SideCamera(Camera):
         return self.inner.ended and self._sides.ended(self)
 
     def notices(self) -> Sequence[str]:
-        """Add a warning if the sides' sizes differ, because few stereo consumers can use this."""
+        """
+        Return the camera's notices, and a warning if the two sides' picture sizes differ.
+
+        Few consumers of pairs accept two sizes.
+        """
         other, own = self._sides.other_size(self.side), (self.width, self.height)
         if other is None or other == own:
             return self.inner.notices()

@@ -18,7 +18,7 @@ Keep one camera running.
 
 The supervisor opens the camera, captures its frames on a thread of its own, and opens it again
 when it was unplugged, busy, silent or changed. It doesn't use ROS: its owner passes functions that
-open the camera, prepare it and receive its frames.
+open the camera, negotiate its buffers and receive its frames.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from zc_perception.frame import Frame
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 10.0
-# If a camera ran this long before it failed, the first pause is the shortest one again.
+# If a camera ran this long before it failed, it is opened again after the shortest pause.
 _HEALTHY_S = 10.0
 
 
@@ -62,7 +62,7 @@ class CameraState(Enum):
 
 
 class Renewal(Enum):
-    """How a camera gets other buffers; the values explain the members."""
+    """Whether and how a camera gets other buffers; each member's value explains the member."""
 
     NONE = 'it keeps those that it has'
     REALLOCATE = 'it allocates others'
@@ -165,7 +165,7 @@ class CameraSupervisor:
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """The supervisor's thread and the open camera's threads, to set their priority."""
+        """The supervisor's thread and the open camera's threads, for code that sets priorities."""
         with self._lock:
             camera = self._camera
         return [self._thread, *(() if camera is None else camera.threads)]
@@ -203,7 +203,7 @@ class CameraSupervisor:
         """
         Open the camera in the calling thread, before :meth:`start`.
 
-        If the camera is missing or busy, no error is raised: the thread tries again.
+        If the camera is missing or busy, no error is raised: the started thread tries again.
 
         :raises ConfigError: the camera can't fulfil the parameters, and waiting would not help.
         """
@@ -211,9 +211,9 @@ class CameraSupervisor:
 
     def prepare_now(self) -> None:
         """
-        Prepare an opened camera in the calling thread, before :meth:`start`.
+        Negotiate an opened camera's buffers in the calling thread, before :meth:`start`.
 
-        If the camera is lost or becomes busy, no error is raised: the thread tries again.
+        If the camera is lost or becomes busy, no error is raised: the started thread tries again.
 
         :raises ConfigError: the camera can't fulfil the parameters.
         :raises NegotiationError: camera and consumers have no buffer setting in common.
@@ -237,14 +237,15 @@ class CameraSupervisor:
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.5) -> None:
-        """End the thread and close the camera. Idempotent."""
+        """Wait at most *timeout_s* for the end of the thread, and close the camera. Idempotent."""
         self._stop.set()
         with self._lock:
             if self._camera is not None:
                 self._camera.stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        # If the thread is still in a call of the camera, it closes the camera after that call.
+        # If the thread still waits in a call of the camera, the thread itself closes the camera
+        # after that call.
         if not self._thread.is_alive():
             self._close()
 
@@ -280,8 +281,8 @@ class CameraSupervisor:
             self._capture()
         except CameraChangedError as error:
             self._close()
-            # Open it again at once, but at most once per first_retry_s if its source keeps
-            # changing.
+            # Open the camera again at once. But if its source keeps changing, open the camera at
+            # most once per first_retry_s.
             self._retry.due = self._streaming_since + self._first_retry_s
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
         except (

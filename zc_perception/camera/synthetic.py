@@ -92,7 +92,7 @@ class TimeCode(NamedTuple):
 
 
 def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-    """Fill the planes with a counter's picture: counter modulo 2**32, and seed modulo 256."""
+    """Draw a picture of *code* into the planes: counter modulo 2**32, and seed modulo 256."""
     fields = _FIELDS.pack(_MARKER, code.seed & 0xFF, code.counter & MAX_COUNTER, code.stamp_ns)
     content = fields + struct.pack('>H', binascii.crc_hqx(fields, 0xFFFF))
     bits = np.unpackbits(np.frombuffer(content, np.uint8)).reshape(_ROWS, _COLUMNS) ^ _CHESS
@@ -151,7 +151,7 @@ class ColourBars:
                 self._chroma[first:last, begin:end] = u, v
 
     def draw(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-        """Fill the planes."""
+        """Draw the bars into the planes."""
         np.copyto(luma, self._luma)
         np.copyto(chroma, self._chroma)
 

@@ -16,7 +16,7 @@
 """
 V4L2 cameras.
 
-Read module ``camera`` first; ``kind`` declares its parameters and checks. ``choice`` selects a
-format (``formats`` describes them) and memory. ``device`` makes the ioctls, with the C structs of
-``abi``. ``mjpeg`` decodes the frames of cameras that deliver JPEGs.
+Read module ``camera`` first. ``kind`` declares the parameters and checks of these cameras.
+``choice`` selects a format (``formats`` describes them) and memory. ``device`` makes the ioctls,
+with the C structs of ``abi``. ``mjpeg`` decodes the frames of cameras that deliver JPEGs.
 """

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-V4L2's numbers, structs and ioctl requests, under their C names without the prefix.
+V4L2's constants, structs and ioctl requests, under C's names without the prefix ``v4l2_``.
 
 For example ``Format`` is ``struct v4l2_format``. Sources: ``include/uapi/linux/videodev2.h`` and
 ``v4l2-controls.h``, 64-bit. ``test/camera/test_v4l2_abi.py`` compares this file with these headers
-by a C compiler.
+with the help of a C compiler.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ DvTimings = c_struct('u32 type; u32[32] words', packed=True)
 def request(
     direction: int, number: int, argument: type[ctypes.Structure | ctypes.c_int | ctypes.c_uint64]
 ) -> int:
-    """Return the number of ``_IOC(direction, 'V', number, argument)``."""
+    """Return the ioctl request that C writes as ``_IOC(direction, 'V', number, argument)``."""
     return direction << 30 | ctypes.sizeof(argument) << 16 | ord('V') << 8 | number
 
 

@@ -259,7 +259,7 @@ class V4l2Stream:
     :param memory: MEMORY_MMAP or MEMORY_DMABUF.
     :param buffers: number of memory buffers of each frame.
     :param needed: how many buffers must be queued before the driver fills one. While fewer are
-        queued, the time without a frame does not count.
+        queued, the time without a frame does not count as silence.
     :param silent_s: after this many seconds without a good frame (see :meth:`good`) the stream is
         restarted; after the same time again the camera counts as lost.
     """
@@ -310,7 +310,7 @@ class V4l2Stream:
         """Queue a buffer, with the lock held; keep it for another try if the driver refuses it."""
         try:
             self._device.queue(slot.index, self._memory, slot.buffers)
-        except (CameraError, ValueError):  # ValueError: the device was closed meanwhile
+        except (CameraError, ValueError):  # ValueError: the device is closed already
             self._refused[slot.index] = slot
         else:
             self._queued.add(slot.index)
@@ -381,7 +381,8 @@ class V4l2Stream:
         with self._lock:
             refused, self._refused = self._refused, {}
             for slot in refused.values():
-                # Skip a slot that was replaced meanwhile: its successor is queued already.
+                # Since the refusal, the pool may have replaced this slot by another one of the
+                # same number. Skip it then: the new slot is queued already.
                 if slot.state is SlotState.FREE and slot.index not in self._queued:
                     self._device.queue(slot.index, self._memory, slot.buffers)
                     self._queued.add(slot.index)
@@ -418,7 +419,7 @@ class V4l2Stream:
 
     def _change(self, pool: BufferPool) -> None:
         """
-        Raise if the source has another format; restart the stream if it was only interrupted.
+        Raise if the source has another format; restart the stream after a mere interruption.
 
         Drivers send the same event in both cases.
         """
@@ -442,8 +443,8 @@ class V4l2Stream:
         """
         Record an incomplete frame, whose slot is free again, or a wait without any frame.
 
-        A camera that delivers only bad frames counts as silent. The stream is restarted after the
-        first silence.
+        A camera that delivers only bad frames counts as silent. After *silent_s* seconds of
+        silence the stream is restarted.
 
         :raises CameraLostError: no good frame came for too long, also after a restart.
         """
@@ -505,7 +506,7 @@ class V4l2Camera(V4l2):
     """
     Captures from a V4L2 device of the single- or multi-planar API.
 
-    :param path: the device node that a lost camera has now; it replaces parameter ``device``.
+    :param path: the device file that a lost camera has now; it replaces parameter ``device``.
     :raises CameraBusyError: another program streams from the device.
     :raises CameraLostError: there is no signal at the device's input.
     :raises CameraError: the device can't do what the parameters ask for. The message lists what it
@@ -577,7 +578,7 @@ class V4l2Camera(V4l2):
 
     @classmethod
     def open(cls, options: CameraOptions) -> V4l2Camera:  # noqa: A003
-        """Open the camera; find a lost camera's new device node by its identity."""
+        """Open the camera; find a lost camera's new device file by the camera's identity."""
         return cls(options, find_device(options.identity) if options.identity else None)
 
     def _set_framerate(self) -> float:
@@ -653,7 +654,7 @@ class V4l2Camera(V4l2):
         )
 
     def sizes(self) -> Sequence[str]:
-        """Return the sizes of the driver's present format."""
+        """Return the picture sizes that the driver offers in its present format."""
         return list(map(str, self._device.frame_sizes(self._driver.fourcc)))
 
     def allocate(self, request: AllocationRequest) -> None:
@@ -788,7 +789,7 @@ class V4l2Camera(V4l2):
         if self._jpegs is not None:
             return self._next_decoded(self._jpegs, self._stream)
         filled = self._stream.next(self._pool, self._wake)
-        # A frame that arrives during the stop goes back to the driver at the end of the stream.
+        # Once stop() was called, a filled buffer isn't acquired; the end of the stream frees it.
         return (
             None
             if filled is None or self._stopped
@@ -832,7 +833,12 @@ class V4l2Camera(V4l2):
         return slot
 
     def _stamped(self, filled: Dequeued) -> tuple[Header, int]:
-        """Return a frame's header, and the CLOCK_MONOTONIC time of its arrival at the camera."""
+        """
+        Return a frame's header, and its capture time in ns of CLOCK_MONOTONIC.
+
+        The capture time is the driver's timestamp, or the present time if the driver gives no
+        credible timestamp.
+        """
         now = time.monotonic_ns()
         hardware = filled.monotonic and now - _OLDEST_NS <= filled.stamp_ns <= now + _NEWEST_NS
         self._source = (

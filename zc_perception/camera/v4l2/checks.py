@@ -16,8 +16,8 @@
 """
 ``zc_doctor``'s checks of V4L2 cameras.
 
-They list the device nodes, and compare the cameras' formats with the parameter file. They open a
-node without blocking, and use only ioctls that change nothing.
+The checks list the device files, and compare the cameras' formats with the parameter file. They
+open a device file without blocking, and use only ioctls that change nothing.
 """
 
 from __future__ import annotations
@@ -50,18 +50,20 @@ from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.negotiation.constraints import Size, size_text
 from zc_perception.pixel.fourcc import fourcc_name, NV12
 
-# Checks run in parallel, but some drivers allow only one open file for a node.
+# Checks run in parallel, but some drivers let a device file be opened only once at a time. So a
+# check first waits for the lock _TURN, for at most _TURN_S seconds.
 _TURN, _TURN_S = threading.Lock(), 5.0
 
 
 @contextmanager
 def video(system: System, node: str) -> Iterator[DeviceFile]:
     """
-    Open a V4L2 node for this block; no other check opens one meanwhile.
+    Open a V4L2 device file for a ``with`` block, in which no other check opens one.
 
-    A check waits for its turn at most 5 s, because another check may hang in a driver.
+    A check waits for the end of another check's block, but at most 5 s: that check may hang in a
+    driver.
 
-    :raises OSError: the node can't be opened.
+    :raises OSError: the device file can't be opened.
     """
     mine = _TURN.acquire(timeout=_TURN_S)
     try:
@@ -80,14 +82,14 @@ _RATED_FORMATS, _RATED_SIZES = 8, 64
 @dataclass(frozen=True)
 class CameraView:
     """
-    A V4L2 node's answers; the fields become figures of ``zc_doctor``'s report.
+    What a V4L2 device file answered; the fields become figures of ``zc_doctor``'s report.
 
     :param role: ``capture``, ``metadata`` or ``other``.
-    :param busy: whether another open file has buffers of the node.
-    :param imports: whether the driver imports our buffers (``memory: import``); ``None``: the
-        driver doesn't report it.
-    :param formats: formats, the best first, with their sizes and the rates of each size; a size
-        without rates was not queried for them.
+    :param busy: whether another program, or another open file, has buffers of the device.
+    :param imports: whether the driver can import a heap's buffers (``memory: import``); ``None``:
+        the driver doesn't report it.
+    :param formats: formats, the best first, with their sizes and the rates of each size; if a size
+        has no rates, the driver wasn't asked for them.
     """
 
     driver: str
@@ -103,9 +105,9 @@ class CameraView:
 
 def look_at(file: DeviceFile) -> CameraView:
     """
-    Query a node, and return its answers.
+    Query a V4L2 device file, and return its answers.
 
-    :raises CameraError: the node is gone, or isn't a V4L2 node.
+    :raises CameraError: the device file is gone, or isn't one of V4L2.
     """
     capability, flags = asked(file)
     driver, card, bus = (
@@ -139,7 +141,7 @@ def look_at(file: DeviceFile) -> CameraView:
 
 def _buffers(device: V4l2Device) -> tuple[bool, bool | None]:
     """
-    Return whether the node is busy, and whether its driver imports buffers.
+    Return whether the device is busy, and whether its driver imports buffers.
 
     A request for zero buffers changes nothing. The driver answers with the kinds of buffers that
     it supports, and refuses the request while another open file has buffers.
@@ -178,7 +180,7 @@ def _video_nodes(system: System) -> list[str]:
 
 
 def _need(needs: Needs, node: str) -> Need:
-    """Return whether a camera of the parameter file uses a device node."""
+    """Return whether a camera of the parameter file uses the device file *node*."""
     if not needs.known:
         return Need.POSSIBLE
     return (
@@ -189,7 +191,7 @@ def _need(needs: Needs, node: str) -> Need:
 
 
 def _refused(system: System, status: Status, node: str, number: int, subject: str) -> Finding:
-    """Return the finding for a node that can't be opened."""
+    """Return the finding for a device file that can't be opened."""
     if number in DENIED:
         found, advice = f'this user may not open {node}', rights_advice(_UDEV, node)
     elif number == errno.EBUSY:
@@ -212,7 +214,7 @@ def _users(system: System, node: str) -> str:
 
 
 def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
-    """Yield a finding for each ``/dev/video*`` node, and one if there is no camera."""
+    """Yield a finding for each ``/dev/video*`` file, and one if there is no camera."""
     nodes, captures = _video_nodes(system), 0
     for node in nodes:
         missing = _need(needs, node).missing

@@ -71,7 +71,7 @@ from zc_perception.pixel.modifier import LINEAR
 # The cost of decoding JPEGs. It exceeds any consumer's preference among formats, because reading
 # YUYV costs less CPU time than decoding.
 _DECODING_COST = 1000.0
-# A rate is reached from this share of the wanted rate on: 29.97 counts as 30.
+# A camera's rate counts as the wanted rate if it is at least this share of it: 29.97 counts as 30.
 _NEAR = 0.99
 
 
@@ -111,7 +111,8 @@ class FormatChoice:
         because the driver decides them.
 
         :param heaps: heaps for the driver's buffers, the best first.
-        :param reserve: see :func:`~zc_perception.camera.v4l2.kind.reserve_of`.
+        :param reserve: how many slots the driver holds, from
+            :func:`~zc_perception.camera.v4l2.kind.reserve_of`.
         :param why: why the buffers can't come from other heaps.
         :param decoded: heaps for frames that are decoded from JPEGs.
         """
@@ -204,7 +205,8 @@ def choose_formats(
     :param height: likewise.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all formats, NV12 first.
     :param framerate: in Hz; 0: any rate.
-    :raises CameraError: the device can't do this. The message lists what it can do.
+    :raises CameraError: the device has no such format, size or rate. The message lists what it
+        has.
     :raises ConfigError: only JPEGs are possible, and the library to decode them is not installed.
     """
     current = device.get_format()
@@ -282,7 +284,7 @@ def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
 @dataclass(frozen=True)
 class _Usable:
     """
-    The formats that the driver accepts in a size.
+    The formats that the driver accepts in the wanted size.
 
     :param misses: why the other formats can't be used.
     :param nearest: the size that the driver offered for the best format.
@@ -353,7 +355,8 @@ class FrameMemory(ABC):
     """
     Makes the buffers of a camera's frames.
 
-    It owns each buffer until :meth:`take` returns it. The camera's thread uses and closes it.
+    This object owns each buffer until :meth:`take` returns it. Only the camera's thread uses and
+    closes this object.
     """
 
     kind: ClassVar[str]
@@ -408,10 +411,10 @@ class FrameMemory(ABC):
 
     @abstractmethod
     def begin_trial(self) -> None:
-        """Queue at least frame 0, to query its data's offset; then the caller stops the stream."""
+        """Queue at least frame 0; the caller then queries its offsets, and stops the stream."""
 
     def close(self) -> None:
-        """Free the buffers that were not taken. Idempotent."""
+        """Free the buffers that :meth:`take` didn't return. Idempotent."""
         while self._made:
             close_buffers(self._made.pop())
 
@@ -446,7 +449,7 @@ class ExportedMemory(FrameMemory):
         return (EXPORTED,)
 
     def choose(self, heap: str) -> None:
-        """Do nothing, because there is only one heap."""
+        """Do nothing, because the driver's memory is the only heap."""
 
     def _export(self, index: int, plane: int) -> DmaBuf:
         try:
@@ -475,8 +478,8 @@ class ExportedMemory(FrameMemory):
 
     def take(self) -> Buffers:
         if not self._made:
-            # The pool goes on with the other buffers, because REQBUFS can't add one while
-            # streaming.
+            # REQBUFS can't add a buffer while streaming. After this error, the pool goes on with
+            # the other buffers.
             raise AllocationError(
                 f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming"
             )
@@ -559,7 +562,7 @@ class ImportedMemory(FrameMemory):
             super().close()
 
     def _make(self, count: int, driver: DriverFormat) -> None:
-        """Make and queue all buffers, because the driver may refuse any (scattered pages)."""
+        """Make and queue all buffers, because the driver may refuse one with scattered pages."""
         self._sizes = tuple(plane.size for plane in driver.planes)
         for index in range(count):
             self._made.append(self._frame())
@@ -589,8 +592,8 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
     """
     Return frame memory of the first allowed kind that works; each is tried with a buffer.
 
-    :param mode: ``export``, ``import``, or ``auto``: import only if export isn't possible; its
-        ``notes`` then give the reason.
+    :param mode: ``export``, ``import``, or ``auto``: import only if export isn't possible; the
+        ``notes`` of the returned memory then give the reason.
     :param heap: for import: ``auto`` or the name of a heap.
     :raises ConfigError: there is no such heap.
     :raises CameraBusyError: another program streams.
@@ -619,7 +622,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
 
 
 def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMemory:
-    """Return memory of all heaps that the driver imports; no device can import a memfd."""
+    """Return memory of all heaps that the driver imports (never memfd: no device imports it)."""
     try:
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
     except AllocationError as error:

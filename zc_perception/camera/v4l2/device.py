@@ -73,11 +73,11 @@ class V4l2Error(CameraError):
 
 class DeviceFile:
     """
-    An opened device node, through which ioctls are made.
+    An opened device file, through which ioctls are made.
 
     Tests replace it by an imitated driver.
 
-    :raises OSError: the node can't be opened.
+    :raises OSError: the device file can't be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -92,7 +92,7 @@ class DeviceFile:
         Make the system call; *argument* is filled in place.
 
         :raises OSError: the driver's error.
-        :raises CameraLostError: the file was closed meanwhile.
+        :raises CameraLostError: the file is already closed.
         """
         try:
             number = self._fd.fileno()
@@ -153,7 +153,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
 
 
 def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
-    """Return the answer of VIDIOC_QUERYCAP, and the CAP_* bits of this node alone."""
+    """Return the answer of VIDIOC_QUERYCAP, and the CAP_* bits of this device file alone."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
     return (
@@ -216,8 +216,9 @@ class V4l2Device:
     """
     A streaming capture device.
 
-    :param file: the opened node. This object owns it, and closes it if the constructor raises.
-    :raises CameraError: the node isn't a streaming capture device.
+    :param file: the opened device file. This object owns it, and closes it if the constructor
+        raises.
+    :raises CameraError: the device file isn't that of a streaming capture device.
     """
 
     def __init__(self, file: DeviceFile) -> None:
@@ -253,7 +254,7 @@ class V4l2Device:
     @classmethod
     def open(cls, path: str) -> V4l2Device:  # noqa: A003
         """
-        Open a device node.
+        Open a device file.
 
         :raises CameraBusyError: another program has opened the device exclusively.
         :raises CameraError: the device doesn't exist, permission is missing, or it isn't a
@@ -336,7 +337,7 @@ class V4l2Device:
         return found
 
     def frame_rates(self, fourcc: int, width: int, height: int) -> list[RateRange]:
-        """Return a format's frames per second in a size; empty: the driver lists none."""
+        """Return the frames per second of a format in a size; empty: the driver lists none."""
         argument, found = (
             abi.FrameIntervalEnum(pixel_format=fourcc, width=width, height=height),
             [],
@@ -534,7 +535,7 @@ class V4l2Device:
         """
         Start or stop streaming.
 
-        Stopping also takes every queued buffer from the driver, even if it never streamed.
+        Stopping also takes every queued buffer from the driver, even if streaming never started.
         """
         name, request = (
             ('STREAMON', abi.VIDIOC_STREAMON) if on else ('STREAMOFF', abi.VIDIOC_STREAMOFF)
@@ -554,8 +555,8 @@ def capture_devices() -> list[tuple[str, str]]:
     """
     Return the path and the card's name of every capture device.
 
-    The name is empty for a device that can't be opened or is busy; such a device may be of another
-    kind.
+    The name is empty for a device that can't be opened or is busy; such a device may be no capture
+    device.
     """
     found = []
     for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
@@ -639,7 +640,7 @@ def find_device(
     paths: Callable[[], list[tuple[str, str]]] = capture_devices,
     open_device: Callable[[str], V4l2Device] = V4l2Device.open,
 ) -> str | None:
-    """Return the node that has *identity* now, or ``None`` if no camera has it."""
+    """Return the path of the device file that has *identity* now; ``None``: no camera has it."""
     for path, _ in paths():
         try:
             device = open_device(path)
@@ -741,7 +742,8 @@ class V4l2Controls:
             name,
             _KINDS[query.type],
             int(query.minimum),
-            # For a bitmask the field is signed, but holds an unsigned 32-bit mask.
+            # In a bitmask's query, ``maximum`` is a signed field, but holds an unsigned 32-bit
+            # mask.
             int(query.maximum) & 0xFFFFFFFF
             if query.type == abi.CTRL_TYPE_BITMASK
             else int(query.maximum),
@@ -786,8 +788,8 @@ class V4l2Controls:
 
         ``None``: the control can't be read.
 
-        :raises ConfigError: there is no such control, or the value is outside of its range. The
-            message names the value and the range.
+        :raises ConfigError: there is no such control, or the value is outside of the control's
+            range. The message names the value and the range.
         :raises CameraError: the driver refuses the value now.
         """
         camera = f"'{self._device.path}' ({self._device.card})"

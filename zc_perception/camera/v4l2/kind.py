@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 QUEUED = 3
-"""Buffers that the driver holds: two queued ones to write to, and one being handed over."""
+"""Buffers that the driver holds: two queued ones to write to, and one to be dequeued next."""
 MOST_BUFFERS = 32
 """The most buffers to request: some drivers refuse more (VIDEO_MAX_FRAME before Linux 6.8)."""
 
@@ -117,7 +117,7 @@ class V4l2(Camera):
         """
         Plan the pool by the driver's answers, or estimate it if the driver can't be queried.
 
-        The check of the camera itself then reports the reason.
+        In the latter case, ``zc_doctor``'s check of the camera reports why.
         """
         found: PlannedPool | None = _module('checks').driver_pool(system, values, heaps, agree)
         size = cls.picture_size(system, values)

@@ -17,9 +17,9 @@
 Decode the frames of a camera whose driver fills its buffers with JPEGs.
 
 The camera's thread hands over each filled buffer and goes on waiting for the driver. A separate
-thread decodes the newest picture into an NV12 slot of the pool, and gives the driver its buffer
-back. When a newer picture comes, a picture that still waits is skipped. So a machine that is too
-slow loses frames, but the decoded frames are always recent.
+thread decodes the newest picture into an NV12 slot of the pool, and returns the JPEG's buffer to
+the driver. When a newer picture comes, a picture that still waits is skipped. So a machine that is
+too slow loses frames, but the decoded frames are always recent.
 
 libturbojpeg decodes to planes of Y, Cb and Cr, not to RGB. The luma plane is written directly into
 the slot. The chroma planes are written to scratch memory, scaled to half the picture's width and
@@ -76,8 +76,8 @@ _YCBCR, _GREY = 1, 2
 _OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
 _LIMIT_SCANS = 32768
 _WARNING = 0
-# Ignore this warning: many webcams add bytes before the end marker, after the whole picture was
-# decoded.
+# Ignore this warning: many webcams add bytes between the picture's data and the end marker. The
+# whole picture is decoded when libturbojpeg finds them.
 _HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
 _BEGIN = b'\xff\xd8'
 _WIDEST_SUBSAMPLING = 4
@@ -212,9 +212,10 @@ def _with_zeros(data: Pixels, end: int) -> int:
     """
     Return *end* plus the number of zero bytes behind it that may belong to the picture.
 
-    A byte 0xFF is always followed by a zero byte. Up to ten more bits at the end of a picture may
-    be zero (two blocks of chroma without any difference), so one whole byte at most. Further zeros
-    are excluded, because decoding them would invent the rest of an incomplete picture.
+    In a picture's data, a byte 0xFF is always followed by a zero byte. Up to ten more bits at the
+    end of a picture may be zero (two blocks of chroma without any difference), so one whole byte
+    at most. Further zeros are excluded, because decoding them would invent the rest of an
+    incomplete picture.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))
@@ -224,7 +225,7 @@ class JpegDecoder:
     """
     Decodes pictures of one size, into memory that the constructor allocates once.
 
-    Only one thread may use it at a time.
+    Only one thread may use a decoder at a time.
 
     :param width: width of the pictures in pixels.
     :param height: height of the pictures in pixels.
@@ -256,7 +257,7 @@ class JpegDecoder:
         :param data: the JPEG's contiguous bytes. Bytes behind its end are ignored.
         :param luma: (height, width).
         :param chroma: (height/2, width/2, 2).
-        :returns: the bytes that were copied to mend the picture (:func:`mended`); 0: no mending.
+        :returns: how many bytes were copied to mend the picture (:func:`mended`); 0: no mending.
         :raises BadJpegError: the picture is broken, or has another size or other colours. The
             planes may then hold a part of it.
         :raises CameraError: the decoder is closed.
@@ -288,7 +289,7 @@ class JpegDecoder:
             raise
 
     def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
-        """Check the header; return the pixels that a chroma sample covers; ``None``: grey."""
+        """Check the header; return how many pixels a chroma sample covers; ``None``: grey."""
         if bytes(data[:2]) != _BEGIN:
             raise BadJpegError('a broken JPEG came: its first bytes are no picture')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
@@ -391,12 +392,12 @@ def bytes_layout(size: int) -> ImageLayout:
 @dataclass(frozen=True)
 class JpegPicture:
     """
-    A picture that the driver has filled in.
+    A JPEG in a buffer that the driver has filled.
 
     :param slot: the slot of the driver's buffer; in its pool it is still in state FILLING.
     :param start: offset at which the data begins.
     :param end: offset at which the data ends.
-    :param captured_ns: CLOCK_MONOTONIC time of the picture's arrival, in ns.
+    :param captured_ns: the picture's capture time in ns of CLOCK_MONOTONIC.
     """
 
     slot: Slot
@@ -416,7 +417,7 @@ The result for a picture: its frame, a :class:`BadJpegError`, or another error o
 
 class JpegFrames:
     """
-    Decodes the newest picture into the pool, in a thread of its own.
+    Decodes the newest picture into a slot of *pool*, in a thread of its own.
 
     Only the camera's thread calls :meth:`give` and :meth:`finished`.
 

@@ -391,8 +391,9 @@ class Boxes(Head):
         return ''
 
 
-# Limits for objections. A real box never extends beyond _FAR times the input's size. If no
-# coordinate of any box is above _UNIT, the boxes aren't in pixels.
+# Limits for the check that a model's boxes are in the expected unit. A real box never extends
+# beyond _FAR times the input's size. If no coordinate of any box is above _UNIT, the boxes aren't
+# in pixels.
 _FAR, _UNIT = 8.0, 2.0
 
 

@@ -46,10 +46,11 @@ _FEW = 550
 _ROUNDS = 3
 # Stop the rounds when one removes fewer boxes than a quarter of those that it leaves.
 _LITTLE = 4
-# OpenCV takes two boxes with smaller sides for the same object, wherever they are.
+# OpenCV takes two boxes whose sides are shorter than this for the same object, wherever they are.
 _NO_SIZE = 1e-7
-# Classes are separated by moving their boxes apart, but only if all boxes lie within this many
-# pixels: float64 would round larger coordinates until boxes coincide.
+# To compare only boxes of the same class, all boxes of a class are shifted to an area of their
+# own. This is done only if all boxes lie within this many pixels: float64 would round larger
+# coordinates until boxes coincide.
 _WIDE = 2.0**20
 _INDEX_BITS = 31
 # The number of entries of a hash table of grid squares, see _leaders().
@@ -153,7 +154,7 @@ class CompiledRows:
     Decode a table with centre, size and scores in each row, in one call of compiled code.
 
     The result is equal to that of the score filter, :func:`from_centres` and :func:`detections`,
-    one after the other. One thread uses an object.
+    one after the other. Only one thread at a time may use an object.
 
     :param tensor: the output tensor, with one scale for all values.
     """
@@ -295,9 +296,9 @@ def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
     """
     Sort by falling score, then by index.
 
-    For each box, one integer combines the score's inverted bits with the index, because integers
-    sort several times quicker than indices. The bits of a float sort like the float itself, after
-    a correction for negative numbers.
+    For each box, one integer combines the score's inverted bits with the index, because sorting
+    integers is several times quicker than sorting indices by score. The bits of a float sort like
+    the float itself, after a correction for negative numbers.
     """
     bits = (scores + np.float32(0)).view(np.int32)
     keys = (~(bits ^ ((bits >> 31) & 0x7FFFFFFF))).astype(np.int64)
