@@ -237,7 +237,7 @@ class CameraSupervisor:
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.5) -> None:
-        """Wait at most *timeout_s* for the end of the thread, and close the camera. Idempotent."""
+        """Stop the thread, waiting for it at most *timeout_s*; close the camera. Idempotent."""
         self._stop.set()
         with self._lock:
             if self._camera is not None:
