@@ -92,7 +92,9 @@ def load_entry_point(group: str, name: str) -> object | None:
         message names the packages and the next step.
     """
     entries = list(
-        {(entry.value, _package(entry)): entry for entry in _entry_points(group, name)}.values()
+        {
+            (entry.value, _package(entry)): entry for entry in _entry_points(group, name)
+        }.values()
     )
     if not entries:
         return None

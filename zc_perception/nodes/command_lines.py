@@ -35,7 +35,7 @@ _CAMERA = {
 _DETECTOR = {
     'model': 'road, hog or the path of a model.yaml',
     'accelerator': f'{AUTO}, {", ".join(ACCELERATORS.built_in)}, or the name of an accelerator '
-    'of another package',
+                   'of another package',
     'score_threshold': 'detections with a lower score are dropped',
 }
 _OVERLAY = {
@@ -50,7 +50,7 @@ _RECORDER = {
 }
 _GSTREAMER = {
     'pipeline': 'what follows the frames, written as for gst-launch-1.0; empty: an encoder, '
-    'whose H.264 is published',
+                'whose H.264 is published',
     'encoder': 'auto, x264enc or openh264enc, where pipeline is empty',
     'window': 'frames that the pipeline may hold',
 }
@@ -164,7 +164,7 @@ def options_of(program: str) -> NodeOptionParser:
         )
     if not program.startswith(
         'component_container'
-        # A container has no such option: the requests to load components have their parameters.
+    # A container has no such option: the requests to load components have their parameters.
     ):
         parser.add_unknown_parameters()
     return parser

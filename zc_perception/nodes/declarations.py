@@ -178,7 +178,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'rescale_camera_info',
             False,
-            'Whether a calibration for another picture size of the same shape is scaled to the '
+            "Whether a calibration for another picture size of the same shape is scaled to the "
             "pictures' size. Set it only if pictures of both sizes show the same view.",
         ),
         ParameterSpec(
@@ -216,14 +216,14 @@ NODES: Mapping[str, NodeSpecs] = {
             'renegotiate',
             True,
             "When a consumer comes that can't use the present buffers, allocate other buffers "
-            'that all can use, if there are any. The camera pauses meanwhile, at most once in 10 '
-            's.',
+            "that all can use, if there are any. The camera pauses meanwhile, at most once in 10 "
+            "s.",
         ),
         ParameterSpec(
             'image_encoding',
             'rgb8',
             "Encoding of image_raw for plain subscribers. native: the frame's bytes as they are, "
-            'if ROS has an encoding for its format, else rgb8.',
+            "if ROS has an encoding for its format, else rgb8.",
             choices=OUTPUT_ENCODINGS,
             dynamic=True,
         ),
@@ -322,10 +322,8 @@ NODES: Mapping[str, NodeSpecs] = {
             dynamic=True,
         ),
         ParameterSpec(
-            'enabled',
-            True,
-            'Whether frames are run through the model. Service ~/enable sets it too.',
-            dynamic=True,
+            'enabled', True, 'Whether frames are run through the model. Service ~/enable sets it '
+                             'too.', dynamic=True
         ),
         ParameterSpec(
             'classes',
@@ -356,9 +354,8 @@ NODES: Mapping[str, NodeSpecs] = {
             dynamic=True,
         ),
         ParameterSpec(
-            'keep_all',
-            False,
-            ('Run every frame through the model, not only the newest. For recordings only.'),
+            'keep_all', False, ('Run every frame through the model, not only the newest. For '
+                                'recordings only.')
         ),
         ParameterSpec(
             'annotations',
@@ -464,14 +461,8 @@ NODES: Mapping[str, NodeSpecs] = {
             0,
             2**31 - 1,
         ),
-        ParameterSpec(
-            'buffer',
-            256,
-            'Most memory for frames and messages that wait for the disk.',
-            'MiB',
-            1,
-            65536,
-        ),
+        ParameterSpec('buffer', 256, 'Most memory for frames and messages that wait for the '
+                                     'disk.', 'MiB', 1, 65536),
         ParameterSpec(
             'max_frames',
             0,
