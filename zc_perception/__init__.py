@@ -56,7 +56,7 @@ __all__ = [
     'create_frame_subscription',
 ]
 
-# setup.py reads the version from this line, and a test compares package.xml with it.
+# setup.py reads the version from this line; a test compares it with the version in package.xml.
 __version__ = '0.1.0'
 
 _MODULES = {

@@ -17,7 +17,7 @@
 Make ctypes structs from declarations that look like C.
 
 For example, ``u32 index type flags; char[32] description`` declares three numbers and a text.
-Tests compare each struct with the layout that a C compiler gives the header's struct.
+Tests compare each struct's layout with the one that a C compiler gives the original C struct.
 """
 
 from __future__ import annotations

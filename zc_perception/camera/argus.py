@@ -79,7 +79,8 @@ if TYPE_CHECKING:
 
 SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
-# At most this many of the source's buffers stay open for the VIC. The source's pool is smaller.
+# At most this many of the source's dma-bufs are kept open as inputs of the VIC. The source has
+# fewer buffers in its pool.
 _KEPT = 32
 _INSTALL = (
     'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it '
@@ -102,9 +103,9 @@ class NvmmFrames(FrameReader):
 
     def parameters(self, sample: Sample) -> ctypes.Structure:
         """
-        Return the NvBufSurfaceParams of the image, which are valid while the sample is held.
+        Return the NvBufSurfaceParams of the sample's image; they are valid while it is held.
 
-        :raises LayoutError: the buffer can't be mapped, or contains no NvBufSurface.
+        :raises LayoutError: the sample's buffer can't be mapped, or contains no NvBufSurface.
         """
         from zc_perception.jetson.nvbufsurface import surface_parameters
 
@@ -379,7 +380,7 @@ class ArgusCamera(GStreamerCamera):
 
     def _begin(self, first: Sample) -> None:
         super()._begin(first)
-        # Take the colorimetry from the surface, because the caps can't express the range.
+        # Take the colorimetry from the NvBufSurface: GStreamer's caps can't express its range.
         self._colorimetry = self._colours
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
@@ -398,7 +399,7 @@ class ArgusCamera(GStreamerCamera):
         return HEAP
 
     def constraints(self) -> BufferConstraints:
-        """Return the camera's constraints; they include LINEAR, into which the VIC converts."""
+        """Return the camera's constraints, with LINEAR, because the VIC can make frames LINEAR."""
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
         costs: tuple[float, ...] = (0.0,)

@@ -97,13 +97,14 @@ class Calibration:
 
     Matrices are row-major tuples.
 
-    :param width: width of the picture in pixels, before binning and cropping; *height* as well.
+    :param width: width of the picture in pixels, before binning and cropping.
+    :param height: height of the picture in pixels, before binning and cropping.
     :param k: camera matrix, 3×3, pixels; ``k[0] == 0`` means uncalibrated, as in CameraInfo.
     :param d: distortion coefficients, as many as the model has.
     :param r: rectification matrix, 3×3.
     :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is -fx' times the
         baseline in metres.
-    :param notices: sentences for the user about the file; not part of the calibration.
+    :param notices: sentences for the user about the calibration's file; they aren't saved in it.
     """
 
     width: int
@@ -171,7 +172,8 @@ class Calibration:
         """
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
-        # Rounding a side to whole pixels changes it by less than one pixel.
+        # Rounding a side to whole pixels changes it by less than one pixel, so a larger difference
+        # means another aspect ratio.
         if abs(was_height * across - height) >= 1 and abs(was_width * down - width) >= 1:
             raise ConfigError(
                 f'{was_width}x{was_height} and {width}x{height} do not have the same shape'

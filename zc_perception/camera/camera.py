@@ -359,7 +359,8 @@ class Camera(ABC):
     """
     The parameters that only this kind of camera reads.
 
-    The capture node declares them by these names. Their texts need not name the kind of camera.
+    The capture node declares the parameters by these names. A parameter's description need not
+    name the kind of camera.
     """
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks that ``zc_doctor`` makes for this kind of camera."""
@@ -507,7 +508,7 @@ class Camera(ABC):
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """The camera's own threads that process frames; any thread may read this."""
+        """The threads that this camera has made to process frames; any thread may read this."""
         return ()
 
     def controls(self) -> Mapping[str, ControlInfo]:
@@ -619,7 +620,7 @@ def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferCon
         formats=((fourcc, LINEAR),),
         heaps=heaps.names,
         memory_note='; '.join(heaps.reasons),
-        slots=2,  # one is filled while the other is published
+        slots=2,  # the CPU fills one slot while the other is published
         min_size=size,
         max_size=size,
         cpu_access=CpuAccess.READ | CpuAccess.WRITE,
@@ -632,8 +633,8 @@ def heap_pool(
     """
     Return the pool of a producer whose frames the CPU writes; its slots stay mapped for the CPU.
 
-    :param heaps: open heaps, which include the settings' heap; they must stay open as long as the
-        pool.
+    :param heaps: open heaps, which include the heap that *settings* name; the heaps must stay open
+        as long as the pool.
     :param name: the producer's name, for messages.
     :param reserve: slots that the producer needs for itself; limited to the pool's slots.
     :raises AllocationError: there is no memory, or the heap can't be opened any more.
@@ -664,7 +665,7 @@ class DrawnCamera(Camera):
     :param heap: the heap of the slots, or all heaps that they may come from; the camera owns and
         closes them.
     :param now_ns: returns the ROS clock's time in ns.
-    :param clock: as in :class:`CameraOptions`.
+    :param clock: makes the stamps of live frames; ``None``: the camera makes a new clock.
     :param ledger: counts the bytes of each frame that was written.
     :param live: ``True``: frames come in real time, and a frame is dropped when no slot is free;
         ``False``: they come as fast as possible, and the camera waits for a slot.
@@ -806,7 +807,9 @@ class DrawnCamera(Camera):
 
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
         """
-        Write NV12 frame number *sequence*: luma (height, width), chroma (height/2, width/2, 2).
+        Write frame number *sequence* in NV12 into the arrays *luma* and *chroma*.
+
+        Their shapes are (height, width) and (height/2, width/2, 2).
 
         Cameras with NV12 frames override this method instead of :meth:`draw`; the result is the
         same.

@@ -193,7 +193,12 @@ class StampClock:
         return result
 
     def _read(self, device: Clock, simulated: bool) -> tuple[int, int, int]:
-        """Read ROS clock and driver's clock as :meth:`_read_pair` does, or only one if enough."""
+        """
+        Return what :meth:`_read_pair` returns, but read only one clock where one is enough.
+
+        In a simulation this is the ROS clock. If the driver's stamps are in CLOCK_REALTIME, it is
+        that clock.
+        """
         if simulated:
             return self._ros_now(), 0, 0
         if self._capture_clock is CaptureClock.REALTIME:

@@ -108,7 +108,7 @@ class Limits:
 @dataclass(frozen=True)
 class RecorderStatistics:
     """
-    Counters since start.
+    A recorder's counters since its start.
 
     :param recorded: frames that were written.
     :param messages: other messages that were written.
@@ -369,7 +369,7 @@ class Recorder:
         self._full.put(item)
 
     def _buffer(self, size: int) -> bytearray | None:
-        """Return memory for a frame, reused or new; ``None``: the limit is reached."""
+        """Return memory for a frame, reused or new; ``None``: the limit of memory is reached."""
         while self._spare:
             content = self._spare.popleft()
             if len(content) == size:
@@ -400,7 +400,7 @@ class Recorder:
                 if self._part is not None and now - flush_s >= _FLUSH_S:
                     self._part.writer.flush()
                     flush_s = now
-            except Exception as error:  # else the thread would die, and the disk look slow
+            except Exception as error:  # without this, the thread would end without a message
                 self._end(error)
             if isinstance(item, _Item):
                 self._give_back(item)
@@ -432,7 +432,8 @@ class Recorder:
         channel = part.channels.get(item.topic)
         if channel is None:
             channel = part.channels[item.topic] = part.writer.channel(item.topic)
-        # Some readers ignore the index and expect messages in order of time.
+        # Give no message an earlier time than the one before: some readers ignore the index and
+        # expect messages in order of time.
         self._last_ns = max(self._last_ns, item.log_ns)
         part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
 
@@ -763,7 +764,11 @@ class Snapshot:
         return views(self.recording_format.tight, self.content)
 
     def picture(self) -> NDArray[np.uint8] | None:
-        """Return the frame as B G R, or grey as (height, width); ``None``: no conversion."""
+        """
+        Return the frame as B G R, or grey as (height, width).
+
+        ``None``: this package can't convert the frame's format or colorimetry.
+        """
         layout, colorimetry = self.recording_format.layout, self.recording_format.colorimetry
         try:
             picture = ToPicture(

@@ -290,7 +290,11 @@ class GStreamer:
         )
 
     def set_property(self, element: int, name: str, value: object) -> None:
-        """Set a property from a text, as gst-launch does; GStreamer only warns if it's unknown."""
+        """
+        Set a property of an element from a text, as gst-launch does.
+
+        If the element has no such property, GStreamer only warns.
+        """
         text = str(value).lower() if isinstance(value, bool) else str(value)
         self.gst_util_set_object_arg(element, name.encode(), text.encode())
 

@@ -284,7 +284,7 @@ class GStreamerCamera(Camera):
         self.framerate, self._colorimetry = self._format.framerate, self._format.colorimetry
 
     def _take(self, first: Sample) -> None:
-        """Decide from the first frame whether frames are shared or copied, and set the reason."""
+        """Decide from the first frame whether frames are shared or copied, and if copied, why."""
         self._reader = reader = self._open_reader(first)
         memory = reader.memory(first)
         if memory is None:
@@ -403,7 +403,7 @@ class GStreamerCamera(Camera):
 
     @property
     def reallocates(self) -> bool:
-        """Whether buffers can be replaced: yes if the CPU copies frames into this camera's own."""
+        """Whether buffers can be replaced: only if this camera copies frames into its own."""
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:

@@ -553,8 +553,8 @@ class SharedFrames:
     Makes the slots of a pool from the pipeline's own buffers, without a copy.
 
     GStreamer may fill a buffer again after its sample is closed, so each sample is held while its
-    slot is in use. A device may still read a slot that was retired, so the sample of such a slot
-    is held until the pipeline is closed.
+    slot is in use. A device may still read a slot that the pool has retired (no longer leases), so
+    the sample of such a slot is held until the pipeline is closed.
 
     :param layout: the layout of every frame; a frame with another layout is refused.
     :param where: the pipeline's name for error messages.
@@ -643,7 +643,13 @@ class SharedFrames:
                 since = time.monotonic()
 
     def _order(self, sample: Sample, memory: FrameMemory) -> tuple[int, ...]:
-        """Return for each buffer of the layout the index of its memory; cached by signature."""
+        """
+        Return for each buffer of the frame's layout its index in *memory*'s parts.
+
+        The indices are found once for each signature, and stored.
+
+        :raises CameraChangedError: the frame's layout differs from the negotiated one.
+        """
         order = self._orders.get(memory.signature)
         if order is None:
             layout, order = self._reader.layout(sample, memory)

@@ -324,9 +324,10 @@ class Sample(Reference):
     @property
     def frame_number(self) -> int | None:
         """
-        The source's frame number, from the GstBuffer's offset; ``None``: it numbers no frames.
+        The source's number of the frame; ``None``: the source numbers no frames.
 
-        The offset is a frame number only if ``offset_end`` is larger by one.
+        The number is in the GstBuffer's field ``offset``. This field is a frame number only if
+        field ``offset_end`` is larger by one.
         """
         buffer = Buffer.from_address(self.buffer)
         return (
@@ -454,8 +455,8 @@ class Pipeline(BarePipeline):
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # Without common caps, keep those of the description. A consumer that can't take the
-            # format is refused later, with its name in the error.
+            # If both have no caps in common, keep those that the pipeline's text gives the sink. A
+            # consumer that can't take the format is refused later, with its name in the error.
             accepted.close()
             return
         self._accepted = accepted

@@ -419,7 +419,11 @@ class BagSource(FrameSource):
             raise
 
     def _choose_format(self) -> None:
-        """Set the frames' format: the recorded one if it is known and not scaled, else NV12."""
+        """
+        Set the frames' format.
+
+        It is the recorded format if this is known and frames aren't scaled, else NV12.
+        """
         self._writer: PlaneWriter | None = None
         if self._decoder is not None:
             try:
@@ -653,7 +657,7 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
             continue
         try:
             topics = read_contents(file).topics.values()
-        # this package needs the file's summary for this, but rosbags can play the file without it
+        # this package finds the format in the file's summary, but rosbags needs no summary to play
         except (RecordingError, OSError):
             continue
         for recorded in topics:

@@ -211,8 +211,8 @@ class ImageSource(FrameSource):
     """
     Plays pictures at a given rate, because pictures have no times of their own.
 
-    All pictures must have one size after they are turned upright; other folders aren't a camera's
-    recording.
+    All pictures must have one size after they are turned upright. A folder with pictures of
+    several sizes is refused, because it isn't a camera's recording.
     """
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
@@ -280,7 +280,7 @@ class ImageSource(FrameSource):
 
 
 def _read_picture(path: Path) -> RawPicture:
-    """Read and decode a file, without cv2.imread, which prints an error if it can't open it."""
+    """Read and decode a file; not by cv2.imread, which prints an error if opening it fails."""
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:

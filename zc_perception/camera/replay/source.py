@@ -238,7 +238,8 @@ class FrameSource(ABC):
     Only one thread may use it. Frames are scaled to *width* and *height*.
 
     :param name: the recording's name, for messages.
-    :param framerate: frames per second; if the recording has time stamps, these time its frames.
+    :param framerate: frames per second. If the recording has time stamps, the frames follow the
+        stamps instead.
     """
 
     fourcc = NV12
@@ -358,9 +359,11 @@ class PlaneWriter:
         self, picture: RawPicture, layout: ImageLayout, planes: Sequence[NDArray[Any]]
     ) -> None:
         """
-        Write a picture given as one array and its :func:`layout_of`.
+        Write *picture*, which is one array, into *planes*.
 
         Y'CbCr pictures are read as BT.601 limited, grey pictures as full range (0..255).
+
+        :param layout: the picture's layout, from :func:`layout_of`.
         """
         fourcc, sources = self._reader.read(picture, layout)
         colorimetry = BT601_LIMITED if layout.format.is_yuv else _FULL

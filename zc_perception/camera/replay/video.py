@@ -62,7 +62,8 @@ _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
 # Files of this format begin with a line of text, but binary pictures follow.
 _YUV4MPEG = b'YUV4MPEG2'
 _COVER_RATE = 90_000
-# libavformat of FFmpeg 6.1, the first release whose frames have their stream's side data.
+# The version of libavformat in FFmpeg 6.1, the first FFmpeg whose frames have their stream's side
+# data, such as the rotation.
 _ASKABLE = (60, 16)
 _CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
 _ANOTHER = "set parameter 'video' to the path of a video file or another recording"
@@ -379,7 +380,7 @@ class _Kind(NamedTuple):
     How to read frames of one format and size.
 
     :param form: FFmpeg's name of the format, a key of :data:`_FOURCCS`.
-    :param parts: the shape and type of each plane's array.
+    :param parts: for each plane, the arguments that make its NumPy array.
     :param bits: the bits of a sample if the frame's samples have two bytes, but those of *form*
         have one byte, to which they are narrowed; else 0.
     :param converted: whether FFmpeg has to convert frames to *form* first.
@@ -561,8 +562,9 @@ class VideoFile:
         self._codec.thread_count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self.codec = str(self._codec.name)
         if self._codec.codec.intra_only or self.codec == 'hevc':
-            # By default these decoders return a damaged picture as a good one, with old memory in
-            # its missing parts. Other decoders conceal the damage, and mark the picture.
+            # By default the decoders of H.265 and of codecs with only key frames return a damaged
+            # picture as a good one, with old memory in its missing parts. Other decoders conceal
+            # the damage, and mark the picture.
             self._codec.options = {'err_detect': 'explode'}
         # AVI stores no times at which frames are shown, and FFmpeg guesses wrong times for H.264.
         self._by_order = self._container.format.name == 'avi'
@@ -582,7 +584,7 @@ class VideoFile:
 
     def turn(self, frame: Any) -> Turn:
         """
-        Return how the first frame is turned, which counts for all frames.
+        Return how *frame*, the first frame, has to be turned; this counts for all frames.
 
         :raises FormatError: the frame's rotation is not a multiple of 90 degrees.
         """
