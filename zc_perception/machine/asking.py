@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Question = Callable[..., dict[str, Any]]
 TIME_LIMIT_S = 30.0
-#: The time limit of a check in seconds; a check may ask two questions.
+#: The time limit of a check in seconds; a check may ask two questions, one after the other.
 CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
 _KILLED_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -181,7 +181,7 @@ def end_all() -> None:
 
 
 def _answer(number: int, place: str, *arguments: str) -> None:
-    """Write the JSON answer to descriptor *number*; exit without the libraries' exit handlers."""
+    """Write the JSON answer to descriptor *number*; exit without running exit handlers."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     module, _, name = place.partition(':')
     os.set_inheritable(number, False)

@@ -109,7 +109,7 @@ def fail(found: str, advice: str, subject: str = '', /, **figures: Any) -> Findi
 
 
 def told(status: Status, error: object, subject: str = '', /, **figures: Any) -> Finding:
-    """Make a finding of an exception; the text after its last semicolon becomes the advice."""
+    """Make a finding of an exception; the text after its last semicolon is the advice."""
     found, _, advice = str(error).rpartition('; ')
     return Finding(status, found or advice, advice, subject, figures)
 
@@ -235,7 +235,7 @@ class Check:
 
     @property
     def group(self) -> str:
-        """The group, a value of ``--only``. The checks of a group run one after the other."""
+        """The group, which ``--only`` can select; a group's checks run one after the other."""
         return self.id.partition('.')[0]
 
     def run(self, system: System, needs: Needs) -> Iterable[Finding]:

@@ -19,8 +19,8 @@ The machine that the checks of ``zc_doctor`` examine.
 :class:`System` has the machine's folders below one root, its environment, and the functions that
 open devices. Tests pass a folder and functions of their own, so that a folder can describe a
 broken vehicle. :class:`HostTree` has the folders of device nodes and attributes, for code that
-doesn't open a device. The last part is about the machine's heaps: their nodes, the rights that
-they need, and buffers that a check allocates for a trial.
+doesn't open a device. The last part is about the machine's heaps: their device nodes, the
+rights that they need, and buffers that a check allocates for a trial.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ HOST = HostTree()
 
 
 def programs_using(path: str) -> list[str]:
-    """Return ``name (pid)`` of each program that has the device node open and is visible to us."""
+    """Return ``name (pid)`` of each program seen by this user that has device node *path* open."""
     try:
         wanted = os.stat(path).st_rdev
     except OSError:
@@ -133,7 +133,8 @@ class System:
     :param open_heap: opens a heap by its name.
     :param ask: calls a function that may hang or crash in a process of its own; see
         :mod:`~zc_perception.machine.asking`.
-    :param users_of: returns the programs that have a node open, as far as this user may see them.
+    :param users_of: returns the programs that have a device node open, as far as this user may see
+        them.
     :param doubles: a test's replacements for classes or functions that open a device, see
         :meth:`opener`.
     """
@@ -169,7 +170,7 @@ class System:
 
     @property
     def host(self) -> HostTree:
-        """The folders in which accelerator cards are searched."""
+        """The folders in which to search for accelerator cards."""
         return HostTree(self.dev, self.sys)
 
     def shown(self, path: Path | str) -> str:

@@ -17,7 +17,7 @@
 Memory of frames: descriptors, dma-bufs, heaps, fences, pools, and the ledger of copies.
 
 This folder doesn't use ROS. Read ``pool.py`` first: the docstring of ``BufferPool`` explains how a
-buffer goes from the producer to its consumers and back, and how many a consumer may hold.
+buffer goes from the producer to its consumers and back, and how many frames a consumer may hold.
 ``heaps.py`` allocates buffers, ``dmabuf.py`` has one buffer, ``fence.py`` signals when a device is
 done with it, and ``owned_fd.py`` owns one descriptor. ``kernel_abi.py`` has the kernel's numbers.
 ``ledger.py`` counts each pass of the CPU over pixels.

@@ -90,7 +90,7 @@ class BufferIdentity(NamedTuple):
 
 
 class Keeper(Protocol):
-    """The allocator's own object for a buffer; :meth:`DmaBuf.close` closes it at the end."""
+    """The allocator's own object for a buffer; :meth:`DmaBuf.close` closes the object last."""
 
     def close(self) -> None:
         """Give the object back to its allocator."""

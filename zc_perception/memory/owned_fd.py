@@ -66,7 +66,7 @@ class OwnedFd:
         return self._fd < 0
 
     def dup(self) -> OwnedFd:
-        """Return the owner of a duplicate, which has the same open file."""
+        """Return the owner of a duplicate, which refers to the same open file."""
         return OwnedFd.duplicate(self.fileno())
 
     def detach(self) -> int:

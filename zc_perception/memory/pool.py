@@ -241,7 +241,7 @@ class PoolStatistics:
     :param abandoned: leases that their owners did not release.
     :param retired: slots given up because a fence stayed pending, or a quarantine could not be
         made.
-    :param quotas: the promised frames by holder, held and waiting ones.
+    :param quotas: for each holder, how many frames it was promised: number plus depth.
     :param reserve: the number of slots that the producer keeps for itself.
     :param refused: all leases that were refused because of a quota.
     :param fence_errors: release fences that signalled an error.
@@ -315,7 +315,7 @@ class Remainder(NamedTuple):
 
 class Reaper:
     """
-    Ends the slots of closed pools, whose last frames are released only later. Thread-safe.
+    Ends slots of closed pools: those whose frames are released only later. Thread-safe.
 
     One thread serves all closed pools of the process. It runs only while one of these pools has a
     frame in use or waits for a fence.
@@ -796,7 +796,8 @@ class BufferPool:
         """
         Let the next :meth:`collect` release *lease*; finalizers call this, as it takes no lock.
 
-        :param forgotten: whether to count the lease as abandoned: its owner had to release it.
+        :param forgotten: whether to count the lease as abandoned, because its owner forgot to
+            release it.
         """
         if self._forked:
             return
@@ -1016,7 +1017,7 @@ class BufferPool:
                     self._retry.start_over()
 
     def _put(self, fresh: Slot) -> None:
-        """Add a slot, or replace the ended slot with its index, with the lock held."""
+        """Add slot *fresh*, or replace the ended slot that has its index, with the lock held."""
         if fresh.index == len(self._slots):
             self._slots.append(fresh)
         else:
@@ -1084,7 +1085,7 @@ class BufferPool:
         close_buffers(slot.buffers)
 
     def _call(self, callback: Callable[[Slot], None], slot: Slot, what: str) -> None:
-        """Call *callback*; count an exception, because the calling consumer didn't cause it."""
+        """Call *callback*; count an exception, don't raise it: the caller didn't cause it."""
         try:
             callback(slot)
         except Exception as error:
@@ -1311,7 +1312,7 @@ class BufferPool:
             return '; '.join(parts)
 
     def in_hand(self, holder: str) -> tuple[tuple[int, float], ...]:
-        """Return sequence and seconds since the lease began of each frame that *holder* holds."""
+        """Return, for each frame that *holder* holds, its sequence and the lease's age in s."""
         with self._lock:
             now = time.monotonic()
             found = [
@@ -1324,7 +1325,7 @@ class BufferPool:
 
     @property
     def troubles(self) -> int:
-        """Sum of the counters of missing slots, refused leases and faults."""
+        """Sum of the counters of frames without a slot, refused leases and faults."""
         return (
             self._exhausted
             + self._abandoned
@@ -1384,7 +1385,7 @@ class BufferPool:
         self._tell()
 
     def reap(self) -> Remainder:
-        """End the unused slots of a closed pool, and return the others; the reaper calls this."""
+        """End a closed pool's unused slots, and return those in use; the reaper calls this."""
         self.collect()
         with self._lock:
             pending = self._pending_fences()
@@ -1396,7 +1397,7 @@ class BufferPool:
             )
 
     def _after_fork(self) -> None:
-        """Replace the lock in the child: a thread of the parent may have held it."""
+        """Replace the lock in a forked child: a thread of the parent may have held it."""
         self._forked = True
         self._lock = threading.Lock()
 
@@ -1566,7 +1567,8 @@ class ForeignBufferPool(BufferPool):
     because the pool can't allocate any.
 
     :param layout: the layout of every frame.
-    :param known: each known frame's buffers; each gets a slot, and the pool owns them.
+    :param known: the buffers of each frame that is known already; each frame gets a slot, and the
+        pool owns the buffers.
     :param name: the producer's name, for messages.
     :param on_free: gets each slot that becomes free, and gives the buffers back to their owner.
     :param reserve: as for :class:`BufferPool`.

@@ -211,7 +211,7 @@ class BufferConstraints:
         return self.formats is None or self.listed(fmt) is not None
 
     def listed(self, fmt: Format) -> Format | None:
-        """Return the entry of ``formats`` with *fmt* or its layout's other modifier, or None."""
+        """Return *fmt*, or the same layout by its other modifier, if in ``formats``; else None."""
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 
@@ -224,7 +224,7 @@ class BufferConstraints:
         return float(place) if self.costs is None else float(self.costs[place])
 
     def for_format(self, fmt: Format | None) -> BufferConstraints:
-        """Return the constraints with the heaps for images of *fmt*; ``None``: for any format."""
+        """Return the constraints with the heaps for *fmt*; for ``None``, those for any format."""
         heaps = None if fmt is None else dict(self.format_heaps).get(fmt)
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
@@ -251,7 +251,7 @@ class BufferConstraints:
 
 SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; heap=HEAP | HEAP …; …'
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_./-]*')
-# A name may have a comma after the slash, as in dma_heap/linux,cma.
+# A heap's name may have a comma after the slash, as in dma_heap/linux,cma.
 _HEAP = re.compile(r'[^,/]+(/[^/]*)?')
 _SIZE = re.compile(r'([0-9]{1,5})x([0-9]{1,5})')
 
@@ -324,7 +324,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def _format(word: str) -> Format:
-    """Parse a ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
+    """Parse GStreamer's ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
     # A fourcc such as 'R8  ' ends with blanks, which were lost when the entry was split.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
@@ -382,7 +382,7 @@ def parse_stand_in(text: str) -> BufferConstraints:
     """
     Parse one entry of the parameter ``participants``, which has the form :data:`SYNTAX`.
 
-    Formats are ``drm-format`` strings, or ``any``. A linear format has no modifier;
+    Formats are GStreamer's ``drm-format`` strings, or ``any``. A linear format has no modifier;
     ``NV12:INVALID`` is an implicit layout. Options are fields of :class:`BufferConstraints`;
     ``contiguous``, ``one_buffer`` and ``buffer_per_plane`` take no value.
 

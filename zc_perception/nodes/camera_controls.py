@@ -78,7 +78,8 @@ class CameraControls:
 
         A warning is logged for a control that the camera lacks, and for a value that it refuses.
 
-        :raises ConfigError: a wanted value isn't allowed; for a reopened camera, only a warning.
+        :raises ConfigError: a wanted value isn't allowed. For a reopened camera a warning is
+            logged instead.
         :raises CameraLostError: the camera was lost.
         """
         refused = _set_all(camera, self._wanted)

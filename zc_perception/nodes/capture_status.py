@@ -397,7 +397,7 @@ def negotiation_status(
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
-    """Report the pool's failures, and for how long which consumer holds how many slots."""
+    """Report the pool's failures, and which consumer holds how many slots for how long."""
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
         return POOL.status(absent=True)
