@@ -809,8 +809,9 @@ class InferenceStatus:
     """
     Makes the diagnostics of an inference node: link, accelerator, rate, latencies and copies.
 
-    The node owns this object. The executor's thread calls :meth:`collect` several times a second;
-    each call compares counters with the call before. The scheduler's thread calls :meth:`lost`.
+    The node owns this object. The thread that publishes diagnostics calls :meth:`collect`, up to
+    several times a second; each call compares counters with the call before. The scheduler's
+    thread calls :meth:`lost`.
     """
 
     def __init__(self, node: InferenceNode) -> None:

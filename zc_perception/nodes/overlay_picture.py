@@ -336,7 +336,11 @@ class Trails:
         stamp_ns: int,
         line: int,
     ) -> None:
-        """Draw the trails of *boxes* with an id; a jump of time drops older points."""
+        """
+        Draw the trail of each of *boxes* that has a track id.
+
+        If time went back, or on by more than two seconds, since the last call, forget all trails.
+        """
         if not 0 <= stamp_ns - self._last_ns <= _NS:
             self._trails.clear()
         self._last_ns = stamp_ns
@@ -349,6 +353,6 @@ class Trails:
                 trail.popleft()
             if not trail:
                 del self._trails[name]
-            elif trail[-1][0] == stamp_ns:  # a lost object has no box, so it gets no trail
+            elif trail[-1][0] == stamp_ns:  # don't draw trails of objects without a box in boxes
                 points = [(pixel(x * scale[0]), pixel(y * scale[1])) for _, x, y in trail]
                 cv2.polylines(picture, [np.array(points)], False, class_colour(name), line)

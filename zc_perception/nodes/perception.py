@@ -76,7 +76,7 @@ class PerceptionGraph:
         values = (overrides or {}).get(name, {})
         options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
         if self._stereo is not None:
-            # These arguments replace the command line's, because rcl reads them first.
+            # This namespace replaces that of the command line, because rcl reads it first.
             options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
             options |= {'stereo': self._stereo} if kind is CaptureNode else {}
         node = kind(
@@ -108,8 +108,9 @@ def perception_nodes(
     context: rclpy.Context, cameras: Sequence[str], check: Callable[[], None]
 ) -> Sequence[PerceptionNode]:
     """
-    Make the nodes of each camera, in a namespace of its name; without names, of a single camera.
+    Make the nodes of each camera, in a namespace with the camera's name.
 
+    :param cameras: the cameras' names; empty: one camera, whose nodes get no such namespace.
     :param check: called before the nodes of each camera are made; if it raises, all nodes so far
         are destroyed.
     :raises ConfigError: a name can't be a namespace, or is given twice.
@@ -121,7 +122,7 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """Make the nodes of a stereo pair; ``left`` and ``right`` are added to the namespace."""
+    """Make a stereo pair's nodes, in ``left`` and ``right`` under the command line's namespace."""
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}

@@ -102,7 +102,8 @@ class _WholeOrNothing(type):
                 ends.close()
             if (diagnostics := getattr(node, '_diagnostics', None)) is not None:
                 diagnostics.stop()
-            # AttributeError: rclpy's constructor failed; InvalidHandle: already destroyed.
+            # AttributeError: rclpy's constructor failed, so the node lacks attributes;
+            # InvalidHandle: the node is destroyed already.
             with contextlib.suppress(AttributeError, InvalidHandle):
                 end_lifecycle(node)
                 Node.destroy_node(node)
@@ -141,9 +142,9 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     """Prefixes of parameters that are declared later; each ends in a dot."""
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
     """
-    Further checks by parameter: a function raises ConfigError for a value that can't work.
+    By parameter, a function that raises ConfigError for a value that can't work.
 
-    It gets values that the declaration allows, and opens no device.
+    The function gets only values that the parameter's declaration allows, and opens no device.
     """
     ENDPOINTS: Sequence[Endpoint] = ()
     """The publishers and subscriptions whose QoS can be overridden by parameters."""
@@ -165,7 +166,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._warn_once = Seldom(lambda text: self.get_logger().warning(text), ONCE)
         self._err_once = Seldom(lambda text: self.get_logger().error(text), ONCE)
         self._diagnostics: DiagnosticsPublisher | None = None
-        # Held during a transition, so that a thread that stops the node waits for its end.
+        # Held during a transition: a thread that stops the node waits for the transition's end.
         self._transitions = threading.RLock()
         self.parameters = NodeParameters(
             self,
@@ -197,7 +198,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
         With ``autostart`` the constructor calls this, so that it raises for a user's mistake.
 
-        :raises ZcError: a parameter, file or device can't be used; :meth:`_cleanup` follows.
+        :raises ZcError: a parameter, file or device can't be used; the caller then calls
+            :meth:`_cleanup`.
         """
 
     def _agree(self) -> None:
@@ -233,7 +235,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """Return a value that changes when a level may: see :class:`DiagnosticsPublisher`."""
+        """Return a value that changes when a diagnostic level has changed or soon will."""
         return object()
 
     def stir(self) -> None:
@@ -241,7 +243,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._stirred += 1
 
     def _describe(self) -> None:
-        """Update the facts for the frame log; called before diagnostics, once a second."""
+        """Update what the frame log says of the node; called at most once a second."""
 
     # Methods for the node's owner.
 
@@ -471,7 +473,11 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def _not_changeable(self) -> str:
-        """Return why static parameters can't be set now, and what to do; empty: they can."""
+        """
+        Return why parameters that need an unconfigured node can't be set now, and what to do.
+
+        Empty: they can be set.
+        """
         state = self.state
         if self._stopped or state == FINALIZED:
             return f'the node is {FINALIZED}: restart it with that value'
@@ -486,19 +492,19 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
-        """Set each parameter separately, see rclpy; an answer has all reasons for a refusal."""
+        """Set each parameter separately, as rclpy does; give all reasons for each refusal."""
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """
-        Set all parameters or none, see rclpy.
+        Set all parameters or none, as rclpy does.
 
         Unlike rclpy, report all reasons for a refusal, not only the first. An integer is accepted
-        for a floating-point number, as at the start. This method never raises for a client's
-        request, because an exception would end the executor.
+        for a floating-point number, as it is when the node starts. This method never raises for a
+        client's request, because an exception would end the executor.
         """
         parameters = getattr(self, 'parameters', None)
-        # rclpy's constructor sets its own parameters before this node declares any.
+        # This node has no `parameters` yet while rclpy's constructor sets rclpy's parameters.
         if parameters is None:
             return super().set_parameters_atomically(parameter_list)
         try:

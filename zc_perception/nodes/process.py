@@ -135,7 +135,8 @@ def ros_context(
     """
     Yield *context*, or a new one, initialised; shut it down at the end.
 
-    :param tolerant: warn about an unknown parameter of ``-p`` without node name; don't raise.
+    :param tolerant: for an unknown parameter that ``-p`` sets for all nodes, log a warning; false:
+        raise an error.
     :raises ConfigError: a ROS argument of the command line or a parameter file is wrong.
     """
     context = context or rclpy.Context()
@@ -174,7 +175,8 @@ class NodeGroup:
     Nodes on one executor; the end of the ``with`` block stops and destroys them.
 
     :param nodes: producers come first.
-    :param on_failure: called on the executor's thread after an exception in a callback ended it.
+    :param on_failure: called after an exception in a callback has ended the executor, on the
+        executor's thread.
     """
 
     def __init__(
@@ -274,14 +276,14 @@ def serve(
 
 
 def notify(message: str) -> None:
-    """Send a message to the service manager; do nothing if there is none or it doesn't read."""
+    """Send a message to the service manager; if it doesn't exist or doesn't read, do nothing."""
     address = os.environ.get('NOTIFY_SOCKET', '')
     if address.startswith(('/', '@')):
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as speaking,
         ):
-            # A leading @ in the variable stands for the NUL of an abstract address.
+            # A leading @ in NOTIFY_SOCKET stands for the NUL byte of an abstract socket's address.
             speaking.sendto(message.encode(), f'\0{address[1:]}' if address[0] == '@' else address)
 
 
@@ -292,8 +294,9 @@ class Liveness:
     Each call of :meth:`worry` checks anew. It takes no lock of a node, because it must not hang
     when a node hangs.
 
-    :param nodes: returns the present nodes.
-    :param executors: by name, a function that makes an executor call a given function soon.
+    :param nodes: returns the nodes that exist now.
+    :param executors: for each executor's name, a function that takes another function and makes
+        the executor call it soon.
     """
 
     def __init__(
@@ -307,7 +310,7 @@ class Liveness:
         self._monotonic = monotonic
         self._asked: dict[str, float] = {}
         self._seen: dict[str, tuple[int, float]] = {}
-        """By node, its latest progress and the time since which the value is the same."""
+        """By node's name, its latest progress, and since when (in s) that value is the same."""
 
     def worry(self) -> str:
         """Return a sentence about each hanging executor or node; empty: none hangs."""
@@ -350,8 +353,8 @@ def run_program(
     The code is 0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` (with one line on stderr)
     after a user's mistake, and 1 after a bug.
 
-    :param build: makes the nodes; it calls its second argument between slow steps. That raises
-        after a signal, and *build* passes this exception on.
+    :param build: makes the nodes; its second argument is a function that it calls between slow
+        steps. After a signal that function raises, and *build* lets the exception pass.
     :param options: the program's options; only ``unknown_parameters`` is used.
     """
     STARTUP.reached('imports')

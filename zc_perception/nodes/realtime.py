@@ -85,7 +85,7 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-# The CPUs on which this process might run at its start.
+# The CPUs on which this process was allowed to run when it started.
 _given = frozenset(os.sched_getaffinity(0))
 
 
@@ -139,8 +139,8 @@ class Realtime:
     """
     The real-time settings of one node.
 
-    :param threads: returns the node's current hot-path threads; a reopened camera or device has
-        new ones.
+    :param threads: returns the node's present hot-path threads; a camera or accelerator that was
+        reopened has other threads than before.
     """
 
     def __init__(
@@ -157,7 +157,12 @@ class Realtime:
         self._on = False
 
     def configure(self) -> None:
-        """Apply the process's settings; called last in configuring: all lasting objects exist."""
+        """
+        Apply the settings of the whole process: locked memory, and exempt objects.
+
+        Call this at the end of configuring, when all objects exist that are to be exempt from
+        garbage collection.
+        """
         if self._parameters['lock_memory']:
             self._try(
                 'lock_memory',
@@ -169,12 +174,12 @@ class Realtime:
             _PROCESS.freeze(self)
 
     def activate(self) -> None:
-        """Apply the settings to the threads, which run already or start soon."""
+        """Apply CPUs and priority to the threads that run now; from now on also apply changes."""
         self._on = True
         self.apply()
 
     def apply(self) -> None:
-        """Apply the settings to all current threads, new ones included."""
+        """Apply CPUs and priority to all present threads, also to those started lately."""
         for thread in self._threads():
             if thread.native_id is not None and thread.is_alive():
                 self._apply(thread.native_id)
@@ -184,8 +189,8 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # After one change, apply defaults, too: the threads of a device that is opened later
-        # inherit the settings of the thread that starts them.
+        # Once a setting was applied, apply default values, too: the threads of a device that is
+        # opened later inherit the settings of the thread that starts them.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True
@@ -224,12 +229,12 @@ class Realtime:
             self._refused.pop(knob, None)
 
     def changed(self, name: str) -> None:
-        """Apply a parameter's new value to the threads, if it concerns them."""
+        """Apply the new value of parameter *name* to the threads, if it sets CPUs or priority."""
         if name in _THREADS_OF and self._on:
             self.apply()
 
     def cleanup(self) -> None:
-        """Undo the process's settings; called after the threads have ended."""
+        """Undo the settings of the whole process; called after the node's threads have ended."""
         self._on = False
         self._changed = False
         self._refused.clear()

@@ -99,7 +99,7 @@ def definition_of(kind: type[Any]) -> str:
 
 
 def offered_qos(profiles: Sequence[QoSProfile]) -> str:
-    """Return the publishers' QoS as rosbag2 writes it; rosbag2 replays the topic with it."""
+    """Return the QoS of a topic's publishers as rosbag2 writes it, for a replay with that QoS."""
     found = [
         {
             'history': int(profile.history),
@@ -149,7 +149,7 @@ class RecordedTopics:
         self._take = take
         self._warn = warn
         self._readers: dict[str, Any] = {}
-        self._look()  # before the watch starts, so that no other thread runs this at the same time
+        self._look()  # must end before the next line starts the calls of _look on another thread
         self._watch = LOOKOUT.watch(_LOOK_S, self._look)
 
     def _resolved(self, name: str) -> str:
@@ -264,8 +264,8 @@ class RecorderNode(PerceptionNode):
     """
     Records the frames of ``image_raw`` (type-adapted), and messages of other topics.
 
-    :param on_finished: called once, on the recorder's thread, when all requested frames are
-        recorded or writing to the disk has failed.
+    :param on_finished: called once, on the recorder's thread, when ``max_frames`` or
+        ``max_duration`` is reached or writing to the disk has failed.
     """
 
     SPECS = NODES['recorder']
@@ -372,7 +372,7 @@ class RecorderNode(PerceptionNode):
             self._on_finished()
 
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
-        """Record or keep a message; called on the executor's thread."""
+        """Give a message to the recorder or the black box; called on the executor's thread."""
         if self._box is not None:
             self._box.take(topic, content, log_ns, latched)
         elif self._flowing:
@@ -382,7 +382,7 @@ class RecorderNode(PerceptionNode):
         try:
             with frame:
                 kept = self.recorder.put(frame, self.subscription.topic)
-        except FrameReleasedError as error:  # the frame's publisher died meanwhile
+        except FrameReleasedError as error:  # the frame's publisher died before the copy was made
             self._warn(str(error), 'released')
             return
         if self._first_s is None:
@@ -400,7 +400,7 @@ class RecorderNode(PerceptionNode):
 
     @property
     def finished(self) -> bool:
-        """Whether all requested frames are recorded, or the disk has failed."""
+        """Whether ``max_frames`` or ``max_duration`` is reached, or the disk has failed."""
         return self._finished
 
     @property
@@ -465,7 +465,7 @@ class RecorderNode(PerceptionNode):
         self._thread = None
 
     def _cleanup(self) -> None:
-        """Write all frames that were copied and close the file; give up on a stuck disk."""
+        """Write all frames copied so far and close the file; for a stuck disk wait only a while."""
         if self._subscription is not None:
             self._subscription.destroy()
             self._subscription = None

@@ -56,8 +56,8 @@ from zc_perception.observe.metrics import RecentCount
 _SPACE, _MARKERS = 'detections_3d', 'detections_3d/markers'
 _MASKS, _ANNOTATIONS = 'detections/masks', 'detections/annotations'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
-# How many detections may wait for their depth picture, and how many depth pictures for their
-# detections. The second number is lower, because depth pictures are large.
+# How many frames' detections may wait for their depth picture, and how many depth pictures for
+# their frame's detections. The second number is lower, because depth pictures are large.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
@@ -82,8 +82,8 @@ SPACE = Part(
         'no depth picture came lately on {topic}',
         'look at its name: ros2 topic info {topic}',
     ),
-    # If at least half of the depth pictures match a frame, the depth camera only has a lower rate,
-    # which is no fault.
+    # If at least half of the depth pictures match a frame, the depth camera only has a lower rate
+    # than the colour camera, which is no fault.
     Row(
         lambda s: s.alone > s.placed and s.depths > 2 * s.placed,
         WARN,
@@ -157,7 +157,7 @@ class BoxesInSpace:
         self._join()
 
     def _join(self) -> None:
-        """Publish 3D detections of all frames whose depth picture is here, oldest first."""
+        """Publish 3D detections of all frames whose depth picture has come, oldest first."""
         while True:
             with self._lock:
                 stamp = next((each for each in self._found if each in self._depths), None)
@@ -345,9 +345,10 @@ class AnnotationTopic(_Topic):
         box: PointsAnnotation, rows: Sequence[Sequence[float]]
     ) -> list[PointsAnnotation]:
         """
-        Return a person's skeleton as lines, and all keypoints as points in the model's order.
+        Return all keypoints of a detection as points in the model's order.
 
-        The alpha of a point's colour is its score.
+        The alpha of a point's colour is its score. If the model's keypoints are those of a person,
+        lines of the skeleton come first.
         """
         colour = box.outline_color
         dots = PointsAnnotation(

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from zc_perception.camera.recording import BlackBox
 
 FRAME_WAIT_S = 2.0
-"""Seconds that a snapshot waits for a frame."""
+"""The most seconds that a request for a snapshot waits for the camera's next frame."""
 _MOST_WAITING = 4
-# The same depth as a container's services: if the queue is full, a request is lost, and its caller
-# waits for ever.
+# A deep queue, as of the component container's services: when the queue is full, a request is
+# lost, and its caller waits for ever.
 _REQUESTS = QoSProfile(depth=200)
 
 
@@ -94,7 +94,12 @@ class _Trigger(ABC):
         answer_later(self._service, self._on_request)
 
     def _on_request(self, response: Any, send: ResponseSender) -> None:
-        """Queue a request (on the executor's thread); this service's thread calls *send*."""
+        """
+        Queue a request, or refuse it at once; called on the executor's thread.
+
+        :param response: the answer, still to fill in.
+        :param send: sends the answer; for a queued request this service's thread calls it.
+        """
         with self._lock:
             refusal = 'the node is ending' if self._stop.is_set() else self._refusal()
             if not refusal:
@@ -117,7 +122,7 @@ class _Trigger(ABC):
                 send(response)
 
     def _noted(self) -> Any:
-        """Return values for :meth:`_work` that may have changed when the request's turn comes."""
+        """Return what :meth:`_work` must know as it is now, when the request has just come."""
         return None
 
     @abstractmethod
@@ -163,7 +168,7 @@ class SnapshotService(_Trigger):
         super().__init__(node, 'snapshot', 'no snapshot')
 
     def offer(self, frame: Frame) -> None:
-        """Keep a published frame if a request waits; called on the camera's thread."""
+        """Keep a frame that was published, if a request waits for one; on the camera's thread."""
         if not self._wanted:
             return
         delivery = frame.deliver(self._holder)
@@ -210,7 +215,7 @@ class SnapshotService(_Trigger):
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
     def _next_frame(self) -> Frame | None:
-        self._forget()  # a frame may have come after the last request's time limit
+        self._forget()  # an older frame, if it came after the last request had given up waiting
         self._wanted = True
         try:
             end = time.monotonic() + FRAME_WAIT_S
