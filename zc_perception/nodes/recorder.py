@@ -465,7 +465,7 @@ class RecorderNode(PerceptionNode):
         self._thread = None
 
     def _cleanup(self) -> None:
-        """Write all frames copied so far and close the file; for a stuck disk wait only a while."""
+        """Write all frames copied so far and close the file; don't wait long for a stuck disk."""
         if self._subscription is not None:
             self._subscription.destroy()
             self._subscription = None

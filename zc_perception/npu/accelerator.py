@@ -119,16 +119,16 @@ class Job(Protocol):
 
 
 def reads_by_cpu(participant: str) -> BufferConstraints:
-    """Return the constraints of an accelerator whose frames are read by the CPU."""
+    """Return what buffers must offer to the accelerator *participant*, which reads by CPU."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
 
 def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:
     """
-    Add to an accelerator's constraints the number of slots that inference holds.
+    Add to an accelerator's constraints the number of slots that an inference node holds.
 
-    Inference holds one slot for each frame in flight, and one for the frame that waits.
+    The node holds one slot for each frame in flight, and one for the next frame, which waits.
 
     :param in_flight: the value of parameter ``in_flight``.
     :param most: the highest number of jobs that the accelerator accepts at the same time.
@@ -170,7 +170,7 @@ class Accelerator(ABC):
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 
-    Their descriptions don't name the accelerator."""
+    A description leaves out the accelerator's name: readers of the declarations add it."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks of ``zc_doctor`` for this accelerator."""
     IMPORTS: ClassVar[bool] = False
@@ -184,7 +184,7 @@ class Accelerator(ABC):
     ``None``: the accelerator is used only if the parameter names it.
     """
     DEVICE_FIRST: ClassVar[bool] = False
-    """Whether to open the device before checking the model, so that its error is reported first.
+    """Whether to open the device before checking the model, to report the device's error first.
 
     Only for devices that other programs can use while they are open."""
 
@@ -226,7 +226,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def constraints(self) -> BufferConstraints:
-        """Return the constraints of the buffers that this accelerator can import."""
+        """Return what a buffer must offer, so that this accelerator can use it."""
 
     @abstractmethod
     def load(self, manifest: ModelManifest) -> None:
@@ -257,7 +257,8 @@ class Accelerator(ABC):
 
         An accelerator with an import cache keeps this import for :meth:`import_frame`.
 
-        :returns: a function that releases the kept import if the buffers won't be used.
+        :returns: a function that releases the kept import, to call if the buffers won't be used;
+            ``None`` if no import is kept.
         :raises AcceleratorError: the device can't import the buffers.
         """
         return None

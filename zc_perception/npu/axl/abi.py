@@ -35,7 +35,8 @@ from zc_perception.errors import ConfigError, nearest
 ABI_VERSION = 2
 MAX_PLANES = 4
 
-#: A value of `AxlSubmit2.in_fence_fd`: there is no fence, so the device may read at once.
+#: The value of `AxlSubmit2.in_fence_fd` for a frame without an acquire fence: the device may read
+#: it at once.
 NO_FENCE = -1
 
 
@@ -151,11 +152,12 @@ class AxlQuery(ctypes.LittleEndianStructure):
     )
 
 
-# include/uapi/asm-generic/ioctl.h, as on x86 and Arm: 8 bits number, 8 type, 14 size, 2 direction.
+# A request code has, from its lowest bit: 8 bits number, 8 type, 14 size of the argument, and 2
+# direction, whose values follow. Source: include/uapi/asm-generic/ioctl.h, for x86 and Arm.
 _IOC_WRITE = 1
 _IOC_READ = 2
 
-#: The type byte of all these ioctls.
+#: The type byte in the request code of each ioctl of the driver.
 IOCTL_TYPE = 'U'
 
 _BOTH = _IOC_READ | _IOC_WRITE
@@ -242,5 +244,5 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-#: The request codes for `IOCTL_NUMBERS`.
+#: The request codes of all ioctls with the usual numbers, `IOCTL_NUMBERS`.
 REQUESTS = requests()

@@ -96,7 +96,7 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """Note that a job has ended; after the handle's last job, make a delayed release."""
+        """Note that a job has ended; release the handle if that waited for this last job."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]
@@ -105,7 +105,7 @@ class ImportsInUse:
                 self._give_back(handle)
 
     def release(self, handle: int) -> None:
-        """Release the handle now, or after its last job."""
+        """Release the handle now, or, while jobs read it, when the last of them has ended."""
         if handle in self._jobs:
             self._waiting.add(handle)
         else:
@@ -123,7 +123,7 @@ class ImportsInUse:
 
 @dataclass(frozen=True)
 class CachedImport:
-    """One import; *keepers* are duplicate descriptors: they keep the inode numbers in use."""
+    """One import; *keepers* are duplicate descriptors of its buffers: inode numbers stay used."""
 
     handle: int
     identities: frozenset[BufferIdentity]
@@ -218,9 +218,10 @@ class AxlAccelerator(Axl):
     """
     One card whose driver imports dma-bufs.
 
-    This class has no thread: the driver signals each job's fence. It owns the open device node,
+    This class has no thread: the driver signals each job's fence. It owns the open device file,
     the import cache and, while a model is loaded, one result buffer for each job in flight. With
-    the cache off, each frame is imported and released, as in the ZED X → Metis document's sample.
+    the cache off, each frame is imported before its job and released after it, as the sample code
+    of the ZED X → Metis document does.
 
     :raises AcceleratorError: there is no card, or its driver lacks the ioctls; the message says
         what to use instead.
@@ -531,7 +532,7 @@ class ResultBuffers:
 
     The buffer of a job that was given up becomes free again once that job's fence has signalled.
 
-    :param jobs: counts the jobs that read each import; this class reports each job's end.
+    :param jobs: counts the jobs that read each import; gets each job's end from this class.
     """
 
     def __init__(
@@ -555,7 +556,7 @@ class ResultBuffers:
 
     @property
     def late(self) -> int:
-        """Return how many of the busy buffers belong to jobs that were given up."""
+        """Return how many buffers belong to jobs that were given up and have not ended yet."""
         return len(self._late)
 
     def take(self) -> ResultBuffer:
@@ -626,7 +627,7 @@ class AxlJob:
         box: Letterbox,
     ) -> None:
         self.fence: SyncFile = fence
-        #: The number that the driver gave the job, see :class:`Job`.
+        #: The number (from 1) that the driver gave the job, as in the kernel's trace events.
         self.device_seqno = fence.seqno
         self.letterbox = box
         self._handle = handle
@@ -637,7 +638,7 @@ class AxlJob:
 
     def outputs(self) -> Outputs:
         """
-        Return views of the result buffer, see :meth:`Job.outputs`.
+        Return the job's raw result as views of the result buffer, see :meth:`Job.outputs`.
 
         :raises AcceleratorError: the fence has not signalled, or has signalled an error; see
             :meth:`JobFence.check`.
@@ -670,7 +671,7 @@ class AxlJob:
         return self.fence
 
     def close(self) -> None:
-        """Free import, result buffer and fence, see :meth:`Job.close`; idempotent."""
+        """Give the import and the result buffer back, and close the fence; idempotent."""
         if self._end():
             self.fence.close()
             self._results.give_back(self._result, self._handle)
