@@ -32,11 +32,12 @@ PARAMETERS = (
 """The inference node's parameters for positions in space."""
 # Read at most this many depths along each side of a box, to limit the work for a large box.
 _SAMPLES = 32
-# The object's surface lies at this quantile of the depths in the middle of the box: anything
-# nearer is in front of the object. A box with a smaller share of valid depths has no position.
+# The object's surface is assumed at the quantile _NEAR of the depths in the middle of the box:
+# anything nearer is in front of the object. If the share of valid depths is below _VALID, a box
+# has no position.
 _NEAR, _VALID = 0.25, 0.1
-# Two depths belong to one surface if they differ by at most this share of the distance, or by this
-# many metres, whichever is more.
+# Two depths belong to one surface if they differ by at most the share _SURFACE of the distance, or
+# by _LEAST_SURFACE metres, whichever is more.
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
 # An object extends between these quantiles of its depths: the few depths outside may be wrong.
 _FIRST, _LAST = 0.05, 0.95
@@ -65,7 +66,7 @@ class Lens:
         :param points: pixels of a picture of *size*, which may differ from the calibration's.
         """
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
-        import cv2  # imported late, because every node imports this module for the parameter above
+        import cv2  # imported late, because every node imports this module for PARAMETERS
 
         undistort = cv2.fisheye.undistortPoints if self.fisheye else cv2.undistortPoints
         rays = undistort(scaled, self.matrix, self.distortion)

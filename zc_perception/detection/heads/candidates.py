@@ -325,7 +325,7 @@ def _keep(
     count = boxes.shape[1]
     if (
         boxes[2:4].min() < _NO_SIZE
-    ):  # OpenCV takes such tiny boxes for the same object, so moving classes apart has no effect
+    ):  # OpenCV takes tiny boxes for the same object, however far classes are shifted
         return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)
     left, rest, kinds = suppressors.copy(), boxes, classes
@@ -345,7 +345,7 @@ def _keep(
         if len(gone) < len(stay) // _LITTLE:
             break
     if len(left) > count // 2:
-        # Speculation rarely hit; undoing it costs more than it saves.
+        # The guesses removed few boxes. To check these guesses would cost more than they save.
         return _few(boxes, _falling(count), classes, threshold)
     # A box that suppressed others may itself have been removed later. Then check whether the box
     # that removed it also suppresses those others.
@@ -461,14 +461,16 @@ def _keep_few(
     """
     Do the same as :func:`_few`, for callers that have already checked the values.
 
-    Boxes of different classes are moved apart, so that OpenCV sees no overlap.
+    The boxes of each class are shifted by another distance, so that boxes of different classes
+    don't overlap.
 
-    :param sizes: (2, n) float32 differences, at least ``_NO_SIZE``; *places* are x0, y0.
-    :param wide: at least the extent of all boxes together, and below ``_WIDE``; classes are moved
-        apart by more than this.
+    :param sizes: (2, n) widths and heights, as float32 differences, at least ``_NO_SIZE``;
+        *places* has the same boxes' x0 and y0.
+    :param wide: at least the extent of all boxes together, and below ``_WIDE``; the shifts of two
+        classes differ by more than this.
     """
     if classes is not None:
-        # Move by multiples of a power of two, so that coordinates are not rounded.
+        # Shift each class by a multiple of a power of two, so that coordinates are not rounded.
         places = places + classes * math.ldexp(1.0, math.frexp(wide + 1.0)[1])
     return _opencv(np.concatenate((places, sizes), dtype=np.float64), scores, threshold)
 
@@ -479,7 +481,7 @@ def _class_by_class(
     classes: NDArray[np.intp] | None,
     threshold: np.float32,
 ) -> NDArray[np.intp]:
-    """Do the same as :func:`_few`, class by class, for boxes that can't be moved apart."""
+    """Do the same as :func:`_few`, but class by class, for boxes that can't be shifted."""
     if classes is None:
         return _opencv(boxes, scores, threshold)
     order = _best_first(scores)
@@ -525,7 +527,8 @@ def _opencv(
 # Oriented boxes are compared in batches of this size. This limits the memory, and it ends the work
 # soon after enough boxes are found.
 _TURNED_CHUNK = 256
-# Limits against division by zero, and for the distance of two boxes, as in Ultralytics' probiou.
+# As in Ultralytics' probiou: a small number against division by zero, and the highest distance of
+# two boxes.
 _SMALL = 1e-7
 _FARTHEST = 100.0
 Turned = NDArray[np.float64]

@@ -94,13 +94,13 @@ class ReadyFor(Generic[_Reader]):
         return self._reader
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
-        """Return the reader for these outputs."""
+        """Return the reader for *outputs*; make one if their arrangement isn't the last one's."""
         return self.ready(outputs, box)[0]
 
     def ready(
         self, outputs: Sequence[RawTensor], box: Letterbox
     ) -> tuple[_Reader, Sequence[RawTensor]]:
-        """Return the reader for these outputs, and the outputs in the form that it reads."""
+        """Return the reader for *outputs*, and the outputs converted by *read* for this reader."""
         key: list[object] = [box.input_width, box.input_height]
         # Compare this key for every frame: that is quicker than the checks of readable().
         for output in outputs:
@@ -128,7 +128,7 @@ def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
 
 
 def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> Sequence[RawTensor]:
-    """Remove the masks' prototypes from the outputs; raise AcceleratorError if there are none."""
+    """Remove the masks' prototypes, if *masks* isn't 0; raise AcceleratorError without them."""
     if not masks:
         return outputs
     which = prototypes(outputs, masks)
@@ -148,10 +148,10 @@ def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequ
     """
     Return the outputs in types that can be compared with a raw threshold, with one scale each.
 
-    Outputs of other types, or with several scales, are converted to float32; they are rare.
+    Outputs of other types, or with several scales, are rare: they are converted to float32.
 
     :param gathered: an NHWC output with this number of channels isn't converted if it has a scale
-        for each channel, because its caller reads all channels of a few cells.
+        for each channel, because the caller dequantises all channels of only a few cells.
     :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the
         last axis.
     """
@@ -340,7 +340,7 @@ def _layouts(
     counts: set[int],
     expected: str,
 ) -> list[str]:
-    """Return each output's layout; outputs that don't name theirs must share one layout."""
+    """Return each output's layout; outputs that don't name a layout must all have the same one."""
     possible = set(_LAYOUTS)
     for index, tensor in enumerate(outputs):
         fits = set()
@@ -388,7 +388,7 @@ class Grids:
 
 @lru_cache(maxsize=16)
 def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
-    """Return the grids of an input; raise ConfigError if a stride doesn't divide its sides."""
+    """Return the grids of an input; raise ConfigError if a stride doesn't divide its size."""
     width, height = input_size
     for stride in strides:
         if width % stride or height % stride:
@@ -448,7 +448,8 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     """
     Explain why a table with *count* rows can't have one row for each cell of the network.
 
-    Return an empty text if it can. A cell may also have several rows (anchors), up to *most*.
+    Return an empty text if this number of rows is possible. A cell may also have several rows
+    (anchors), up to *most*.
     """
     width, height = box.input_width, box.input_height
     cells = possible_rows((width, height), tuple(strides))
@@ -462,8 +463,9 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     )
 
 
-# If a centre is a larger number than this, it is in pixels, and the box is decoded. Before
-# decoding, a centre is relative to its cell, and no network predicts one this many cells away.
+# If a coordinate of a box's centre is above this, it is in pixels, so the model has already
+# decoded the box. An undecoded centre is relative to its cell, and no network predicts a centre
+# this many cells away.
 _WITHIN_A_CELL = 16.0
 
 
@@ -471,8 +473,8 @@ def negative_sizes(boxes: NDArray[np.float32]) -> str:
     """
     Explain why boxes (4, n), centre and size, aren't decoded: most of their sizes are negative.
 
-    Return an empty text if they can be decoded boxes. Centres in pixels are a proof of that,
-    whatever the sizes are: YOLO26 gives negative sizes where no object is.
+    Return an empty text if the boxes may be decoded. Boxes with centres in pixels are decoded,
+    even if sizes are negative: YOLO26 gives negative sizes where no object is.
     """
     wrong = (boxes[2:] < 0).any(axis=0)
     if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):
@@ -498,7 +500,7 @@ def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
 
 
 def grids_for(spec: HeadSpec, box: Letterbox) -> Grids:
-    """Return the grids of an input; raise AcceleratorError if strides don't divide its sides."""
+    """Return the grids of an input; raise AcceleratorError if a stride doesn't divide its size."""
     try:
         return grids_of(input_size(spec, box), spec.strides)
     except ConfigError as error:

@@ -39,8 +39,8 @@ _RELATIVE: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order
 _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'cxcywh'}
 _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
-# Values of a manifest's key input. Transformers were trained on stretched pictures, and RF-DETR
-# also on colours normalised as for ImageNet.
+# Values of a manifest's key ``input``. Transformer networks, such as RT-DETR, were trained on
+# stretched pictures, and RF-DETR also on colours normalised as for ImageNet.
 _STRETCHED: HeadOptions = {'resize': 'stretch'}
 _IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 # The columns of OpenVINO's and Caffe's SSDs, whose output is 1x1xnx7.
@@ -50,18 +50,19 @@ _DETECTION_OUTPUT: HeadOptions = {
     'background': 0,
 }
 _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
-# An entry has: the contents of the outputs (words of _word, sorted); a regular expression that the
-# name of an output or input must match; the head; the usual values of the manifest's key input.
+# An entry has: the contents of the outputs (the words that _word() returns, sorted); a regular
+# expression that the name of an output or input must match; the head; the usual values of the
+# manifest's key ``input``.
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
     (('box score', 'class'), '', _INPUT, {}),  # exports of mmdeploy
-    # TF-OD
+    # TensorFlow's Object Detection API
     (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0},
      _STRETCHED),
     (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS
     # RT-DETR, D-FINE: an input gives the picture's size
     (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),
     (('box', 'scores'), _RF_DETR, {**_CENTRES, 'sigmoid': True}, _IMAGENET),
-    # RT-DETR, D-FINE of Transformers
+    # RT-DETR, D-FINE of Hugging Face's library Transformers
     (('box', 'scores'), _HUGGING_FACE, {**_CENTRES, 'sigmoid': True}, _STRETCHED),
 )  # fmt: skip
 _ANCHOR_OPTIONS = (
@@ -99,7 +100,7 @@ def recognise(
     :param outputs: the name and the shape of each output; ``None``: an axis of variable length.
     :param size: width and height of the network's input.
     :param classes: the number of classes; 0: unknown.
-    :param said: the file's metadata.
+    :param said: the metadata in the model's file.
     """
     grids = [shape for _, shape in outputs if len(shape) == 4]
     if len(outputs) == 2 and len(grids) == 1:
@@ -166,7 +167,8 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
-    # A dynamic export may declare the number of columns as variable, though it never varies.
+    # A file exported with axes of variable length may leave out the number of columns, though this
+    # number never varies.
     new = 'head' in said
     if detr and (columns == 6 or (columns is None and new)) and (classes != 2 or new):
         return Recognised(dict(_CENTRES), input=_STRETCHED)
@@ -177,7 +179,7 @@ def _one_output(
         return Recognised(_chosen(extras))
     cells = possible_rows(size, _USUAL) if size else frozenset()
     for count, width, first in ((columns, rows, True), (rows, columns, False)):
-        # A dynamic export may also declare the number of rows as variable.
+        # A file exported with axes of variable length may also leave out the number of rows.
         dynamic = count is None and 'stride' in said
         known = count in cells or dynamic
         if width is None or (not known and not (count and size)):
@@ -219,7 +221,7 @@ def _one_output(
 
 
 def cells_of(size: tuple[int, int]) -> list[int]:
-    """Return the number of cells of each of the usual levels."""
+    """Return how many cells each level has at the usual strides, for an input of *size*."""
     return [-(-size[0] // stride) * -(-size[1] // stride) for stride in _USUAL]
 
 

@@ -36,13 +36,15 @@ Values = NDArray[Any]
 # Lower thresholds by this share, which is more than float32's rounding. So a raw threshold never
 # drops a cell that reaches the score.
 _MARGIN = 2.0**-20
-# The same as an absolute number, because near zero float32 has no relative precision.
+# Lower thresholds also by this absolute number, because near zero float32 has no relative
+# precision.
 _TINY = 1e-30
-# Try at most this many raw values above the first bound. For 8-bit types these are all.
+# The search for a raw threshold tries at most this many raw values above its first estimate. For
+# 8-bit types these are all values.
 _STEPS = 255
 _WORD = 64
-# If the last frame had this many candidates, comparing every number is quicker than finding the
-# best class of each candidate.
+# If the last frame had this many candidates, comparing every number with the threshold is quicker
+# than finding the best class of each cell.
 _MANY = 600
 # Float32 output with this many numbers has more than 256 different values, unless the model was
 # quantised inside. Output with only a few different values is blank.
@@ -56,7 +58,7 @@ def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """Apply the sigmoid, or clip probabilities to 1, which rounding on the device may exceed."""
+    """Apply the sigmoid, or clip probabilities to 1, because a device may round them above 1."""
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 
@@ -160,8 +162,9 @@ def make_score_filter(
     """
     Return the quickest filter for the memory layout of the values.
 
-    One thread uses the filter. Its method ``find`` takes values of the same layout. A number that
-    isn't finite doesn't count as a score. If classes have equal scores, the first one wins.
+    Only one thread at a time may use the filter. Its method ``find`` takes values of the same
+    layout. A number that isn't finite doesn't count as a score. If classes have equal scores, the
+    first one wins.
 
     :param tensor: a tensor that has one scale for all values.
     :param values: (cells, classes) or (rows, columns, classes), a view of the class scores in
@@ -235,7 +238,7 @@ class _Comparison:
 
 
 class CompiledFilter:
-    """A filter in compiled code, for both layouts of the values."""
+    """A filter in compiled code; a class's cells or a cell's classes may be adjacent in memory."""
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
@@ -364,7 +367,7 @@ class CellMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _of_all(self, rows: Values, score: float) -> Found:
-        """Find the best class of every cell; quicker if nearly all cells reach the score."""
+        """Find the best class of every cell; this is quicker if most cells may reach the score."""
         numbers = (
             rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
         )
@@ -388,7 +391,7 @@ class ObjectFilter:
     """
     Find the cells whose objectness times best class score reaches a threshold.
 
-    The objectness alone must also reach the threshold. One thread uses it.
+    The objectness alone must also reach the threshold. Only one thread at a time may use a filter.
 
     :param objects: the output tensor with the objectness.
     :param classes: the output tensor with the classes.

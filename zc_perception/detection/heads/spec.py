@@ -200,7 +200,7 @@ class Head(ABC):
         """
         Explain why this head is wrong for the model, judging by the values for a blank picture.
 
-        Return an empty text if nothing is wrong. It is called when a model is loaded.
+        Return an empty text if nothing is wrong. This method is called when a model is loaded.
 
         :param outputs: the outputs for a blank picture; :meth:`decode` has already read them
             without an error.

@@ -157,7 +157,7 @@ class Ssd(Head):
 
 
 class _PerPrior:
-    """The reader of one arrangement; *priors* are (4, N) centre and size in input pixels."""
+    """Reads outputs of one arrangement. *priors* are (4, N): centre and size in input pixels."""
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox) -> None:
         self._spec = spec
@@ -173,7 +173,7 @@ class _PerPrior:
         """Return the index of the output that has the deltas; if both outputs fit, return 0."""
         count = self.priors.shape[1]
         for index in (0, 1) if len(outputs) == 2 else ():
-            # Possible shapes are (1, N, 4), (1, N, 1, 4) and (1, 4 N).
+            # Possible shapes of the deltas are (1, N, 4), (1, N, 1, 4) and (1, 4 N).
             sizes = outputs[index].values.size, outputs[1 - index].values.size
             if sizes == (4 * count, self._width * count):
                 return index

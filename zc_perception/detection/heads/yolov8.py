@@ -16,8 +16,8 @@
 """
 The head ``yolov8``, for YOLOv8 and v11: class scores without objectness.
 
-The model predicts the distance of each side from the cell's centre as a distribution over whole
-numbers of cells (DFL).
+The model predicts the distance of each side of a box from the cell's centre, as a probability
+distribution over whole numbers of cells (DFL).
 """
 
 from __future__ import annotations
@@ -76,10 +76,11 @@ from zc_perception.rules import integer, Key
 # Logits from minus this value to this value need no offset before the softmax: exp() doesn't
 # overflow float32, and a sum doesn't lose its smaller terms.
 _SAFE_EXPONENT = 40.0
-# Multiply this many rows at once. For more rows OpenBLAS wakes threads, which takes longer than
-# the product itself, and much longer if other programs use the CPUs.
+# Multiply the numbers of at most this many boxes at once, one box per row. For more rows OpenBLAS
+# wakes threads, which takes longer than the product itself, and much longer if other programs use
+# the CPUs.
 _ROWS = 256
-# The highest number of cached tables; each scale and zero point of a model needs one.
+# The highest number of cached tables of exp(); each pair of scale and zero point needs one.
 _TABLES = 16
 
 
@@ -195,7 +196,7 @@ class YoloV8(Head):
         spec = self._spec
         check_strides(spec, has_grids=False)
         # An output with this many channels has boxes. 0: another part has as many channels, so
-        # boxes can't be recognised.
+        # boxes can't be recognised by this number.
         self._gathered = (
             4 * spec.reg_max
             if 4 * spec.reg_max not in (spec.num_classes, spec.num_classes + 4, spec.extra)
@@ -310,7 +311,7 @@ class _Decoded:
         return outputs[0].read(self._rows(outputs[0].values)[rows, behind:])
 
     def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
-        """Return ``None``: oriented boxes are turned about their centres."""
+        """Return ``None``, because oriented boxes are turned about their own centres."""
         return None
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
