@@ -371,7 +371,7 @@ class Reaper:
             raise
 
     def _end(self) -> None:
-        """Forget the ending thread, with the lock held; the next closed pool starts a new one."""
+        """Forget the ending thread; a new one starts when needed. The caller holds the lock."""
         self._pools, self._thread, self._waker = [], None, None
 
     def _turn(self, waker: Waker) -> bool:
@@ -807,7 +807,7 @@ class BufferPool:
             waker.wake()
 
     def _drop(self, lease: Lease, how: str) -> None:
-        """End the lease, with the lock held; *how* is the reason, for messages."""
+        """End the lease; *how* is the reason, for messages. The caller holds the lock."""
         slot, account = lease.slot, lease.account
         del slot.leases[lease.number]
         lease.ended = how
@@ -825,7 +825,7 @@ class BufferPool:
 
     @staticmethod
     def _add_fence(slot: Slot, fence: Fence, deadline: float) -> None:
-        """Keep *slot* from being reused before *fence* has signalled, with the lock held."""
+        """Reuse *slot* only after *fence* has signalled. The caller holds the lock."""
         if all(fence is not pending.fence for pending in slot.fences):
             slot.fences.append(PendingFence(fence, deadline))
 
@@ -885,7 +885,7 @@ class BufferPool:
     # The end of a slot's use.
 
     def _settle(self, slot: Slot) -> None:
-        """Free the slot, let it wait for its fences, or retire it, with the lock held."""
+        """Free the slot, let it wait for its fences, or retire it. The caller holds the lock."""
         if slot.fences:
             pending = []
             for entry in slot.fences:
@@ -929,7 +929,7 @@ class BufferPool:
                 self._note_free(slot)
 
     def _end(self, slot: Slot) -> None:
-        """Retire the slot, with the lock held; :meth:`_tell` then closes its buffers."""
+        """Retire the slot; :meth:`_tell` then closes its buffers. The caller holds the lock."""
         slot.state = _RETIRED
         self._waiting.pop(slot.buffer_uid, None)
         for entry in slot.fences:
@@ -940,14 +940,14 @@ class BufferPool:
         self._wake()
 
     def _note_free(self, slot: Slot) -> None:
-        """Queue ``on_free`` and wake a thread that waits for a slot, with the lock held."""
+        """Queue ``on_free`` and wake a thread that waits for a slot. The caller holds the lock."""
         if self._on_free is not None:
             self._news.append(functools.partial(self._call, self._on_free, slot, 'on_free'))
         if self._waker is not None:
             self._waker.wake()
 
     def _wake(self) -> None:
-        """Wake a thread that waits for a slot, or a closed pool's reaper, with the lock held."""
+        """Wake a thread that waits for a slot, or the reaper. The caller holds the lock."""
         if self._waker is not None:
             self._waker.wake()
 
@@ -1017,7 +1017,7 @@ class BufferPool:
                     self._retry.start_over()
 
     def _put(self, fresh: Slot) -> None:
-        """Add slot *fresh*, or replace the ended slot that has its index, with the lock held."""
+        """Add *fresh*, or replace the ended slot with its index. The caller holds the lock."""
         if fresh.index == len(self._slots):
             self._slots.append(fresh)
         else:
@@ -1069,7 +1069,7 @@ class BufferPool:
     # Listeners and callbacks. They are always called without the lock.
 
     def _tell(self) -> None:
-        """Call the queued callbacks, without the lock."""
+        """Call the queued callbacks. The caller must not hold the lock."""
         while self._news:
             try:
                 call = self._news.popleft()
@@ -1113,9 +1113,9 @@ class BufferPool:
 
     def _not_good(self, lease: Lease, fence: Fence | None) -> StaleFrameError:
         """
-        Return the error for a lease that has ended or is another pool's, with the lock held.
+        Return the error for a lease that has ended or is another pool's.
 
-        Close *fence*, unless it is one that the pool got with an earlier release.
+        The caller holds the lock. Close *fence*, unless the pool got it with an earlier release.
         """
         if fence is not None and all(fence is not pending.fence for pending in lease.slot.fences):
             fence.close()
@@ -1165,7 +1165,9 @@ class BufferPool:
         lossless: bool = False,
     ) -> Callable[[], object] | None:
         """
-        Set how many frames holder *name* may hold and how many may wait, with the lock held.
+        Set how many frames holder *name* may hold, and how many may wait for it.
+
+        The caller holds the lock.
 
         :returns: the ``on_room`` that the caller has to call without the lock, because a frame
             waited and may now be handed out; ``None``: no call is needed.
@@ -1229,7 +1231,9 @@ class BufferPool:
 
     def _promises(self, but: str = '') -> tuple[int, int]:
         """
-        Return the sum of the holders' numbers and their greatest depth, with the lock held.
+        Return the sum of the holders' numbers, and their greatest depth.
+
+        The caller holds the lock.
 
         :param but: the holder to leave out.
         """

@@ -225,7 +225,7 @@ class StereoRig:
         return self._sides
 
     def settle(self, side: Side, rule: PairingRule) -> None:
-        """Begin a side with its pairing rule; ConfigError: the other side's rule differs."""
+        """Register a side and its pairing rule; ConfigError: the other side has another rule."""
         if self._sides is None:
             self._sides = StereoSides(rule)
         self._sides.rule.check_same(rule)
