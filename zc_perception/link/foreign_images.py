@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Describe images in another library's buffers: where their planes are, and their constraints.
+Describe another library's images: where their planes lie, and constraints that fit only them.
 
 A library exports one descriptor for an image, or one for each plane. Several of these descriptors
 may refer to one buffer, as with EGL and VA-API. So a buffer is identified by the device and inode
@@ -177,7 +177,7 @@ class ForeignImages:
         """
         Return constraints that allow only the format, size, memory and layout of these images.
 
-        :param slots: number of buffers that the images' owner needs for itself.
+        :param slots: number of images that their owner needs for itself.
         """
         layout, size = self.layout, (self.layout.width, self.layout.height)
         return BufferConstraints(

@@ -333,7 +333,8 @@ class FramePipeline(BarePipeline):
     Call all methods except :meth:`close` from one thread.
 
     :param description: the pipeline's text, see :func:`complete`.
-    :param framerate: frames per second; 0: unknown, so that encoders wait for one more frame.
+    :param framerate: frames per second; 0: unknown; an encoder then waits for the following frame
+        before it puts out a picture.
     :param refused: caps not to offer, because an element refused them in an earlier run.
     :raises ConfigError: *description* can't be parsed, or an element is missing.
     """
@@ -663,7 +664,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 _GOOD_S = 10.0
 # If a run lasted this long, diagnostics no longer show the failure of the run before.
 _SOUND_S = 2.0
-# Compute the framerate from this many frames, because one of only two frames might be late.
+# Compute the framerate from up to this many frames, because one of only two might be late.
 _RATE_FRAMES = 9
 # Keep at most this many headers of frames that are in the encoder.
 _MOST_HEADERS = 256
@@ -721,8 +722,8 @@ class FrameFeed:
 
     :param description: the pipeline's text without a source, see :func:`complete`.
     :param listeners: returns the number of listeners to the output. Without listeners, frames are
-        released unused. When the number grows, the encoder makes a key frame. Called on this
-        thread for each frame.
+        released unused. When the number grows, the encoder makes a key frame. Called for each
+        frame on the thread ``gstreamer NAME``.
     :param take: called with each access unit of the sink, on the thread of :class:`AccessUnits`.
     :param warn: called with a sentence when a run has failed.
     :raises ConfigError: GStreamer isn't installed, the text can't be parsed, or an element is

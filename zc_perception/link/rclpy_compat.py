@@ -118,7 +118,7 @@ def subscription_count(publisher: Any) -> int:
 
     This is called for every frame, so it doesn't use the publisher's own method, which takes six
     times as long because it protects the handle. No protection is needed: the call holds the
-    interpreter's lock, so no other thread can destroy the publisher meanwhile.
+    interpreter's lock, so no other thread can destroy the publisher during the call.
     """
     try:
         return int(publisher.handle.get_subscription_count())
@@ -290,12 +290,12 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
     Give a :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and standard services.
 
     A transition that a client of ``change_state`` requests runs on its own thread, with *lock*
-    held. So the executor serves other callbacks meanwhile, ``get_state`` included. But an
-    EventsExecutor runs the transition itself, because it doesn't resume our coroutines.
+    held. So the executor serves other callbacks during the transition, ``get_state`` included. But
+    an EventsExecutor runs the transition itself, because it doesn't resume our coroutines.
 
     :param refused: called with the reason when a transition isn't possible from the current state,
-        and with an empty text when a transition failed. Without it, rclpy would raise for an
-        unknown number, which ends the executor, and would not report an unknown label.
+        and with an empty text when a transition failed. Without this function, rclpy would raise
+        for an unknown number, which ends the executor, and would not report an unknown label.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -400,8 +400,9 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     prefix, given = f'qos_overrides.{topic}.{kind.__name__.lower()}.', parameter_overrides(node)
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
-    # Declare the other policies, too, so that tools show them. Use a copy of *qos*, because an
-    # endpoint that is made again may have other defaults than the declared parameters.
+    # Declare the other policies, too, so that tools show them. Pass a copy of *qos*: this call
+    # writes the parameters' values into it, and an endpoint that is made again may have other
+    # defaults than those.
     shown = [policy for policy in policies if policy not in overridden]
     _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
 

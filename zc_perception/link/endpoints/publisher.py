@@ -169,7 +169,8 @@ class PublisherStatistics:
     :param image_readers: number of subscribers that read messages now.
     :param conversions: number of messages that were made of objects; for frames each is a copy.
     :param conversions_skipped: number of objects that newer objects replaced before they were
-        converted, and of messages that were dropped because too many waited behind objects.
+        converted, and of messages that were dropped because too many waited until the objects
+        before them were converted.
     :param conversion_errors: number of objects and messages that could not be published as
         messages.
     :param turned_away: number of readers that get no messages now, because of *withheld*.
@@ -284,8 +285,9 @@ class AdaptedPublisher(Generic[T]):
         self._node = node
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
-        # Make the announcer first and destroy it last: if a subscriber finds only the writer of
-        # messages, it treats this publisher as a plain one.
+        # Make the announcer first and destroy it last: if a subscriber finds the writer of
+        # messages but no announcer, it takes this publisher for a plain one, which only sends
+        # messages.
         self.announcer = Announcer(node, node.resolve_topic_name(topic))
         self.messages = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self.messages.topic

@@ -176,7 +176,7 @@ OTHER_HOST = 'it is on another host'
 
 class _Link:
     """
-    One publisher's client, as a source of the subscription's queue.
+    The client that receives one publisher's frames, as a source of the subscription's queue.
 
     :param again: whether the publisher sends its history again after a new connection, so that
         frames may come twice.
@@ -215,7 +215,11 @@ class _Link:
         self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
 
     def receive(self) -> Frame | None:
-        """Receive the next wanted frame, see :class:`~zc_perception.frame_queue.Source`."""
+        """
+        Receive the next frame that *accept* takes, and release frames before it.
+
+        See :class:`~zc_perception.frame_queue.Source`.
+        """
         for _ in _UNWANTED_AT_ONCE:
             frame = self._receive()
             if frame is None:
@@ -405,7 +409,7 @@ class SharedMemoryLinks:
         ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
-        """Make the link to a publisher, or change its socket; called with the lock held."""
+        """Make a link to a publisher, or give its link a new socket; called with the lock held."""
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)
@@ -506,7 +510,7 @@ class SharedMemoryLinks:
         for link in links:
             fd = link.client.awaited
             if fd is not None:
-                with contextlib.suppress(OSError):  # another thread may have closed fd meanwhile
+                with contextlib.suppress(OSError):  # another thread may have closed fd
                     epoll.register(fd, select.EPOLLIN)
                     awaited.append(fd)
         events = epoll.poll(patience_s + 0.001)
@@ -530,7 +534,7 @@ class SharedMemoryLinks:
         link.client.close()
 
     def take_part(self, consumer: Consumer) -> None:
-        """Set what the owner needs of buffers; this applies to all later connections."""
+        """Set the owner's constraints on buffers; they apply to all later connections."""
         with self._lock:
             self._requirements, self._trial_import = (
                 Requirements.of(consumer.constraints),

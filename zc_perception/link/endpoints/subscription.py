@@ -301,7 +301,8 @@ class AdaptedSubscription(Generic[T]):
         self._changeover = Changeover(
             max(REMEMBERED, 2 * (self._wanted.depth or 0)), self._wanted.transient_local
         )
-        # Whether messages and objects have headers, which show that they belong together.
+        # Whether the message type and the custom type both have a header. Its frame_id and stamp
+        # then show that a message and an object have the same content.
         self._stamped = hasattr(adapter.custom_type, 'header') and hasattr(
             adapter.ros_type, 'header'
         )
@@ -575,7 +576,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _patient(self, unannounced: int) -> bool:
-        """Say whether to wait longer for *unannounced* publishers, at most _GRACE_S."""
+        """Say whether to wait longer, up to _GRACE_S, for *unannounced* missing announcements."""
         if self._remote.off:
             return False
         now = time.monotonic()
@@ -643,7 +644,7 @@ class AdaptedSubscription(Generic[T]):
                 self._take(message)
 
     def _change(self, *, by_message: bool) -> None:
-        """Change to messages or to direct links; called with the message lock held."""
+        """Take objects from messages, or directly, from now on; the message lock must be held."""
         if by_message is self._by_message:
             return
         self._changeover.changed(by_message)

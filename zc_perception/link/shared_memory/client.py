@@ -662,7 +662,7 @@ def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
     def ring() -> None:
         if bell is None:
             return
-        # Ignore errors: the garbage collector may close the bell before it runs a finalizer.
+        # Ignore errors: the garbage collector may close the eventfd before it runs a finalizer.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(bell.fileno(), 1)
 

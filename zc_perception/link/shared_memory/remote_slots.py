@@ -178,7 +178,7 @@ class CameUnread(NamedTuple):
 
 class PlainReceiver:
     """
-    Receives packets from a connection's socket, in Python; ``native/receiver.c`` replaces it.
+    Receives packets from a socket, in Python; if compiled, ``native/receiver.c`` replaces it.
 
     It passes FRAMEs without a fence to :meth:`RemoteSlots.admit`, and returns all other packets as
     :class:`CameUnread`.
@@ -309,7 +309,7 @@ class RemoteSlots:
         """
         Count a message that isn't a FRAME.
 
-        :raises ProtocolError: more than MAX_OTHERS of them came without a FRAME in between.
+        :raises ProtocolError: more than MAX_OTHERS such messages came without a FRAME in between.
         """
         if self._others_since != self.admitted:
             self._others_since, self._others = self.admitted, 0
@@ -528,11 +528,11 @@ class RemoteSlots:
             self._take_abandoned()
 
     def again(self, lease: RemoteLease) -> RemoteLease:
-        """Return another lease for the same holder, see :meth:`BufferPool.again`."""
+        """Return another lease of *lease*'s frame and holder; see :meth:`BufferPool.again`."""
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def hand_out(self, lease: RemoteLease) -> bool:
-        """Return ``True``: no quota here can forbid it; see :meth:`BufferPool.hand_out`."""
+        """Return ``True``: no quota here limits the holder; see :meth:`BufferPool.hand_out`."""
         return True
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:

@@ -428,7 +428,7 @@ class SharedMemoryServer:
             return self._heard.wait_for(lambda: len(self._consumers) >= count, timeout_s)
 
     def look_again(self) -> None:
-        """Make the server's thread ask the door again about all waiting consumers."""
+        """Make the server's thread ask its :class:`Door` again about all waiting consumers."""
         self._pool_changed = True
         self._wake_up()
 
@@ -764,8 +764,8 @@ class SharedMemoryServer:
             def join() -> None:
                 self._connections = (*self._connections, connection)
 
-            # Join and send WELCOME under one lock. So the consumer gets no frame before WELCOME,
-            # and every frame published after it.
+            # Send WELCOME and call join() under one lock. So the consumer gets no frame before
+            # WELCOME, and every frame published after it.
             connection.welcome(Welcome(window, depth, self.publisher_id), join)
             if hello.history and self._history is not None:
                 with contextlib.suppress(StaleFrameError):

@@ -262,7 +262,7 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     can use it, else ``/tmp/zc_perception-UID``.
     """
     if named := environment.get('ZC_RUNTIME_DIR'):
-        # Make it absolute, because it is sent to processes with other working folders.
+        # Make the path absolute, because it is sent to processes with other working folders.
         return Path(os.path.abspath(named))
     runtime = environment.get('XDG_RUNTIME_DIR')
     if runtime and _has_room(Path(runtime)):
