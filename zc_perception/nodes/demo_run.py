@@ -137,8 +137,9 @@ class Watcher(Node):
     """
     A plain subscriber of standard messages, which keeps the best annotated picture.
 
-    The best picture has the most boxes, counted up to :data:`_ENOUGH_BOXES`; among equals, its
-    lowest score is the highest. The choice doesn't depend on whether the boxes are right.
+    The best picture has the most boxes, counted up to :data:`_ENOUGH_BOXES`. Among pictures with
+    equally many, it is the one whose lowest score is highest. Whether the boxes are right doesn't
+    matter for the choice.
     """
 
     def __init__(self, context: rclpy.Context, truth: Truth) -> None:

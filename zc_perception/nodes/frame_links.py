@@ -321,7 +321,11 @@ class FrameServer:
 
     @property
     def troubles(self) -> tuple[object, ...]:
-        """A value that changes when :meth:`status` has a new warning, not of other publishers."""
+        """
+        Values of which one changes when :meth:`status` gets a new warning.
+
+        Warnings about other publishers of the topic change none.
+        """
         publisher, counters = self._publisher, self.server and self.server.counters
         return (
             publisher.messages.errors,
@@ -456,7 +460,7 @@ UNIXFD = Part(
 
 
 def socket_path(named: str) -> Path | None:
-    """Return the socket's path from parameter ``unixfd``; ``None``: no socket is wanted."""
+    """Return parameter ``unixfd`` as the path of GStreamer's socket; ``None``: none is wanted."""
     if not named:
         return None
     path = Path(local_path(named, 'unixfd'))

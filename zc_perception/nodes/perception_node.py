@@ -249,7 +249,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def state(self) -> str:
-        """The label of the lifecycle state."""
+        """The name of the node's lifecycle state, such as ``active``."""
         return lifecycle_state(self)
 
     @property

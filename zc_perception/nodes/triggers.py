@@ -13,7 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Services that write to the disk: ``~/snapshot`` a frame, ``~/trigger`` the black box."""
+"""
+Services that write to the disk.
+
+``~/snapshot`` of a capture node writes the next frame. ``~/trigger`` of a recorder writes the
+messages that its black box has kept in memory.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +152,7 @@ class SnapshotService(_Trigger):
     """
     Writes the next frame, after one copy (booked as ``snapshot``) that frees the frame's slot.
 
-    :param supervisor: returns the current supervisor, whose condition says why no frame comes.
+    :param supervisor: returns the camera's present supervisor, which knows why no frame comes.
     """
 
     def __init__(
@@ -238,7 +243,7 @@ class SnapshotService(_Trigger):
 
 
 class TriggerService(_Trigger):
-    """Writes the messages that the black box held when the request came."""
+    """Writes the messages that the black box (in memory) held when the request came."""
 
     def __init__(self, node: Node, box: BlackBox, folder: Path, floor_bytes: int) -> None:
         self._box = box

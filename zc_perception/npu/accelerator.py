@@ -115,7 +115,7 @@ class Job(Protocol):
         """
 
     def close(self) -> None:
-        """Give the result's memory back and close the fence; the views become invalid."""
+        """Give the result's memory back and close the fence; the result's views become invalid."""
 
 
 def reads_by_cpu(participant: str) -> BufferConstraints:
@@ -170,7 +170,7 @@ class Accelerator(ABC):
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 
-    A description leaves out the accelerator's name: readers of the declarations add it."""
+    A description leaves out the accelerator's name, which is added where it is shown."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks of ``zc_doctor`` for this accelerator."""
     IMPORTS: ClassVar[bool] = False

@@ -551,7 +551,7 @@ class ResultBuffers:
 
     @property
     def busy(self) -> int:
-        """Return how many buffers jobs are using."""
+        """Return how many buffers are in use by jobs."""
         return len(self._all) - len(self._spare)
 
     @property
