@@ -129,7 +129,11 @@ class NvmmFrames(FrameReader):
         return FrameMemory((part,), surface_signature(parameters))
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Return the frame's layout, and ``(0,)``: its only buffer is *memory*'s first part."""
+        """
+        Return the frame's layout, and ``(0,)``.
+
+        The 0 means that the layout's only buffer is the first of *memory*'s parts.
+        """
         from zc_perception.jetson.nvbufsurface import surface_image
 
         return surface_image(self.parameters(sample))[0], (0,)
@@ -137,7 +141,10 @@ class NvmmFrames(FrameReader):
 
 def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
     """
-    Return the text of one sensor's pipeline; property names are those of the installed source.
+    Return the text of the pipeline that reads one sensor by ``nvarguscamerasrc``.
+
+    The element's properties have other names in other releases of Jetson Linux. Those of the
+    installed release are used.
 
     :raises ConfigError: the source element isn't installed, or it lacks a property.
     """
@@ -164,7 +171,8 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
                     f'{SOURCE}'
                 )
             words.append(f'{found}={value}')
-        # Ask for the newer one of two kinds of NVMM buffers: it contains an NvBufSurface.
+        # There are two kinds of NVMM buffers. Ask for the newer kind, which contains an
+        # NvBufSurface.
         if gst.has_property(element, 'bufapi-version'):
             words.append('bufapi-version=true')
     finally:
@@ -426,7 +434,7 @@ class ArgusCamera(GStreamerCamera):
         )
 
     def _convert(self, settings: BufferSettings) -> None:
-        """Open the VIC, and make the pool of linear images into which it copies frames."""
+        """Open the VIC, and make the pool of linear images into which the VIC copies frames."""
         from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
         from zc_perception.jetson.vic import Vic
 

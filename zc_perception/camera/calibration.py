@@ -122,7 +122,7 @@ class Calibration:
 
     @property
     def calibrated(self) -> bool:
-        """Whether there is a camera matrix: its first value isn't zero."""
+        """Whether the calibration has a camera matrix: its value ``k[0]`` isn't zero."""
         return self.k[0] != 0.0
 
     def fill(self, message: Any) -> None:
@@ -755,7 +755,9 @@ class CameraInfoStore:
 
     def _fit(self) -> tuple[Calibration, str]:
         """
-        Return the calibration to publish, and why the file's one doesn't fit; empty: it fits.
+        Return the calibration to publish, and why the file's calibration doesn't fit the pictures.
+
+        The reason is empty if it fits.
 
         Before the camera is open, its pictures' size is unknown (0, 0), and every calibration
         fits.

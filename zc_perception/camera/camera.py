@@ -503,7 +503,7 @@ class Camera(ABC):
         return ()
 
     def facts(self) -> Mapping[str, object]:
-        """Return this kind's own values for diagnostics, by name."""
+        """Return the values that only this kind of camera shows in diagnostics, by name."""
         return {}
 
     @property
@@ -834,7 +834,8 @@ class DrawnCamera(Camera):
                 slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
             ) as planes:
                 drawn = self.draw(self._sequence, planes)
-            if drawn is None:  # a method without ``return``: it would silently skip all frames
+            # The method lacks a return; without an error, all frames would be skipped silently.
+            if drawn is None:
                 raise self._forgotten_return()
         finally:
             if not drawn:

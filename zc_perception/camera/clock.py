@@ -152,9 +152,9 @@ class StampClock:
 
     def reopened(self) -> StampClock:
         """
-        Return this clock, prepared for a camera that is opened, or opened again.
+        Discard the measurements of the clock's last camera, and return this clock.
 
-        It keeps the last stamp, so that stamps go on increasing, but no measurement.
+        Called when a camera is opened. The last stamp is kept, so that stamps go on increasing.
         """
         self._capture_clock = self._offset = self._last_captured = None
         return self
@@ -173,7 +173,8 @@ class StampClock:
         device = self._device
         simulated = self._is_simulated()
         ros, at, width = self._read(device, simulated)
-        if self._is_simulated() is not simulated:  # it began or ended while the clocks were read
+        # Read again if a simulation began or ended while the clocks were read.
+        if self._is_simulated() is not simulated:
             simulated = not simulated
             ros, at, width = self._read(device, simulated)
         if simulated is not self._simulated:
@@ -194,10 +195,10 @@ class StampClock:
 
     def _read(self, device: Clock, simulated: bool) -> tuple[int, int, int]:
         """
-        Return what :meth:`_read_pair` returns, but read only one clock where one is enough.
+        Return what :meth:`_read_pair` returns, but read only one clock if one is enough.
 
-        In a simulation this is the ROS clock. If the driver's stamps are in CLOCK_REALTIME, it is
-        that clock.
+        In a simulation only the ROS clock is read. If the driver's time stamps are in
+        CLOCK_REALTIME, only CLOCK_REALTIME is read.
         """
         if simulated:
             return self._ros_now(), 0, 0

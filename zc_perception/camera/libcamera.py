@@ -421,7 +421,7 @@ class LibcameraCamera(Camera):
         identities = [plane.identity() for plane in planes]
         shapes = pixel_format(NV12).planes
         if len(planes) == 1:
-            # libcamera describes both planes as one: chroma follows luma.
+            # libcamera describes luma and chroma as one plane, in which chroma follows luma.
             luma = stride * self.height
             places = [
                 (0, planes[0].offset, luma),

@@ -399,9 +399,10 @@ def read_contents(path: Path) -> Contents:
 
 def _next_record(file: BinaryIO, at: int, size: int) -> tuple[int, bytes, int]:
     """
-    Return the kind and content of the record at *at*, and the next record's offset.
+    Return the kind and content of the record at offset *at*, and the next record's offset.
 
-    A chunk's content is cut before its messages. Kind 0: the file has no whole record there.
+    Of a chunk, only the content before its messages is returned. Kind 0: there is no whole record
+    at offset *at*.
     """
     file.seek(at)
     head = file.read(_RECORD.size)

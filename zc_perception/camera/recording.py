@@ -664,7 +664,11 @@ class BlackBox:
             return kept_ns / 1e9, self._bytes, tuple(sorted(self._videos))
 
     def last(self, now_ns: int) -> list[Kept]:
-        """Return the messages to write; each video begins with a key frame. Empty: no video."""
+        """
+        Return the messages of the last seconds, for :func:`write_event`.
+
+        Each video begins with a key frame. The list is empty if no key frame of a video is kept.
+        """
         with self._lock:
             self._forget(now_ns)
             kept, videos = list(self._kept), self._videos

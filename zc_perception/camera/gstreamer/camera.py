@@ -403,7 +403,11 @@ class GStreamerCamera(Camera):
 
     @property
     def reallocates(self) -> bool:
-        """Whether buffers can be replaced: only if this camera copies frames into its own."""
+        """
+        Whether the pool's buffers can be replaced between two frames.
+
+        This is so if frames are copied: the buffers then are this camera's, not the pipeline's.
+        """
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:
@@ -464,7 +468,8 @@ class GStreamerCamera(Camera):
         try:
             return self._pipeline.pull(timeout_s)
         except NotNegotiatedError as error:
-            # The pipeline negotiated its format before, so the source has changed its format now.
+            # The pipeline has given frames before, so its elements agreed on a format then. They
+            # don't agree now because the source has changed its format.
             raise CameraChangedError(f'{error}; it is opened again') from error
 
     def _look_why(self) -> None:
@@ -648,8 +653,8 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
         return
     wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
     if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
-        # Every argus camera has a pipeline of its own, so this source is needed only if one of
-        # these pipelines names it.
+        # The user wrote the pipeline of every argus camera, so nvarguscamerasrc is needed only if
+        # one of the pipelines names it.
         wanted.discard('nvarguscamerasrc')
     pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
     wanted |= {

@@ -218,7 +218,7 @@ class TopicDecoder:
 
         Return the colorimetry that these planes will have.
 
-        :raises FormatError: the picture's colours have no conversion.
+        :raises FormatError: this package can't convert the picture's colorimetry.
         """
         self._writer = PictureWriter(*size, UPRIGHT, self._av.video.reformatter.VideoReformatter())
         self._colours = self._writer.colorimetry(frame, said_by(frame, self._codec))
@@ -691,9 +691,10 @@ def _choose(
     topics: dict[str, Any], wanted: str, path: str, has_depth: Callable[[str], bool]
 ) -> str:
     """
-    Return the topic to play: the wanted one, or the only one with pictures.
+    Return the topic to play: topic *wanted*, or if this is empty, the only topic with pictures.
 
-    Of several such topics, those with depth images are left out first, then those with videos.
+    Of several topics with pictures, those with depth images are left out first, then those with
+    videos.
     """
     found = [
         f'{name} ({info.msgtype}, {info.msgcount} messages)'

@@ -344,7 +344,7 @@ class PlaneWriter:
         An odd last row or column is cut off; pictures of other sizes are scaled. Pictures that
         have luma and chroma keep their matrix and range; all others become BT.601 limited.
 
-        :raises FormatError: the format or colorimetry has no conversion.
+        :raises FormatError: this package can't convert the picture's format or colorimetry.
         """
         if size != self._size and (even(size[0]), even(size[1])) == self._size:
             size = self._size

@@ -217,7 +217,8 @@ def _is_cover(stream: Any, has_sound: bool) -> bool:
     """
     Tell whether a stream is the cover picture of music.
 
-    Old PyAV has no ``disposition``. Then only the rate shows a cover: it is FFmpeg's clock rate.
+    Streams of old PyAV have no ``disposition``. Then a stream is taken for a cover if its only
+    rate is FFmpeg's clock rate.
     """
     disposition = getattr(stream, 'disposition', None)
     if disposition is not None:
@@ -332,7 +333,7 @@ def colorimetry(
     :param grey: whether the pictures have one level for each pixel.
     :param jpeg: whether the format's name means full range (``yuvj…``).
     :param size: the size of the stored pictures.
-    :raises FormatError: the matrix or transfer has no conversion here.
+    :raises FormatError: this package can't convert the pictures' matrix or transfer.
     """
     if said.transfer in _NOT_CONVERTED:
         curve = _NOT_CONVERTED[said.transfer]
@@ -450,7 +451,7 @@ class PictureWriter:
         """
         Return the colorimetry of *frame*.
 
-        :raises FormatError: the colorimetry has no conversion.
+        :raises FormatError: this package can't convert the colorimetry.
         """
         form = self._kind(frame).form
         return colorimetry(
