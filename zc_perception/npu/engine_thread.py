@@ -83,13 +83,14 @@ class WorkedJob(Generic[R]):
     A :class:`zc_perception.npu.accelerator.Job` that a worker thread carries out.
 
     The job keeps the frame until the worker has read its pixels, and keeps the result until the
-    owner (the scheduler) ends the job. The job is over once both are done with it.
+    owner (the scheduler) ends the job. The job is over once both the worker has finished it and
+    the owner has ended it.
 
     *Order of calls.* The worker calls :meth:`begin_reading`, :meth:`end_reading` and
     :meth:`finish`; the owner calls :meth:`close` or :meth:`abandon`, at any time.
 
-    :param give_back: gets the result back (``None``: there was none) when the job is over; called
-        once, on either thread.
+    :param give_back: called once with the result (``None``: there was none) when the job is over,
+        on the worker's or the owner's thread.
     """
 
     def __init__(
@@ -371,7 +372,7 @@ class EngineThread:
         job.finish(result, error if result is None else None)
 
     def _outputs(self, engine: Engine, planes: Planes, data: FrameData, box: Letterbox) -> Outputs:
-        """Return the outputs of the frame, or of its parts one after the other."""
+        """Return the engine's outputs for the frame or, one after the other, for its parts."""
         if not isinstance(box, Tiling):
             self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
             return engine.run(planes, data.layout, data.colorimetry)

@@ -140,7 +140,7 @@ _INT32 = (-(1 << 31), (1 << 31) - 1)
 # Numbers such as 1e3, which PyYAML reads as texts: it follows YAML 1.1, where a number with an
 # exponent needs a dot, and a sign in the exponent.
 _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', re.ASCII)
-# Limits for decoding blank tensors, which only checks the tensors' shapes.
+# Limits for decoding blank tensors: only errors about the tensors matter, not the detections.
 _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
 _FEWEST_VALUES = 16
@@ -162,7 +162,7 @@ class ModelInput:
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: the sample that fills the borders of a letterbox, 0..255.
     :param layout: ``nchw`` or ``nhwc``. For a compiled model, the file itself decides the layout
-        and the parameters after it, and the values here are ignored.
+        and all parameters listed below, and the values in this object are ignored.
     :param dtype: float32, float16, uint8 or int8.
     :param scale: for integer types: real value = (raw - zero_point) · scale.
     :param grey: whether the input has one channel (luma) instead of three.
@@ -320,12 +320,12 @@ class ModelManifest:
         return (self, *self.alternatives)
 
     def for_engines(self, engines: Sequence[str]) -> ModelManifest | None:
-        """Return the first variant whose engine is one of *engines*."""
+        """Return the first variant whose engine is one of *engines*; ``None`` if there is none."""
         return next((variant for variant in self.variants if variant.engine in engines), None)
 
 
 def _engines(accelerators: Iterable[str]) -> Iterator[EngineRules]:
-    """Yield the engines of these accelerators; skip one whose package can't be imported."""
+    """Yield the engines of *accelerators*; skip accelerators whose package can't be imported."""
     for name in accelerators:
         with contextlib.suppress(ConfigError):
             yield from ACCELERATORS.load(name).ENGINES
@@ -505,7 +505,7 @@ def _elsewhere() -> dict[str, str]:
 
 @functools.cache
 def variant_table() -> Table:
-    """Return the keys of one entry of ``variants``."""
+    """Return the table of the keys that an entry of a manifest's ``variants`` may have."""
     engines = _shipped_engines()
     files = '; '.join(f'{name}: {engine.file}' for name, engine in engines.items() if engine.file)
     return Table(
@@ -527,7 +527,7 @@ def variant_table() -> Table:
 
 @functools.cache
 def manifest_table() -> Table:
-    """Return the keys of a manifest."""
+    """Return the table of the keys that a manifest may have at its top level."""
     variant = variant_table()
     return Table(
         {
@@ -605,7 +605,7 @@ def find_manifest(model: str) -> Path:
     shipped = shipped_models()
     if model in shipped:
         return MODELS / model / 'model.yaml'
-    # A name that is too long for a file raises an error here, and names no file.
+    # *model* may be too long for a path. Then it names no file: ignore the error.
     with contextlib.suppress(OSError, ValueError):
         path = Path(local_path(model, 'model'))
         if model and path.is_dir():
@@ -627,7 +627,7 @@ def find_manifest(model: str) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Return the manifest in a folder, or the folder's only model file."""
+    """Return a folder's manifest or, if it has none, the folder's only model file."""
     manifest = folder / 'model.yaml'
     if manifest.is_file():
         return manifest
@@ -646,7 +646,7 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _read(path: Path) -> Any:
-    """Read a manifest; for a model file without one, return name, engine and file instead."""
+    """Read a manifest; for a model file that needs none, return its name, engine and file."""
     if engine := _engine_of(path):
         name = path.parent.resolve().name if path.name == COMPILED else path.stem
         return {'name': name, 'engine': engine, 'file': path.name}
@@ -698,7 +698,9 @@ def load_manifest(model: str) -> ModelManifest:
 
 def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
     """
-    Check that the manifest's head can decode *outputs*: those of a blank picture, or zeros.
+    Check that the manifest's head can decode *outputs*.
+
+    *outputs* are the model's outputs for a blank picture, or tensors of zeros.
 
     A head whose grids depend on the frame's size is not checked, because the size isn't known yet.
 
@@ -735,7 +737,11 @@ class _DuplicateKeyError(yaml.YAMLError):
 
 class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Refuse a key twice; check before YAML merges keys (``<<``), which may be replaced."""
+        """
+        Refuse a mapping that has a key twice.
+
+        The check comes before YAML merges other mappings (``<<``), whose keys may be replaced.
+        """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
@@ -788,7 +794,7 @@ class _Part:
         }
 
     def place(self, key: str) -> Place:
-        """Return the place of *key*; if it is missing, the place where it belongs."""
+        """Return the place of *key* in the file; if the key is missing, where it belongs."""
         return (
             Place(self.path).at(key)
             if key in self.values and key not in self.own
@@ -808,18 +814,18 @@ class _Part:
         return self.values.get(key, manifest_table().keys[key].default)
 
     def needed(self, key: str) -> Any:
-        """Return the key's value; raise an error if the key is missing."""
+        """Return the value of *key*; raise an error if the manifest lacks the key."""
         if key not in self.values:
             raise self.place(key).missing(manifest_table().keys[key].rule.words)
         return self.values[key]
 
 
 def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
-    """Return the model's file (``None``: none), and a message if the file is missing."""
+    """Return the model's file or ``None``; if the named file is missing, also a message."""
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
-    # The name may be too long for a file, or contain characters that a file name can't have.
+    # The name may be too long, or have characters that a file name can't have: no such file.
     with contextlib.suppress(OSError, ValueError):
         file = part.path.parent / local_path(name, part.place('file').key, f'{part.path}: key')
         if file.is_file():
@@ -982,7 +988,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
 
 
 def _complete(part: _Part, facts: ModelFacts) -> None:
-    """Add values that the manifest leaves out and the model's file gives."""
+    """Add to *part* the values that the manifest leaves out and the model's file gives."""
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
         raise ConfigError(
@@ -1001,7 +1007,8 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         values['classes'] = list(facts.names)
     own = values.get('input') or {}
     values['input'] = network = {**_input_of(facts, own), **own}
-    # If the manifest contradicts the file here, a later check refuses it with a clear message.
+    # If the manifest's size contradicts the file's, _check_input() refuses it later, with a clear
+    # message.
     width, height = (facts.axes.get(side) or network.get(side) for side in ('width', 'height'))
     size = (width, height) if width and height else None
     classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0

@@ -29,7 +29,7 @@ reads ``/dev`` and sysfs again. Tests pass a :class:`HostTree` with other folder
   links).
 * **PCIe link**: :func:`read_link`. A Metis needs 8 GT/s x4. Sources:
   ``Documentation/ABI/testing/sysfs-bus-pci`` (``current_link_speed``, ``max_link_width`` and so
-  on), and the failure modes of the ZED X → Metis document for the advice.
+  on), and the failure modes in the document *ZED X → Metis* for the advice.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CARD_CHECKS = (
     Check('metis.link', "speed and width of each card's PCIe link", f'{_CHECKS}:metis_link'),
     Check('metis.iommu', "each card's IOMMU group and its type", f'{_CHECKS}:metis_iommu'),
 )
-"""The checks of every accelerator that uses a card."""
+"""The checks of ``zc_doctor`` that each accelerator with a Metis card needs."""
 _NODES = ('metis-*', 'europa-*')
 _PARAMETER = "parameter 'accelerator_device'"
 _PCI_ADDRESS = re.compile(
@@ -79,7 +79,7 @@ _GONE = b'\xff\xff'
 """The vendor id in the config file of a PCI device that no longer answers."""
 
 Place = tuple[int, int, int, int]
-"""PCI domain, bus, slot and function."""
+"""A PCI device's place: domain, bus, slot and function."""
 NEEDED_GTS = 8.0
 NEEDED_WIDTH = 4
 CHECK = 'lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s, Width x4'
@@ -96,12 +96,12 @@ class MetisCard:
 
     @property
     def name(self) -> str:
-        """The node's name."""
+        """The file name of the card's device node."""
         return os.path.basename(self.path)
 
     @property
     def place(self) -> Place | None:
-        """The place of the PCI address, or else of the node's name; ``None``: unknown."""
+        """The place on PCI by the address or else the device node's name; ``None``: unknown."""
         return place_of(self.pci_address) or place_of(self.name)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class MetisCard:
 
 
 def place_of(text: str) -> Place | None:
-    """Return the place that a PCI address or a node's name means; ``None`` for other texts."""
+    """Return the PCI place that an address or a device node's name means, or ``None``."""
     match = _PCI_ADDRESS.fullmatch(text)
     if match is not None:
         return int(match[1] or '0', 16), int(match[2], 16), int(match[3], 16), int(match[4])
@@ -234,7 +234,7 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
 
 
 def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
-    """Return whether the card's node or PCI device is missing, or no longer answers."""
+    """Return whether the card's device node or PCI device is missing, or no longer answers."""
     if not os.path.exists(card.path):
         return True
     if not card.pci_address:
@@ -254,7 +254,7 @@ class Iommu:
 
     :param translates: whether the device sees scattered pages as one range of addresses; ``None``:
         unknown.
-    :param text: the same in words, as a part of a message.
+    :param text: in words what *translates* says, as a part of a message.
     :param group: the number of the device's IOMMU group; empty: the device is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
     :param unit: the IOMMU's own name.
@@ -447,12 +447,12 @@ _UDEV = 'KERNEL=="metis-*", GROUP="video", MODE="0660"'
 
 
 def _take_a_card() -> tuple[str, ...]:
-    """Return the names of the accelerators that use a card."""
+    """Return the names of the accelerators that use a Metis card."""
     return tuple(ACCELERATORS.declared.readers[CARD.name])
 
 
 def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
-    """Return the cards that the inference nodes would use; all cards if no nodes are known."""
+    """Return the Metis cards that the inference nodes would use; all cards if *needs* has none."""
     if not needs.known:
         return find_cards(tree)
     found = []
@@ -472,7 +472,7 @@ def of_each_card(
     look: Callable[[System, Needs, MetisCard], Finding],
 ) -> Callable[[System, Needs], Iterator[Finding]]:
     """
-    Make a check of ``zc_doctor`` that calls *look* for each card.
+    Make a check of ``zc_doctor`` that calls *look* for each card that the nodes would use.
 
     Without a card the check is skipped, because :func:`metis_cards` reports the missing card.
     """
@@ -492,7 +492,7 @@ def of_each_card(
 
 
 def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report each card that has a node, and check the cards that the parameter file names."""
+    """Report each card with a device node; check the cards that the parameter file names."""
     need, cards = card_need(needs), find_cards(system.host)
     if need is Need.UNUSED:
         yield skip(_UNUSED, nodes=[card.path for card in cards])
@@ -520,7 +520,7 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
 
 @of_each_card
 def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Check that this user can open the card's node for reading and writing."""
+    """Check that this user can open the card's device node for reading and writing."""
     shown, number = system.shown(card.path), system.open_node(card.path)
     figures = {'errno': number}
     if number == 0:

@@ -229,7 +229,7 @@ def _span(place: _Place) -> tuple[int, int]:
 
 
 def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Place]]:
-    """Yield each field of a protocol buffer: its number, and its value or its place."""
+    """Yield each protocol-buffer field: its number, and its value or its bytes' (start, end)."""
     while start < end:
         key, start = _varint(content, start)
         kind = key & 7
@@ -263,7 +263,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
-    """Return a message's text fields by field number; with *only*, just the field *only*."""
+    """Return a protocol buffer's text fields by field number; if *only* is given, only that."""
     found = {}
     for number, part in _fields(content, *_span(place)):
         if not isinstance(part, int) and only in (0, number):

@@ -103,12 +103,12 @@ class RecoveringDevice:
 
     @property
     def imports(self) -> int:
-        """Imports of all accelerators since the start, see :attr:`Accelerator.imports`."""
+        """The imports since the start, by this accelerator and all that it has replaced."""
         return self._past_imports + self.accelerator.imports
 
     @property
     def trial_imports(self) -> int:
-        """Trial imports of all accelerators, see :attr:`Accelerator.trial_imports`."""
+        """The trial imports since the start, by this accelerator and all that it has replaced."""
         return self._past_trial_imports + self.accelerator.trial_imports
 
     def loss(self, error: Exception) -> str:
@@ -158,7 +158,7 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Note that the device yielded a result; the next loss starts with the first delay."""
+        """Note that the device yielded a result; the next loss begins with a delay of 0.1 s."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()
@@ -175,8 +175,8 @@ class HangWatch:
 
     A device counts as hanging after :data:`HANG_TIMEOUTS` timeouts without a result between them.
     Jobs that were in flight together count as one timeout, because one delay makes all of them
-    late. If jobs that were given up fill the device, no new job can be submitted and time out.
-    Then the device counts as hanging once it has been full for two timeouts more.
+    late. If jobs that were given up fill the device, no new job can be submitted, so none can
+    time out. Then the device counts as hanging once it has been full for two timeouts more.
 
     :param timeout_s: a job's timeout in seconds.
     """

@@ -149,8 +149,8 @@ class Scheduler:
     the device, and its fence keeps the frame's slot from reuse. A lost device
     (:class:`DeviceLostError` from any call or job, or several timeouts in a row) fails all jobs in
     flight: the scheduler closes the accelerator, and *reopen* opens it again after 0.1 s, 0.2 s …
-    5 s, until it yields results. Frames that come meanwhile are released and counted; with
-    *keep_all* they wait in the queue.
+    5 s, until the device yields results. Frames that come while the device is lost are released
+    and counted; with *keep_all* they wait in the queue.
 
     :param queue: the frames to run; if its depth is 1, a new frame replaces the one that waits.
     :param in_flight: the number of jobs submitted before the first of them is done; limited to
@@ -416,8 +416,8 @@ class Scheduler:
         self._most = min(self._wanted, max(1, self._device.capabilities.max_in_flight))
 
     def _tidy(self) -> None:
-        # While no frames come, only this call releases imports. A camera that restarts may need
-        # the memory of its old buffers.
+        # While no frames come, only tidy() releases imports. A camera that restarts may need the
+        # memory of its old buffers.
         if not self._device.recovering:
             try:
                 self._device.accelerator.tidy()
@@ -427,7 +427,7 @@ class Scheduler:
 
     def _wait(self, *, take: bool) -> None:
         """
-        Wait until a frame can be taken, a job is done or late, or another thread calls.
+        Wait until a frame can be taken, a job is done or late, or another thread wants a call.
 
         :param take: whether to take frames while the device has room.
         """

@@ -126,8 +126,8 @@ ADVICE: Mapping[int, str] = {
 }
 """The meaning of each errno of the driver, and what to do about it.
 
-Sources: the UAPI header ``axl_ioctl.h`` for the errnos, and the failure modes in the ZED X → Metis
-design document for the advice."""
+Sources: the UAPI header ``axl_ioctl.h`` for the errnos, and the failure modes in the document
+*ZED X → Metis* for the advice."""
 
 
 def errno_name(number: int) -> str:

@@ -94,20 +94,22 @@ class RuntimeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether a job that was not given up waits for further calls."""
+        """Whether a job that its owner hasn't given up needs further calls to get its result."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
     @property
     def holds_jobs(self) -> bool:
-        """Whether any job, even one that was given up, waits for further calls."""
+        """Whether any job, even a given-up one, needs further calls to get its result."""
         return any(call.job is not None for call in self._waiting)
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
         """
-        Make one call.
+        Run the instance once: make one call of the runtime.
 
-        :returns: the earlier call whose result is in *outputs* now; ``None``: *outputs* has none.
-        :raises AcceleratorError: the call failed; it does not count as a waiting call.
+        :param job: the job that the call is for; ``None``: the call only fetches earlier results.
+        :returns: the call (this one or an earlier one) whose result is in *outputs* now;
+            ``None``: *outputs* has no result.
+        :raises AcceleratorError: the call failed; no result of it is expected.
         """
         self._run(slot.arguments, outputs.arguments)
         slot.users += 1
@@ -143,7 +145,7 @@ def why_no_heap(name: str, error: AllocationError) -> str:
                 f'and give a container the node (--device {node})'
             )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
-        # leave out the error's own advice, because it names the camera's parameter
+        # Leave out the advice in *error*'s text, because it names a parameter of the camera.
         case OSError() as refusal:
             return f"{node} can't be used: {refusal.strerror}"
     return f"{node} can't be used: {error}"
@@ -152,11 +154,13 @@ def why_no_heap(name: str, error: AllocationError) -> str:
 @dataclass(frozen=True)
 class LoadPlan:
     """
-    The model to load on one connection, and the options.
+    The model to load on one connection (one core), and the options for loading it.
 
     :param pack: the session's function that packs a run's arguments.
-    :param heap: the heap for tensors in dma-bufs; ``None``: none, for the reason in ``no_heap``.
-    :param output_dmabuf: ``auto``, ``true`` or ``false``.
+    :param heap: the heap for tensors in dma-bufs; ``None``: no heap can be used.
+    :param no_heap: the reason why no heap can be used; empty if *heap* is given.
+    :param output_dmabuf: whether outputs are dma-bufs: ``auto`` (if that works), ``true`` or
+        ``false``.
     :param jobs: the highest number of jobs in flight.
     """
 
@@ -172,7 +176,7 @@ class LoadPlan:
 
     @property
     def late(self) -> int:
-        """The number of further calls after which a result comes."""
+        """How many calls later than its own call a frame's result comes."""
         return LATE_CALLS if self.options.double_buffer else 0
 
     def attempts(self) -> list[tuple[bool, bool]]:
@@ -197,9 +201,10 @@ class LoadPlan:
 
 class LoadedModel:
     """
-    An instance on the device, with an input and an output slot for each job that may be open.
+    A model on the device, with an input and an output slot for each job that may be open.
 
-    :raises ZcError: the model can't be loaded or run with these kinds of memory.
+    :param options: these also tell whether inputs and outputs are dma-bufs.
+    :raises ZcError: the model can't be loaded, or can't run with these kinds of memory.
     """
 
     def __init__(self, plan: LoadPlan, options: InstanceOptions) -> None:
@@ -237,7 +242,7 @@ class LoadedModel:
         self._plan.connection.load_instance(self.options)
 
     def close(self, *, lent: Collection[OutputSlot | None] = ()) -> None:
-        """Take the model off the device, then release all memory but the results in *lent*."""
+        """Take the model off the device; release the memory of all slots but those in *lent*."""
         self._plan.connection.close_instance()
         for filled in self.inputs:
             filled.close()
@@ -248,7 +253,9 @@ class LoadedModel:
 
 def load_best(plan: LoadPlan) -> LoadedModel:
     """
-    Load the model with the best kinds of memory that work; its ``notices`` list failed attempts.
+    Load the model with the best kinds of memory that work.
+
+    The returned model's ``notices`` list the failed attempts.
 
     :raises ConfigError: the runtime refuses the model or an option.
     :raises AcceleratorError: the device can't load the model.
@@ -383,7 +390,11 @@ class AxRuntimeWorker:
         return job
 
     def _job_is_over(self, slot: OutputSlot | None) -> None:
-        """Free a job's output slot, or its memory if the model was closed. Any thread calls it."""
+        """
+        Free the output slot *slot* of a job that is over; any thread may call this.
+
+        If the model has been closed, release the slot's memory instead.
+        """
         with self._lock:
             self.open_jobs -= 1
             self._lent.discard(slot)
@@ -532,10 +543,11 @@ class AxRuntimeWorker:
         error: AcceleratorError,
     ) -> None:
         """
-        Fail the jobs in the runtime after a failed call and, if results come late, reload.
+        After a failed call, fail the jobs inside the runtime; with double buffering, reload.
 
-        It is unknown whether the failed call entered the runtime's queue. So results that are
-        still inside the old instance could be assigned to the wrong frames.
+        It is unknown whether the failed call entered the runtime's queue. So, with
+        double buffering, results that are still inside the old instance could be assigned to the
+        wrong frames; a new instance has none.
         """
         self._failures += 1
         text = str(error)

@@ -341,7 +341,7 @@ class _Bound:
 
 
 def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
-    """Return an output for the heads; types that they can't read are converted to float32."""
+    """Return an output for the heads; convert element types that heads can't read to float32."""
     if values.dtype not in DTYPES:
         values = values.astype(np.float32)
     return RawTensor(values) if spec is None else spec.raw(values)
