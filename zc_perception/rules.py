@@ -50,15 +50,15 @@ class Place:
     key: str = ''
 
     def at(self, name: str) -> Place:
-        """Return the place of the key *name* of this mapping."""
+        """Return the place of the key *name* in the mapping at this place."""
         return Place(self.path, f'{self.key}.{name}' if self.key else name)
 
     def item(self, index: int) -> Place:
-        """Return the place of an item of this list."""
+        """Return the place of an item of the list at this place."""
         return Place(self.path, f'{self.key}[{index}]')
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
-        """Return the error for a *value* that isn't allowed; ``None``: the key is empty."""
+        """Return the error for a *value* that isn't allowed (``None`` if the key is empty)."""
         return ConfigError(
             f"{self.path}: key '{self.key}' is "
             f'{"empty (null)" if value is None else shown(value)}; it must be {allowed}'
@@ -117,7 +117,7 @@ class Leaf(Rule):
 
 
 def _unquoted(value: Any, schema: Schema) -> str:
-    """Return advice to quote a value that YAML reads as another type, such as ``no``; or empty."""
+    """Return advice to quote a text that YAML reads as another type, such as ``no``; else ''."""
     if schema.get('type') == 'array' and isinstance(value, list):
         return next(
             (hint for hint in (_unquoted(entry, schema['items']) for entry in value) if hint), ''

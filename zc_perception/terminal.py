@@ -38,7 +38,8 @@ import errno
 import os
 import signal
 
-TYPE_CHECKING = False  # as in zc_perception/__init__.py
+# Importing typing.TYPE_CHECKING would slow the program's start, see zc_perception/__init__.py.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator  # noqa: I300
     from types import FrameType
@@ -140,7 +141,8 @@ class Interruption:
     def set(self) -> None:  # noqa: A003
         """Request the program's end, as a signal does. Any thread may call this."""
         if self._writing is not None:
-            self._writing.write(b'.')  # a full pipe is not an error: it is readable already
+            # If the pipe is full, nothing is written; wait() then ends because of older bytes.
+            self._writing.write(b'.')
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the program's end is requested; ``False``: *timeout_s* passed before."""

@@ -49,6 +49,7 @@ from zc_perception.npu.metis_card import (
 
 ADDRESS = '0000:01:00.0'
 
+
 @pytest.fixture
 def two(host: Host) -> Host:
     """Return a machine with two cards: the second by name is the first by PCI address."""

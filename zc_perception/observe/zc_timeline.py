@@ -28,7 +28,8 @@ import sys
 
 from zc_perception.terminal import ending_quietly, put
 
-TYPE_CHECKING = False  # not imported from typing, to start quickly: see zc_perception/__init__.py
+# Importing typing.TYPE_CHECKING would slow the program's start, see zc_perception/__init__.py.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse  # noqa: I300
     from typing import Any
@@ -70,7 +71,7 @@ def _parser() -> OptionParser:
 
 
 def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
-    """Return a row for each stage and for all together; ZcError if there are too few frames."""
+    """Return a row for each stage, and one for the sum; raise ZcError below two whole frames."""
     from zc_perception.errors import ZcError
     from zc_perception.observe.timeline import is_whole, stages_us, WHOLE
 
@@ -112,7 +113,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def budget_of(track: NodeTrack) -> dict[str, Any]:
-    """Return how many frames missed the node's deadline, because of which stages."""
+    """Count a node's frames that missed its deadline, and for each stage those it made late."""
     from zc_perception.observe.timeline import FrameBudget, is_whole, times_ns
 
     budget, whole = FrameBudget(track.deadline_s), list(filter(is_whole, track.records))
@@ -139,7 +140,7 @@ def _budget_line(budget: dict[str, Any]) -> str:
 
 
 def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
-    """Return the records that nodes write in the next *seconds*; warn of unreadable nodes."""
+    """Return the records that nodes write in the next *seconds*; print which can't be read."""
     import time
 
     from zc_perception.errors import printable, ZcError
@@ -179,7 +180,8 @@ def _run(options: argparse.Namespace) -> int:
     from zc_perception.observe.timeline import build_timeline
     from zc_perception.whole_file import output_file, write_output
 
-    # A frame log keeps the last 136 s of a camera with 30 Hz, so in this time no record is lost.
+    # A frame log keeps the frames that a 30 Hz camera took in the last 136 s. So no record is lost
+    # within longest_s.
     longest_s = 120.0
     if not 0 < options.seconds <= longest_s:
         raise ConfigError(
@@ -210,7 +212,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; return 0, or 1: no frames to show, 2: wrong use, 128 + n: signal n."""
+    """Run the program; return 0; 1: no frames to show; 2: wrong use; 128 + n: signal n came."""
     with ending_quietly('zc_timeline'):
         from zc_perception.programs import exit_code_of, start
 

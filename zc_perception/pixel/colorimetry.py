@@ -106,9 +106,10 @@ _GST_NAMES = {
 }  # fmt: skip
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
-# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, as the header
-# states. 4 and 8 (BT.470 M and B/G, the latter for PAL on a DVD) describe the screens of analogue
-# television, but its cameras used function 5, so both are translated to it.
+# The keys are GStreamer's numbers of transfer functions. 11, 13 and 16 (BT.2020 with 12 and 10
+# bits, BT.601) are the same function as 5 (BT.709), as video-color.h states. 4 and 8 (BT.470 M and
+# B/G, the latter for PAL on a DVD) describe the screens of analogue television, but its cameras
+# used function 5, so 4 and 8 are translated to BT.709 too.
 _GST_TRANSFERS = {
     4: Transfer.BT709,
     5: Transfer.BT709,

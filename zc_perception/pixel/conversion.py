@@ -120,7 +120,7 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """Return the resized plane in own memory, or write it to *out* and return *out*."""
+        """Return the resized plane: *out* if given, else own memory or *plane* itself."""
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:
@@ -189,7 +189,7 @@ def yuv_of(fmt: PixelFormat) -> Yuv:
 
 
 class Apart:
-    """Split planes into luma and chroma (pairs or two planes): views, or copies if packed."""
+    """Split a frame into luma and chroma planes: views, or copies if the format is packed."""
 
     def __init__(self, yuv: Yuv, width: int, height: int) -> None:
         self._yuv = yuv
@@ -241,20 +241,21 @@ class Filters:
 
 
 # OpenCV converts at most this many columns at once (two vectors of 64 bytes with AVX-512; other
-# processors have smaller vectors). It converts the remaining columns one by one, which takes nine
-# tenths of the time for a picture of 360 columns.
+# processors have smaller vectors). It converts the remaining columns one by one. For a picture of
+# 360 columns, this takes nine tenths of the conversion's time.
 _COLUMNS = 128
 
 
 def _codes(layout: str) -> dict[tuple[bool, int], int]:
-    """Return OpenCV's colour conversion codes from *layout*, by (bgr, channels)."""
+    """Return OpenCV's codes to convert *layout*; key: (B, G, R order?, number of channels)."""
     orders = {(False, 3): 'RGB', (True, 3): 'BGR', (False, 4): 'RGBA', (True, 4): 'BGRA'}
     return {key: getattr(cv2, f'COLOR_YUV2{order}_{layout}') for key, order in orders.items()}
 
 
 _NV12_CODES, _NV21_CODES = _codes('NV12'), _codes('NV21')
 _PACKED_CODES = {'YUYV': _codes('YUY2'), 'YVYU': _codes('YVYU'), 'UYVY': _codes('UYVY')}
-# In place of an OpenCV code: the component order is already right, or OpenCV has no conversion.
+# They stand in place of an OpenCV conversion code. _AS_IT_IS: the components already have the
+# wanted order. _ANY_ORDER: OpenCV has no code for this order, so cv2.mixChannels reorders them.
 _AS_IT_IS, _ANY_ORDER = -1, -2
 # A table for RGB565 that repeats the high bits in the low bits, so that the largest value becomes
 # 255; OpenCV leaves the low bits at 0.
@@ -620,7 +621,7 @@ class ToLuma:
         self._shape = (height, width)
         self._yuv = yuv_of(fmt) if fmt.is_yuv else None
         colour = self._yuv is None and len(fmt.components[0]) > 1
-        # Claim full range, so that R, G, B of limited range aren't expanded.
+        # Full range for every frame: then ToPicture doesn't expand samples of limited range.
         self._colours = (
             ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True)
             if colour
@@ -634,8 +635,8 @@ class ToLuma:
         """
         Convert *planes* to a grey picture (height, width).
 
-        Without *out*, the result is the frame's own plane if it has luma or grey alone in 8 bits.
-        If not, the next call overwrites the result.
+        Without *out*, the result is the frame's first plane itself if that plane has only luma or
+        grey samples, of 8 bits. Otherwise the next call overwrites the result.
 
         :raises LayoutError: planes or *out* have another size or type.
         """
@@ -656,7 +657,7 @@ class ToLuma:
         return target
 
 
-# OpenCV's conversion codes by (red comes first, there is alpha).
+# OpenCV's codes to convert a colour picture to I420; key: (red comes first?, has it alpha?).
 _CODES = {
     (False, False): cv2.COLOR_BGR2YUV_I420,
     (True, False): cv2.COLOR_RGB2YUV_I420,
@@ -762,7 +763,7 @@ class ToNv12:
 
     def convert(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         """
-        Convert in one pass into *luma* and *chroma*, which may have any row stride.
+        Convert a frame's *planes* to NV12 in *luma* and *chroma*, which may have any row stride.
 
         *luma* is (height, width), *chroma* is (height / 2, width / 2, 2).
 

@@ -165,14 +165,15 @@ class V4l2Format(NamedTuple):
 _V4L2_TILED = {
     name: V4l2Format(fourcc, int(modifier), multiplanar)
     for name, fourcc, modifier, multiplanar in (
-        # V4L2's NV12_4L4, as GStreamer maps it
+        # V4L2 calls this format NV12_4L4; GStreamer translates it to the same modifier.
         ('VT12', _NV12, KnownModifier.VIVANTE_TILED, False),
-        # V4L2's NV15_4L4, as GStreamer maps it
+        # V4L2 calls this format NV15_4L4; GStreamer translates it to the same modifier.
         ('VT15', _NV15, KnownModifier.VIVANTE_TILED, False),
-        ('ST12', _NV12, KnownModifier.ALLWINNER_TILED, False),  # NV12_32L32, also SUNXI_TILED_NV12
-        ('TM12', _NV12, KnownModifier.SAMSUNG_64_32_TILE, True),  # NV12MT
+        # V4L2 calls this format NV12_32L32, and also SUNXI_TILED_NV12.
+        ('ST12', _NV12, KnownModifier.ALLWINNER_TILED, False),
+        ('TM12', _NV12, KnownModifier.SAMSUNG_64_32_TILE, True),  # V4L2_PIX_FMT_NV12MT
         ('MM21', _NV12, KnownModifier.MTK_16L_32S_TILE, True),
-        ('Q08C', _NV12, KnownModifier.QCOM_COMPRESSED, False),  # NV12 in UBWC
+        ('Q08C', _NV12, KnownModifier.QCOM_COMPRESSED, False),  # compressed by UBWC
     )
 }
 _V4L2_BY_NAME = (
@@ -185,11 +186,11 @@ _NO_MODIFIER = 'no DRM modifier describes its tiles; capture V4L2 NV12 or NM12'
 _COMPRESSED_STREAM = 'it is a compressed stream, not pixels; put a decoder before'
 _BAYER = 'it is raw Bayer data; put an ISP before'
 _V4L2_REFUSED = {
-    'HM12': _NO_MODIFIER,  # NV12_16L16
-    'VM12': _NO_MODIFIER,  # NV12MT_16X16
-    'NA12': _NO_MODIFIER,  # NV12M_8L128
-    'AT12': _NO_MODIFIER,  # NV12_8L128
-    'T010': _NO_MODIFIER,  # P010_4L4
+    'HM12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12_16L16
+    'VM12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12MT_16X16
+    'NA12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12M_8L128
+    'AT12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12_8L128
+    'T010': _NO_MODIFIER,  # V4L2_PIX_FMT_P010_4L4
     'MT21': ('MediaTek compresses its blocks, and no DRM modifier says how; have the MDP '
              'convert it to NV12'),
     'MT2T': ('MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it '
@@ -415,7 +416,9 @@ _MOST_DENOMINATOR = 1001
 
 class BufferPlanes(NamedTuple):
     """
-    The sizes of a picture's buffers (up to the last plane), and its planes' offsets and strides.
+    The used bytes of a picture's buffers, and the offsets and strides of the picture's planes.
+
+    Each buffer's size counts only up to the end of the last plane in the buffer.
 
     As in a ``GstBuffer``, offsets count from the beginning of the first buffer, as if the buffers
     followed each other in memory.

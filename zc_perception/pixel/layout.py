@@ -316,7 +316,7 @@ def validate_layout(
 
 
 def _check_image(layout: ImageLayout) -> PixelFormat:
-    """Check all but the fields of the planes; return the format's table entry."""
+    """Check a layout's fields, but not those of its planes; return the format's table entry."""
     _check_integer('fourcc', layout.fourcc, 0, (1 << 32) - 1)
     fmt = layout.format
     check_dimensions(fmt, layout.width, layout.height)

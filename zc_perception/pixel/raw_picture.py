@@ -176,8 +176,10 @@ def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | N
     """
     Return the layout of a picture whose sender has rounded up the height or the data's size.
 
-    Return ``None`` if no rounding gives *there* bytes, or if several do and differ in the offset
-    of chroma.
+    :param tight: the layout without any rounding.
+    :param there: how many bytes of data the picture really has.
+    :returns: ``None`` if no rounding gives this number of bytes, or if several roundings do and
+        differ in the offset of chroma.
     """
     found = []
     for rows in sorted({-(-tight.height // n) * n for n in _HEIGHT_ALIGNMENTS}):

@@ -24,9 +24,9 @@ from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format, PixelFormat
 
-# How much more a format costs than NV12: the milliseconds to convert a 1920x1080 frame to a
-# network's input of 640x640 and to an rgb8 message, plus 1 for each further byte per pixel, which
-# the camera writes and all readers read. Grey comes last, because detectors need colours.
+# A format's costs minus those of NV12. The costs are the milliseconds to convert a 1920x1080 frame
+# to a network's input of 640x640 and to an rgb8 message, plus 1 for each byte per pixel, which the
+# camera writes and all readers read. Grey comes last, because detectors need colours.
 _COSTS = {
     'NV12': 0.0, 'NV21': 0.0, 'YU12': 0.1, 'YV12': 0.1,
     'YUYV': 0.8, 'UYVY': 0.8, 'YVYU': 0.8, 'NV16': 1.1, 'NV61': 1.1, 'YU16': 1.3, 'YV16': 1.3,
@@ -36,9 +36,9 @@ _COSTS = {
     'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
 }  # fmt: skip
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
-"""The formats that can be read, the cheapest first, and how much more each costs than NV12."""
+"""The formats that can be read, the cheapest first; the value: its costs minus NV12's."""
 
-# Kr and Kb of each recommendation; Kg is 1 - Kr - Kb.
+# Kr and Kb, the weights of red and blue in luma, of each recommendation; green's is 1 - Kr - Kb.
 _LUMA_WEIGHTS = {
     Matrix.BT601: (0.299, 0.114),
     Matrix.BT709: (0.2126, 0.0722),

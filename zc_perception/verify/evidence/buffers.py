@@ -41,8 +41,8 @@ doesn't tell which memfd that is, so :func:`find_memfds` finds all that could be
 as large as a frame and sealed against shrinking, as udmabuf demands. If a memfd is mapped and
 unmapped between two looks, no event shows this.
 
-A camera's device may have nodes of any name, in any folder: a user with the right to do so can
-create more nodes. So a mapping is identified by the number of the mapped device, which
+A camera's device may have device files of any name, in any folder: a user with the right to do so
+can create more of them. So a mapping is identified by the number of the mapped device, which
 ``/proc/PID/map_files`` gives. Only shared mappings are examined, because V4L2 allows no others.
 
 vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered
@@ -159,7 +159,7 @@ class Snapshot:
     objects: Mapping[int, BufferObject]
 
     def attached(self, inode: int) -> Counter[str]:
-        """Return how often each device is attached; empty for an unknown buffer."""
+        """Count each device's attachments to the dma-buf *inode*; empty if it isn't listed."""
         found = self.objects.get(inode)
         return Counter(found.attached) if found is not None else Counter()
 
@@ -229,7 +229,7 @@ def _is_quiet(look: Snapshot, own: Sequence[KernelEvent]) -> bool:
 
 
 def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
-    """Apply one event to a state, or undo it; return whether the state allowed that event."""
+    """Apply one event to *state*, or take it back; return whether *state* allowed the event."""
     device = event.fields.get('dev_name', '')
     if (event.name == ATTACH) != backwards:
         state[device] += 1
@@ -317,7 +317,7 @@ def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
         except PermissionError as error:
             return unreadable_file(link, error, _ENDED, f'open files of {who(pid, proc)}')
         except OSError:
-            continue  # the descriptor was closed meanwhile
+            continue  # the process has closed the descriptor since the folder was listed
         kind = MEMFD if target.startswith('/memfd:') else DMABUF
         inode = (
             int(info['ino']) if info.get('ino', '').isdigit() and kind == DMABUF else status.st_ino
@@ -383,8 +383,8 @@ class FrameMemory:
     :param memfds: (st_dev, inode) of memfds.
     :param cameras: paths of video devices, such as ``/dev/video0``.
     :param camera_numbers: the cameras' device numbers, as ``st_rdev``.
-    :param any_camera: whether frames lie in buffers of a video device that no node names, so that
-        every video device counts.
+    :param any_camera: whether frames lie in buffers of a video device that no frame log names. If
+        so, every video device counts as a camera.
     """
 
     dmabufs: frozenset[int] = frozenset()
@@ -611,7 +611,7 @@ def _size(mapping: MemoryMapping, proc: Path) -> int:
     """
     Return the size of the whole mapped file.
 
-    If this user may not see it, the mapping's end in it.
+    If this user may not see that size, return the mapping's length.
     """
     try:
         return os.stat(_map_file(mapping, proc)).st_size
@@ -624,7 +624,7 @@ _RING = 'anon_inode:[io_uring]'
 
 
 def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
-    """Find pipes and io_urings that may hold pages; return a line for each, with a process."""
+    """Return a line for each pipe and io_uring that may hold pages; it names one process."""
     pipes: dict[tuple[int, int], int] = {}
     found = []
     for pid in all_pids(proc) if pids is None else pids:
@@ -656,7 +656,8 @@ def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]
                                 f'{who(pid, proc)} has a pipe with {pipes[identity]} bytes in it'
                             )
             except OSError:
-                continue  # the descriptor was closed meanwhile, or this user may not read it
+                # the process has closed the descriptor, or this user may not read it
+                continue
     return found
 
 
