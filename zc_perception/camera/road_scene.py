@@ -59,7 +59,7 @@ PALETTES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """One filled polygon: vertices ``start`` to ``stop`` of its shape, in one colour."""
+    """One filled polygon of a shape: the vertices from ``start`` to before ``stop``."""
 
     start: int
     stop: int
@@ -78,8 +78,8 @@ class Shape:
         """
         Append a polygon in unit coordinates (see the module).
 
-        ``sway`` has the offset that a swing of 1 adds to each vertex; ``None``: the polygon does
-        not move.
+        ``sway`` has an offset for each vertex; :meth:`polygons` multiplies the offset by ``swing``
+        and adds it. ``None``: the polygon does not move.
         """
         start = len(self._points)
         self._points += points
@@ -345,7 +345,7 @@ def building(rng: np.random.Generator, hues: tuple[float, float], aspect: float)
 
 
 def crate(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """Make a box with a lid line, in an object's size and colours, but with no class's outline."""
+    """Make a crate with a lid line: size and colours of an object, but the outline of no class."""
     side = body_colour(rng, hues)
     shape = Shape()
     shape.add(box(-0.5, -1.0, 0.5, 0.0), side)
@@ -732,9 +732,9 @@ class RoadScene:
         """
         Draw frame ``index`` and return its ground truth, nearest object first.
 
-        ``index`` is 0 or more, 30 per second. ``luma`` is ``(height, width)`` and ``chroma``
-        ``(height/2, width/2, 2)`` with U before V, both writable uint8; rows may be padded (the
-        padding stays untouched). Levels are BT.601 limited range.
+        ``index`` is 0 or more; a scene has 30 frames per second. ``luma`` is ``(height, width)``
+        and ``chroma`` ``(height/2, width/2, 2)`` with U before V, both writable uint8; rows may be
+        padded (the padding stays untouched). Levels are BT.601 limited range.
         """
         objects, sprites = self._visible(index)
         np.copyto(luma, self._backdrop[0])

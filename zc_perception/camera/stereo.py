@@ -109,7 +109,7 @@ class PairMatcher(Generic[T]):
         self._tolerance = tolerance_ns
         self._depth = depth
         self.dropped: list[T] = []
-        """Items that will never have a counterpart; the owner takes them out and releases them."""
+        """Items that will never have a counterpart; the matcher's user removes and frees them."""
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
@@ -282,7 +282,7 @@ class StereoSides:
             return self._matcher.statistics()
 
     def offer(self, member: SideCamera, frame: Frame, patience_s: float) -> None:
-        """Take over a frame's lease, and wait up to *patience_s* seconds for its counterpart."""
+        """Take over a frame's lease, and wait at most *patience_s* seconds for a counterpart."""
         side = member.side
         with self._news:
             if self._members[side] is member:

@@ -158,8 +158,8 @@ class CameraSupervisor:
         """
         The identity of the wanted camera; a camera with another identity is refused.
 
-        The owner passed it, or it is the identity of the first camera that was opened; empty
-        before.
+        The supervisor's owner gave this identity, or it is that of the first camera that was
+        opened; empty before the first opening.
         """
         return self._identity
 

@@ -84,8 +84,8 @@ class MaskPainter:
     """
     Paint masks into a picture of labels; one thread uses a painter.
 
-    Each call first sets the boxes that the previous call painted to 0. To save time, it doesn't
-    clear the rest of the picture.
+    Each call first clears (to 0) the boxes that the previous call painted. To save time, the call
+    doesn't clear the rest of the picture.
 
     :param masks: the number of mask coefficients in each row.
     """

@@ -572,7 +572,7 @@ class V4l2Camera(V4l2):
                 _SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0
             )
             self._signal.subscribe()
-            # From here on, close() closes these objects, in reverse order.
+            # From here on, close() closes the objects that were opened above, in reverse order.
             self._opened = opened.pop_all()
         self.width, self.height = self._driver.size
 

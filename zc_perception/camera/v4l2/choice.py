@@ -590,7 +590,7 @@ class ImportedMemory(FrameMemory):
 
 def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
     """
-    Return frame memory of the first allowed kind that works; each is tried with a buffer.
+    Return frame memory of the first allowed kind that works in a trial with a buffer.
 
     :param mode: ``export``, ``import``, or ``auto``: import only if export isn't possible; the
         ``notes`` of the returned memory then give the reason.

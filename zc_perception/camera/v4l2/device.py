@@ -104,9 +104,10 @@ class DeviceFile:
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
         """
-        Return the POLL* bits that the device shows, after at most *timeout_ms*.
+        Wait at most *timeout_ms* for the device, and return its POLL* bits.
 
-        The result is also 0 if *wake* became readable. Each call must pass the same *wake*.
+        The wait also ends when *wake* becomes readable. The result is 0 if the device showed
+        nothing. Each call must pass the same *wake*.
         """
         if self._wake != wake.fileno():
             self._wake = wake.fileno()
@@ -683,7 +684,7 @@ class V4l2Controls:
         self._menus: dict[int, Mapping[int, str]] = {}
         for query in self._enumerate():
             name = control_name(query.name.decode(errors='replace')) or f'control_{query.id:08x}'
-            if name in self._found:  # two controls have the same title: append the number
+            if name in self._found:  # two controls have the same title: append the ID
                 name = f'{name}_{query.id:08x}'
             self._found[name] = query
             if _KINDS[query.type] in ('menu', 'integer_menu'):

@@ -68,7 +68,7 @@ UNITS = choice('source', 'input', 'relative')
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return boxes' numbers (4, n) with x before y; with ``box_order: yxyx``, y is first."""
+    """Return boxes' numbers (4, n) with x before y, also if ``box_order`` is ``yxyx``."""
     return four[_TURNED] if spec.box_order == 'yxyx' else four
 
 

@@ -58,7 +58,7 @@ _TABLE = 1 << 13
 # Factors from doubled coordinates to grid squares in _leaders(). The index is half the exponent of
 # a box's area, so that a box is 1.5 to 3 squares wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
-# How far each round shifts its grid, in squares.
+# How far each round of _keep() shifts the grid of _leaders(), in squares.
 _TURNS = (0.0, 0.5, 0.21)
 
 
