@@ -61,7 +61,8 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
     Resolve *named*: a path, or a ``file://`` or ``package://PACKAGE/path`` URL.
 
     If a file with exactly the name *named* exists, *named* is returned unchanged. Otherwise
-    :func:`expanded` is applied first, with its parameters and errors.
+    variables and ``~`` are replaced first. *parameter*, *kind* and further errors are those of
+    :func:`expanded`.
 
     :raises ConfigError: the URL is malformed, or names another host or an unknown ROS package.
     """

@@ -1017,7 +1017,11 @@ class BufferPool:
                     self._retry.start_over()
 
     def _put(self, fresh: Slot) -> None:
-        """Add *fresh*, or replace the ended slot with its index. The caller holds the lock."""
+        """
+        Add slot *fresh*, or put it in place of the ended slot that has the same index.
+
+        The caller holds the lock.
+        """
         if fresh.index == len(self._slots):
             self._slots.append(fresh)
         else:

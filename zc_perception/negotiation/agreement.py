@@ -68,7 +68,7 @@ def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> 
     """
     Return the heaps that the producer names, in its order.
 
-    If it names none, return all heaps that any participant names in full, without a prefix.
+    If it names none, return all heaps that any participant names; prefixes of names don't count.
     """
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
@@ -275,7 +275,7 @@ def _layout_objection(
     Explain why no image of *fmt* and *size* can exist within the limits; ``None``: it can.
 
     Only LINEAR layouts are computed here. Only the allocator knows the needs of other layouts, so
-    :func:`check_answer` checks its answer for them.
+    for these :func:`check_answer` checks what it has allocated.
     """
     fourcc, text = fmt[0], format_text(fmt)
     if fmt[1] != LINEAR:

@@ -147,9 +147,11 @@ class BufferSession:
 
     def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
         """
-        Choose a setting for all consumers that fit, allocate, and let them import on trial.
+        Choose one setting, allocate buffers, and let consumers import them on trial.
 
-        Call this only once in a session. Each consumer imports the buffers of every slot.
+        Consumers whose constraints contradict those of the camera, the stand-ins or earlier
+        *consumers* are refused. Each other consumer imports the buffers of every slot. Call this
+        method only once in a session.
 
         :raises NegotiationError: camera and stand-ins can't agree, or the allocation doesn't match
             the request.

@@ -570,7 +570,8 @@ class CaptureNode(PerceptionNode):
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()
-        if not self._stopped:  # after the stop, diagnostics may still read the link's counters
+        # Keep these objects after the stop: diagnostics may still read the links' counters.
+        if not self._stopped:
             self._publisher = self._server = self._offer = None
         if self._stereo is not None:
             self._stereo.end()

@@ -227,6 +227,8 @@ class CaptureInterval:
     :param rate: good frames per second.
     :param pace: reached share of the target rate; ``None``: the camera hasn't streamed long
         enough to measure it.
+
+    The other fields: by how much the camera's counters of the same names grew.
     """
 
     rate: float
