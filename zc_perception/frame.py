@@ -277,7 +277,7 @@ class Frame:
         # Has None for each open map() block (several threads may have one), and the mapping that
         # planes() has opened.
         self._mappings: list[FrameMapping | None] = []
-        # True: the link will release the frame when the callback returns. False: its owner will.
+        # True: the link will release the frame when the callback returns. False: the owner will.
         # None: the link has released it, but map() blocks or arrays were left, and the lease ends
         # when the last of them ends.
         self._borrowed: bool | None = False

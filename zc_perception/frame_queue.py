@@ -219,7 +219,7 @@ class KeepLastQueue(Generic[T]):
         return self._shut
 
     def reopen(self) -> None:
-        """Wake waiting consumers to call the gate again, because it may accept the entry now."""
+        """Wake waiting consumers: the gate may now accept the entry that it has refused."""
         with self._lock:
             if not self._shut:
                 return

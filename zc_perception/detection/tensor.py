@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Convert a frame's planes to a network's input tensor; each of its bytes is written once per frame.
+Convert a frame's planes to a network's input tensor; write each tensor byte once per frame.
 
 :class:`PlanesToTensor` makes the tensor of an ONNX file and owns the tensor's memory.
 :class:`PlanesToQuantised` writes the tensor of a compiled model (int8, NHWC, padded) directly into
@@ -296,8 +296,8 @@ class PlanesToQuantised:
         Scale, convert and quantise one frame into *out*.
 
         :param planes: the frame's planes, with any row stride.
-        :param out: a prepared int8 array of :attr:`QuantisedTensorSpec.shape`; there may be gaps
-            between rows, but not between a row's elements.
+        :param out: an int8 array of :attr:`QuantisedTensorSpec.shape`, which :meth:`prepare` has
+            written to; there may be gaps between rows, but not between a row's elements.
         :raises LayoutError: an array has a wrong size or type.
         """
         self._check(out)

@@ -167,7 +167,7 @@ class Tracking:
         return 0 if tracks is None else len(tracks)
 
     def __call__(self, found: Detections, stamp_ns: int, size: tuple[int, int]) -> Detections:
-        """Return *found* with ids, or unchanged if tracking is off; *size* is the frame's."""
+        """Return *found*, with ids if tracking is on; *size* is the frame's width and height."""
         settings = self._settings
         if settings is None:
             self._tracks = None

@@ -86,7 +86,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check for the sync-file ioctls with a real buffer, or by the kernel's version."""
+    """Check for the sync-file ioctls with a real buffer; without one, by the kernel's version."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             there = system.kernel_version() >= FENCES_SINCE

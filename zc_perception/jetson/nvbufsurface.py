@@ -269,7 +269,7 @@ class NvBufSurfaceHeap:
             offsets, which are in the layout returned.
         :param tag: the purpose of the memory, for the library's own statistics.
         :raises AllocationError: the library refuses, the layout isn't LINEAR, or the library
-            returns another image.
+            returns another image than the one asked for.
         :raises FormatError: the library has no name for the format.
         """
         if layout.modifier != LINEAR:
@@ -388,7 +388,7 @@ def surface_signature(parameters: ctypes.Structure) -> bytes:
 
 def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetry]:
     """
-    Return an image's layout, in one buffer, and its colorimetry.
+    Return the layout of an image that is in one buffer, and the image's colorimetry.
 
     A pitch-linear image is LINEAR. A block-linear image gets modifier INVALID, because the struct
     lacks parts of NVIDIA's modifier (page kind, generation, sector layout, height of the blocks).

@@ -180,7 +180,8 @@ class Vic:
         Allocate an image that the VIC writes and the CPU reads.
 
         :param colorimetry: the colorimetry of a Y'CbCr format; ignored for other formats.
-        :raises AllocationError: no memory is left, or the library returns another image.
+        :raises AllocationError: no memory is left, or the library returns another image than the
+            one asked for.
         :raises FormatError: NvBufSurface has no name for the format.
         """
         owner, layout = self._heap.allocate_surface(

@@ -417,7 +417,7 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """Stop giving objects to *subscription* (*resting*) or start again; it keeps its slots."""
+        """Stop (*resting*) or resume giving objects to *subscription*, which keeps its slots."""
         with self._lock:
             subscription.resting = resting
             self._match(key)

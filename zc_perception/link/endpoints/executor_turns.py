@@ -161,7 +161,7 @@ class NodeWatch:
     """
     Call *look* every *period_s* seconds of the steady clock, on the process's lookout thread.
 
-    That is the one thread of :mod:`~zc_perception.lookout`, which makes all periodic calls.
+    That is the thread of :mod:`~zc_perception.lookout`, which makes the calls for all nodes.
 
     The calls end with :meth:`stop`, with the node, with its context, or when nothing refers to
     this object any more.

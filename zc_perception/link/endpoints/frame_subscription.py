@@ -100,9 +100,10 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
     :param callback: called with each frame; ``None``: you take frames from :attr:`queue`.
-    :param held: the same as *max_held* of that function.
-    :param copy_free_required: ``True`` is the same as *copy_free* ``required`` of that function.
-        ``rung`` of :meth:`statistics` is then ``refused`` while there is no direct link.
+    :param held: how many frames of each publisher you hold at most at the same time, as *max_held*
+        of :func:`create_frame_subscription`.
+    :param copy_free_required: whether messages, which are copies, are never taken. ``rung`` of
+        :meth:`statistics` is then ``refused`` while there is no direct link.
     :raises ConfigError: *depth* or *held* is 0, or *trusted_uids* are not user ids.
     """
 
