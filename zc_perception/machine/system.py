@@ -105,7 +105,7 @@ T = TypeVar('T')
 
 
 def _open_node(path: str) -> int:
-    """Open and close a heap or graphics card, which changes nothing; return 0 or the errno."""
+    """Open and close a device file, harmless for heaps and graphics cards; return 0 or errno."""
     try:
         OwnedFd.open(path, os.O_RDWR | os.O_NONBLOCK).close()
     except OSError as error:

@@ -465,7 +465,7 @@ class BufferPool:
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
 
-    # Compiled code (native/frames.h) reads some of these fields; as slots, they have fixed places.
+    # Compiled code (native/frames.h) uses some of these fields; as slots, they have fixed places.
     __slots__ = (
         '__dict__', '__weakref__', '_abandoned_leases', '_closed', '_forked', '_free', '_holders',
         '_lease_numbers', '_lock', '_missing', '_news', '_on_free', '_slots', '_uid', '_waiting',
