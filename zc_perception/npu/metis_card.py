@@ -452,7 +452,7 @@ def _take_a_card() -> tuple[str, ...]:
 
 
 def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
-    """Return the Metis cards that the inference nodes would use; all cards if *needs* has none."""
+    """Return the cards that the inference nodes would use; without a parameter file, all."""
     if not needs.known:
         return find_cards(tree)
     found = []

@@ -642,11 +642,11 @@ class _LatePlaces:
     Count the places on the device that jobs occupy after they were given up.
 
     A place is free again when the job's fence has signalled. The frame's lease owns that fence and
-    may close it at any time; so this class polls a duplicate of its descriptor. Only the
+    may close it at any time; so this class polls a duplicate of the fence's descriptor. Only the
     scheduler's thread uses this class.
 
-    :param poller: the duplicates are registered here; the scheduler passes their events to
-        :meth:`ended`.
+    :param poller: this class registers the duplicates with it; the scheduler passes their events
+        to :meth:`ended`.
     """
 
     def __init__(self, poller: select.poll) -> None:
@@ -672,8 +672,8 @@ class _LatePlaces:
         except Exception:
             if place is not None:
                 place.close()
-            # No fence will signal when the device has stopped reading the frame: assume that it
-            # stops within one more timeout.
+            # The job can't be abandoned, so no fence tells when the device has stopped reading the
+            # frame: assume that it stops within one more timeout.
             with contextlib.suppress(Exception):
                 job.close()
             return DeadlineFence(timeout_s)
@@ -694,7 +694,7 @@ class _LatePlaces:
         return True
 
     def keep(self, fence: Fence) -> None:
-        """Keep a fence that no lease has taken, because a closed fence would never signal."""
+        """Keep a fence open that no lease has taken over: a closed fence would never signal."""
         self._kept.append(fence)
 
     def _close_kept(self, over: Callable[[Fence], bool]) -> None:
@@ -740,7 +740,7 @@ class _CallQueue:
     def work_off(self) -> None:
         """Run the waiting calls. The scheduler's thread calls this."""
         while self.waiting:
-            # the queue is empty if another thread has just taken the last call to refuse it
+            # the queue is empty if another thread in refuse() has just taken the last call
             with contextlib.suppress(IndexError):
                 answer, function = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
@@ -754,7 +754,7 @@ class _CallQueue:
         with self._lock:
             self._refusal = f'the accelerator is not available: {reason}'
         while self.waiting:
-            # the queue is empty if the scheduler's thread has just taken the last call
+            # the queue is empty if the scheduler's thread has just taken the last call to run it
             with contextlib.suppress(IndexError):
                 answer, _ = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():

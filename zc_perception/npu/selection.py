@@ -77,7 +77,9 @@ def candidates(name: str) -> tuple[str, ...]:
 
 def engines_of(name: str) -> tuple[str, ...]:
     """
-    Return the engines that accelerator *name* runs, best first; ``auto``: all of its candidates'.
+    Return the engines that accelerator *name* runs, best first.
+
+    For ``auto`` these are the engines of all accelerators that ``auto`` tries.
 
     :raises ConfigError: there is no accelerator of that name, or its package is broken.
     """

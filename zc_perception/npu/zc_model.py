@@ -26,7 +26,7 @@ import sys
 
 from zc_perception.terminal import ending_quietly, put
 
-TYPE_CHECKING = False  # as in zc_perception/__init__.py
+TYPE_CHECKING = False  # only type checkers take it for true; importing typing would be slow
 if TYPE_CHECKING:
     import argparse  # noqa: I300
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run ``zc_model``; return 0 if the model runs."""
+    """Run ``zc_model``; return the exit status, which is 0 if the model runs."""
     with ending_quietly():
         from zc_perception.programs import start
 
@@ -94,7 +94,7 @@ def _say(text: str) -> None:
 
 
 def manifest_text(manifest: ModelManifest) -> str:
-    """Return the text of a ``model.yaml`` that describes this manifest."""
+    """Return the text of a ``model.yaml`` with the values of *manifest*."""
     import yaml
 
     network, head = manifest.input, manifest.head

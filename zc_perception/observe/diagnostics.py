@@ -48,7 +48,7 @@ _REST_S = 5.0
 LOOK_S = 0.2
 """Seconds between two checks for changed levels; at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
-"""Seconds for which levels are checked after a change, to notice that a warning ends."""
+"""Seconds after a change for which levels are checked, to notice that a warning ends."""
 
 
 class Level(Enum):
@@ -78,7 +78,7 @@ class Figures(Mapping[str, Any]):
         return len(self._make())
 
     def items(self) -> ItemsView[str, Any]:
-        """See :class:`Mapping`."""
+        """Return pairs of name and value, see :meth:`Mapping.items`."""
         return self._make().items()
 
 
@@ -114,8 +114,8 @@ class Row:
 
     :param when: the condition, a function of the part's values.
     :param shown: docs/diagnostics.md has this text in place of a sentence that is only a field.
-    :param see: that page adds this text to the advice, or has it in place of advice that is only
-        a field.
+    :param see: docs/diagnostics.md adds this text to the advice, or has it in place of advice that
+        is only a field.
     :param joins: whether this row's sentence is joined with those of later true rows that also
         have *joins*.
     """
@@ -166,8 +166,9 @@ class DiagnosticsPublisher:
     subscribes, nothing changes and no frames come, the publisher rests: it calls *signs* once a
     second, and *collect* every five seconds.
 
-    It uses the steady clock, because a simulation's time may stand still. It begins once the node
-    has an executor, but on the thread of :mod:`~zc_perception.lookout`. An exception in *collect*
+    The publisher uses the steady clock, because a simulation's time may stand still. It begins
+    once the node has an executor, but does all its work on the thread of
+    :mod:`~zc_perception.lookout`. An exception in *collect*
     is published as an error and has no other effect.
 
     :param collect: a function that returns the statuses. One thread calls it. It must be quick,
@@ -210,7 +211,7 @@ class DiagnosticsPublisher:
         now = time.monotonic()
         try:
             signs, progress = self._signs(), self._progress()
-        except Exception:  # ignored, because collect() will raise the same error and report it
+        except Exception:  # ignored: collect() raises the same error, which _statuses() reports
             signs = progress = object()
         stirs = signs != self._signs_seen or progress != self._progress_seen
         if signs != self._signs_seen:

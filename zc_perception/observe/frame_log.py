@@ -211,7 +211,7 @@ class FrameLog:
             )
             return
         self._open = memory, memoryview(memory).cast('Q')
-        # A forked child must not write: it shares the memory with its parent.
+        # A forked child must not write records: it shares the log's memory with its parent.
         in_child(Turn.LOGS, self._disown)
 
     def _create(self) -> mmap.mmap:
@@ -237,7 +237,7 @@ class FrameLog:
 
     @property
     def closed(self) -> bool:
-        """Whether records are ignored: the log is closed, failed to open, or is a parent's."""
+        """Whether records are ignored: the log is closed, wasn't made, or belongs to a parent."""
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:
@@ -263,7 +263,7 @@ class FrameLog:
         )  # fmt: skip
 
     def failed(self, frame: Frame, failed_ns: int, entry: InFlight | None = None) -> None:
-        """Record that a frame failed, so it has no detections; *entry*: its job, if any."""
+        """Record that a frame failed; *entry*: its job, ``None`` if it was never submitted."""
         if entry is None:
             self._write(_FAILED, frame.data, frame.published_ns, 0, 0, 0, failed_ns, 0, 0, 0, 0, 0)
         else:
@@ -302,7 +302,7 @@ class FrameLog:
             )  # fmt: skip
             words[WORD_WRITTEN] = number
         except (struct.error, ValueError, TypeError) as error:
-            # Another thread has closed the log meanwhile, or a number doesn't fit its field.
+            # Another thread closed the log during this write, or a number doesn't fit its field.
             if self._open is opened:
                 self._complain(f'frame {data.sequence} is missing in the frame log: {error}')
 
@@ -385,7 +385,7 @@ class FrameLogReader:
 
     :param fd: the log's descriptor; the caller owns it, and may close it after this call.
     :param pid: the writer's pid in this process's namespace; ``None``: use the pid in the log.
-    :raises ValueError: the file isn't a frame log; the message has the difference.
+    :raises ValueError: the file isn't a frame log; the message tells how the file differs.
     :raises OSError: the log can't be mapped.
     """
 
@@ -448,7 +448,7 @@ class FrameLogReader:
         records: list[FrameRecord] = []
         written = self.written
         if _WEAKLY_ORDERED and written >= self._next:
-            time.sleep(_A_MOMENT_S)  # on some CPUs the new count may be visible before the record
+            time.sleep(_A_MOMENT_S)  # on some CPUs the new count is visible before the record
         while self._next <= written:
             values = self._whole(self._next)
             if values is None:
@@ -463,7 +463,7 @@ class FrameLogReader:
                 continue
             if values[1] in _KINDS:
                 records.append(_record(values))
-            else:  # only another program's log has other kinds
+            else:  # a kind that only another program's log can have
                 self.lost += 1
             self._next += 1
         return records
@@ -494,7 +494,7 @@ class FrameLogReader:
         return dict(self._facts)
 
     def _read_facts(self) -> dict[str, Any] | None:
-        """Return the facts, or ``None`` while the node writes them."""
+        """Return the facts; ``None``: the node is writing them, or they can't be read."""
         generation = self._words[FACTS_WORD]
         if not generation:
             return self._facts
@@ -568,7 +568,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
             try:
                 found = _open_log(link, pid, proc)
             except (FileNotFoundError, ProcessLookupError):
-                continue  # the process has ended or closed the file meanwhile
+                continue  # the process has ended or closed the file since the links were listed
             except PermissionError:
                 hidden(pid, f'its frame log ({link}) may not be opened', _as_whom())
                 continue
@@ -590,14 +590,14 @@ def _links(pid: int, proc: Path) -> Iterator[Path]:
     folder, entries = open_files(pid, proc)
     for entry in entries:
         path = folder / 'fd' / entry
-        # the process has closed the file meanwhile
+        # The process may have closed the file since its descriptors were listed.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if os.readlink(path).startswith(_LINK):
                 yield path
 
 
 def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameLogReader] | None:
-    """Open a log, and return it with its (device, inode); ``None``: another process wrote it."""
+    """Open a log; return its (device, inode) and the log; ``None`` if *pid* didn't write it."""
     # The link may lead to another file by now, so don't wait: opening a FIFO would block.
     with OwnedFd.open(str(link), os.O_RDONLY | os.O_NONBLOCK) as fd:
         status = os.fstat(fd.fileno())
@@ -643,7 +643,7 @@ def _text(field: bytes) -> str:
 
 
 def _namespace_pids(process: Path) -> set[int]:
-    """Return the process's pids in each of its pid namespaces; it may run in a container."""
+    """Return the process's pids in all its pid namespaces; a container has one of its own."""
     try:
         lines = (process / 'status').read_text(errors='replace').splitlines()
     except OSError:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Latency windows of constant memory, and the recent growth of counters."""
+"""Measure latencies in constant memory, and the recent growth of counters."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class StageLatencies:
 
 
 RECENT_S = 3.0
-"""Diagnostics warn of an event for this many seconds."""
+"""Diagnostics warn of an event until this many seconds after it."""
 RATE_S = 1.0
 """Seconds over which a rate is measured, at least: one frame more or less must not matter."""
 _LOOKS_KEPT = 50
@@ -145,7 +145,7 @@ _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """The growth of a counter within the last :data:`RECENT_S`; one thread uses an object."""
+    """The growth of a counter in the last :data:`RECENT_S` seconds; one thread uses an object."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -154,9 +154,10 @@ class RecentCount:
 
     def see(self, count: int) -> int:
         """
-        Note the counter's value, and return the recent growth.
+        Note the counter's value; return its growth in the last :data:`RECENT_S` seconds.
 
-        The first value is no growth. If the counter was reset, the growth is its new value.
+        The first value counts as no growth. If the counter was reset (the value is smaller than
+        the last one), the growth is the new value.
         """
         now = self._monotonic()
         last, self._last = self._last, count
@@ -169,7 +170,7 @@ class RecentCount:
 
 
 class RecentRates:
-    """The rates at which counters grow, over at least :data:`RATE_S`; for one thread."""
+    """The rates at which counters grow; one thread uses an object."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -181,24 +182,24 @@ class RecentRates:
         """
         Note the counters' values, and return the growth of each per second.
 
-        Return ``None`` until earlier values are old enough. Each call has the same counters.
-
-        :param over_s: measure over at least this many seconds.
+        :param counts: the values; the same counters, in the same order, at each call.
+        :param over_s: measure over at least this many seconds, and at least :data:`RATE_S`.
         :param at_least: measure over as much time as the first counter needs to grow by this
             number, because a rate of few events isn't accurate.
+        :returns: ``None`` if no earlier call is long enough ago for these conditions.
         """
         now, looks, span = self._monotonic(), self._looks, max(RATE_S, over_s)
         if looks and any(
             count < before for count, before in zip(counts, looks[-1][1], strict=True)
         ):
-            looks.clear()  # the counters were reset meanwhile
+            looks.clear()  # the counters were reset since the last call
         while (
             len(looks) > 1 and now - looks[1][0] >= span and counts[0] - looks[1][1][0] >= at_least
         ):
             looks.popleft()
         then, before = looks[0] if looks else (now, counts)
         if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
-            looks[-1] = (now, counts)  # keep only the first and the last look without events
+            looks[-1] = (now, counts)  # of calls with the same values keep the first and the last
         elif not looks or now - looks[-1][0] >= span / _LOOKS_KEPT:
             looks.append((now, counts))
         if now - then < span or counts[0] - before[0] < at_least:
@@ -213,7 +214,7 @@ class RecentRates:
 
 
 class Silence:
-    """Detect that regular events have stopped: the pause is unusually long; for one thread."""
+    """Detect unusually long pauses between regular events; one thread uses an object."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -224,9 +225,10 @@ class Silence:
 
     def see(self, count: int) -> float:
         """
-        Note the number of events; return the seconds since the last one if they are too many.
+        Note the number of events so far; return how long events have been missing.
 
-        Return 0 if this pause is usual, or if there was no event yet.
+        :returns: seconds since the last event, if this pause is unusually long; otherwise 0, also
+            before the first event.
         """
         now = self._monotonic()
         if self._last is not None and count != self._last:
@@ -240,7 +242,12 @@ class Silence:
         return pause if pause >= self._patience() else 0.0
 
     def _learn(self, pause: float) -> None:
-        """Learn usual pauses; a single long pause is an outage, two in a row a slower rate."""
+        """
+        Learn from a pause that has ended how long usual pauses are.
+
+        A single unusually long pause is an outage, from which nothing is learnt. Two in a row are
+        a slower rate of events.
+        """
         patience = self._patience()
         before, self._unusual = self._unusual, pause if pause >= patience else None
         if self._unusual is None:

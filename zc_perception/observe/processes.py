@@ -46,7 +46,7 @@ _OF_ROS = (
 
 
 def _effective(status: Path) -> int:
-    """Return the effective capabilities as bits; 0 if they can't be read."""
+    """Return a process's effective capabilities as bits; 0 if its *status* can't be read."""
     try:
         lines = status.read_text(encoding='utf-8', errors='replace').splitlines()
     except OSError:
@@ -58,10 +58,11 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
     """
     Return advice for a user whom the kernel has refused access.
 
-    It is to become root. For root in a container, it is how to get the capabilities that the
-    container has removed.
+    The advice for a user is to become root. The advice for root in a container is how to get the
+    capabilities that the container has removed.
 
-    :param needed: ``CAP_SYS_PTRACE``, ``CAP_SYS_ADMIN``, or both; if none is given, both.
+    :param needed: the capabilities that the access needs: ``CAP_SYS_PTRACE``, ``CAP_SYS_ADMIN``,
+        or both; if none is given, both.
     :param user: the effective user id; ``None``: that of this process.
     """
     if (os.geteuid() if user is None else user) != 0:
@@ -121,7 +122,7 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
     Yield the folders in ``/proc`` that may list a process's memory and open files.
 
     The process's own folder comes first, then those of its other threads. If the main thread has
-    ended and others still run, only their folders list memory and files.
+    ended and other threads still run, only the other threads' folders list memory and files.
     """
     yield proc / str(pid)
     for tid in threads_of(pid, proc):
@@ -130,7 +131,7 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
 
 
 def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
-    """Return a folder that has ``fd``, and the names in ``fd``; none if the process has ended."""
+    """Return a process's folder and the names in its ``fd``; no names if the process ended."""
     for folder in folders_of(pid, proc):
         try:
             if entries := os.listdir(folder / 'fd'):
@@ -159,8 +160,8 @@ class ProcessState(NamedTuple):
 
     :ivar state: one letter, such as R or S.
     :ivar parent: the parent's pid.
-    :ivar start: when the process started, in clock ticks since boot. Two processes that had the
-        same pid differ in it.
+    :ivar start: when the process started, in clock ticks since boot. It tells two processes apart
+        that had the same pid.
     """
 
     state: str

@@ -52,7 +52,8 @@ STAGES = (
     ('decode', 'its turn comes → the boxes are there'),
     ('publish', 'the boxes are there → detections are sent'),
 )
-# The weight of each frame within the deadline in the running means of the stages' durations.
+# The weight of a new frame in the running means of the stages' durations. Only frames that met the
+# deadline count there.
 _NEWEST = 1 / 16
 
 
@@ -82,7 +83,11 @@ class Late(NamedTuple):
 
 
 class FrameBudget:
-    """Count the frames that took longer than *deadline_s*, by stage; for one thread."""
+    """
+    Count late frames, which took longer than *deadline_s*; one thread uses an object.
+
+    Each late frame is counted for the stage that exceeded its usual duration most.
+    """
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_ns = round(deadline_s * 1e9)
@@ -92,7 +97,7 @@ class FrameBudget:
         self._worst: Late | None = None
 
     def judge(self, *times_ns: int) -> None:
-        """Add one frame by its times, those of :func:`times_ns`."""
+        """Count one frame, from its times as :func:`times_ns` returns them."""
         spans = spans_ns(times_ns)
         usual = self._usual
         if sum(spans) <= self.deadline_ns:
@@ -127,8 +132,8 @@ BUFFERS = 'buffers'
 OTHER = 'other events'
 _KERNEL = 'kernel'
 
-# An event still belongs to a frame this long after the last node has finished it, because the
-# kernel releases and detaches buffers a little later.
+# An event still belongs to a frame this long after the last node has finished the frame, because
+# the kernel releases and detaches buffers a little later.
 _AFTER_NS = 20_000_000
 # The tolerance when times of records and events are compared. A record's time is taken before or
 # after a system call, an event's time during the call.
@@ -211,7 +216,7 @@ class JoinedFrame:
 
 
 def began_ns(record: FrameRecord) -> int:
-    """Return the first known time of the frame in a node."""
+    """Return the first time that a node's record has for its frame (CLOCK_MONOTONIC)."""
     if record.kind == RecordKind.PUBLISHED:
         return (
             record.captured_ns - record.capture_cost_ns
@@ -222,7 +227,7 @@ def began_ns(record: FrameRecord) -> int:
 
 
 def ended_ns(record: FrameRecord) -> int:
-    """Return the last known time of the frame in a node."""
+    """Return the last time that a node's record has for its frame (CLOCK_MONOTONIC)."""
     return max(
         record.published_ns,
         record.received_ns,
@@ -234,7 +239,7 @@ def ended_ns(record: FrameRecord) -> int:
 
 
 def ran_at(record: FrameRecord, time_ns: int) -> bool:
-    """Return whether the device may have been working on a frame's job at that time."""
+    """Return whether the device may have been working on the frame's job at *time_ns*."""
     return record.submitted_ns - _SLACK_NS <= time_ns <= ended_ns(record) + _SLACK_NS
 
 
@@ -325,7 +330,7 @@ class FrameFinder:
 
 @dataclass
 class Span:
-    """An event with a duration; *frame*: the frame's number, so that a flow joins it, or 0."""
+    """An event with a duration; *frame*: the frame whose flow (arrows) joins it; 0: none."""
 
     name: str
     category: str
@@ -356,7 +361,7 @@ class Track:
         frame: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """Add an event with a duration; it becomes at least 1 ns, so that viewers show it."""
+        """Add an event with a duration of at least 1 ns: viewers don't show shorter ones."""
         self.spans.append(
             Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments)
         )
@@ -551,7 +556,7 @@ def _inference_stages(
 
 
 def _fence_of(event: KernelEvent) -> tuple[int, int]:
-    """Return the context and the number of an event's fence; drivers name the context 'ctx'."""
+    """Return context and number of an event's fence; drivers' events name the context 'ctx'."""
     return event.number('ctx' if 'ctx' in event.fields else 'context'), event.number('seqno')
 
 
@@ -624,7 +629,7 @@ class _Kernel:
             self._instant(SIGNALS, event, frame)
 
     def finish(self) -> None:
-        """Add the jobs and waits that did not end, up to the time of the last event."""
+        """Add the jobs and waits that did not end, as if they ended with the last event."""
         for submit, frame in self._submits.values():
             self._span(
                 JOBS,
@@ -699,7 +704,8 @@ def build_timeline(
             stages(trace, node, record, frame)
     kernel = _Kernel(trace, FrameFinder(frames))
     in_order = sorted(events, key=lambda event: event.time_ns)
-    # Read all submit events first: a fence's first events come before its job's submit event.
+    # Read all submit events first: they tell each fence's frame, but a fence's first events come
+    # before its job's submit event.
     for event in in_order:
         if event.name in kernel.traced.submitted:
             kernel.submitted(event)
@@ -721,7 +727,7 @@ WHOLE = 'whole'
 
 
 def is_whole(record: FrameRecord) -> bool:
-    """Return whether both times are known: the frame was captured, its detections were sent."""
+    """Return whether the record has the times of the capture and of sending detections."""
     return bool(record.captured_ns and record.sent_ns)
 
 
