@@ -50,12 +50,14 @@ if TYPE_CHECKING:
 _MOST = 16
 # Boxes from different tiles whose IoS reaches this are the same object.
 _SAME = 0.5
-# A box that ends nearer than this share of the tile's side to an inner border counts as cut.
+# A box counts as cut if one of its edges is nearer than this to an inner border of its tile, as a
+# share of the tile's side.
 _CUT = 0.02
 # The row numbers of detections must differ between tiles, so add this number times the tile's
 # index.
 _ROWS = 1 << 22
-# A grid of points in a box, relative to its centre, in fractions of its width and height.
+# A grid of 16x16 points in a box, as offsets from the box's centre, in fractions of the box's
+# width and height.
 _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1).reshape(-1, 2)
 
 

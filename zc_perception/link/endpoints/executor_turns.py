@@ -103,10 +103,10 @@ def coroutine_turn(
 
     The callback group stays occupied until the coroutine has ended, as with rclpy's callbacks.
 
-    rclpy continues a coroutine only while the executor has its node, and afterwards never deletes
-    it. So a camera frame that such a coroutine refers to would never be released. Therefore a
-    coroutine of *work* that awaits something continues as a task of the executor itself, and the
-    coroutine that rclpy keeps refers to no camera frame.
+    rclpy continues a coroutine only while the coroutine's node is in the executor. If the node is
+    removed, rclpy never deletes the coroutine, so a camera frame that the coroutine refers to
+    would never be released. Therefore a coroutine of *work* that awaits something continues as a
+    task of the executor itself, and the coroutine that rclpy keeps refers to no camera frame.
     """
     method, its_node = weakref.WeakMethod(work), weakref.ref(node)
 
