@@ -103,7 +103,7 @@ class NvmmFrames(FrameReader):
 
     def parameters(self, sample: Sample) -> ctypes.Structure:
         """
-        Return the NvBufSurfaceParams of the sample's image; they are valid while it is held.
+        Return the NvBufSurfaceParams of the sample's image, valid while the sample is held.
 
         :raises LayoutError: the sample's buffer can't be mapped, or contains no NvBufSurface.
         """
@@ -353,7 +353,8 @@ class ArgusCamera(GStreamerCamera):
         self._converted = 0
         self._signature: Hashable = None
         self._vic: Vic | None = None
-        # why frames stay block-linear although a consumer asked for LINEAR frames
+        # why frames stay block-linear although a consumer asked for LINEAR frames; empty: they
+        # don't stay so
         self._stays = ''
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         super().__init__(options)
@@ -467,7 +468,7 @@ class ArgusCamera(GStreamerCamera):
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Make the pool in the negotiated layout: the sensor's own, or LINEAR by the VIC.
+        Make the pool in the negotiated layout: the sensor's own, or LINEAR, made by the VIC.
 
         If LINEAR is wanted but the VIC fails, the frames keep the sensor's layout, provided that
         all consumers accept it. Otherwise CameraError is raised.

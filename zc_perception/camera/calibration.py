@@ -694,8 +694,8 @@ class CameraInfoStore:
     If the file is missing or can't be used, the camera counts as uncalibrated. It still gives
     frames, and :meth:`replace` can write a good file.
 
-    :param url: see :func:`calibration_path`.
-    :param camera_name: see :func:`camera_name_of`.
+    :param url: the URL of the calibration's file, in a form that :func:`calibration_path` accepts.
+    :param camera_name: the camera's name from :func:`camera_name_of`; it replaces ``${NAME}``.
     :param size: the size of the running camera's pictures, in pixels.
     :param rescale: whether a calibration for another size with the same aspect ratio is scaled.
     :raises ConfigError: the URL is not valid, see :func:`calibration_path`.

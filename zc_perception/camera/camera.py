@@ -563,7 +563,7 @@ class Camera(ABC):
         self.configure(request.settings())
 
     def configure(self, settings: BufferSettings) -> None:
-        """Allocate buffers of exactly the settings' layout."""
+        """Allocate buffers for frames that have exactly the layout of *settings*."""
         raise NotImplementedError(
             f'{type(self).__name__} overrides neither allocate nor configure'
         )

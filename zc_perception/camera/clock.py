@@ -105,7 +105,7 @@ _SMOOTHING = 16
 
 class StampClock:
     """
-    Makes the stamps of one camera's frames; it outlives the camera when that is opened again.
+    Makes the stamps of one camera's frames; stays in use when the camera is opened again.
 
     Only one thread calls :meth:`stamp`, so it takes no lock.
 

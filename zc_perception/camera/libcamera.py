@@ -199,7 +199,7 @@ class Requests:
     """
     Passes the manager's completed requests to the cameras of this process.
 
-    Of the cameras' waiting threads, the first that wakes up fetches the requests of all.
+    Of the cameras' waiting threads, the first that wakes up fetches the requests of all cameras.
     """
 
     _of_module: ClassVar[dict[int, Requests]] = {}
@@ -294,7 +294,7 @@ def describe_libcamera() -> dict[str, Any]:
     except (RuntimeError, OSError) as error:
         return {'error': f'libcamera could not list its cameras: {error}'}
     version = ''
-    # libcamera before 0.1 raises TypeError when this attribute is read.
+    # libcamera before 0.1 raises TypeError when manager.version is read.
     with contextlib.suppress(TypeError):
         version = str(manager.version)
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}

@@ -75,7 +75,8 @@ _LONGEST = 1 << 20
 _CHUNK_BYTES = 1 << 20
 # Write at most this many bytes at once, so that progress is noticed even on a slow disk.
 _PIECE_BYTES = 1 << 20
-# _recover compares the checksums of chunks that end within this time before the last one's end.
+# _recover compares the checksums of chunks whose last message is at most this many nanoseconds
+# older than the file's last message.
 _UNSURE_NS = 10_000_000_000
 Bytes = bytes | bytearray | memoryview
 
@@ -656,7 +657,7 @@ _ENCAPSULATION = b'\0\1\0\0'
 
 
 def tight_layout(fourcc: int, width: int, height: int) -> ImageLayout:
-    """Return the layout of frames in a recording, whose rows and planes have no padding."""
+    """Return the layout of frames in a recording: without padding between rows or planes."""
     return compute_layout(fourcc, width, height, stride_align=1, offset_align=1)
 
 

@@ -591,7 +591,7 @@ class Kept(NamedTuple):
     """
     A message of the black box.
 
-    A latched message that is to be written has the time of the earliest message of the others.
+    A latched message gets the time of the earliest message that is written and isn't latched.
     """
 
     topic: Topic

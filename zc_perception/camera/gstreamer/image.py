@@ -575,7 +575,7 @@ class SharedFrames:
 
     def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
         """
-        Pull frames until *wanted* buffers or all of the source's buffers are known; pool them.
+        Pull frames until *wanted* or all of the source's buffers are known; make a pool of these.
 
         :returns: the pool, and the frames that were pulled, which are to be used first. A live
             camera's frames are old by now, so they are closed and the list is empty.
@@ -634,7 +634,8 @@ class SharedFrames:
             samples.append(sample)
             memory = self._reader.memory(sample)
             if memory is None:
-                break  # the source has run out of buffers and has begun to copy
+                # The source has run out of buffers and has begun to copy frames to system memory.
+                break
             order = self._order(sample, memory)
             identities = tuple(memory.parts[i].identity() for i in order)
             if identities not in seen:

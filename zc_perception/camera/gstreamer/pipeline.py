@@ -156,7 +156,8 @@ class BarePipeline:
             if pipeline:
                 gst.gst_object_unref(gst.gst_object_ref_sink(pipeline))
             self._refuse(failure)
-        # A new GStreamer object has a floating reference; ref_sink makes it ours.
+        # A new GStreamer object has a floating reference, which has no owner; ref_sink makes this
+        # object its owner.
         self._pipeline: int = gst.gst_object_ref_sink(pipeline)
         self._bus: int = gst.gst_element_get_bus(self._pipeline)
         self._held = [self._bus, self._pipeline]

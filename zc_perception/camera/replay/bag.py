@@ -368,7 +368,7 @@ def _has_end(file: Path) -> bool:
         with file.open('rb') as storage:
             storage.seek(-len(magic), os.SEEK_END)
             return storage.read() == magic
-    except OSError:  # the file is shorter than this end
+    except OSError:  # the file is shorter than an MCAP file's end
         return False
 
 
@@ -558,7 +558,7 @@ class BagSource(FrameSource):
         colours: Colorimetry,
         planes: Sequence[NDArray[Any]],
     ) -> None:
-        """Write a picture whose format zc_record noted; copy its bytes unless it is scaled."""
+        """Write a picture of a known format; if it isn't scaled, this only copies its bytes."""
         size = picture.width, picture.height
         self._check_size(*size)
         layout = tight_layout(fourcc, *size)
@@ -650,7 +650,11 @@ def _raw(picture: Picture) -> RawPicture:
 
 
 def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
-    """Return the format that zc_record noted; ``None``: another program made the recording."""
+    """
+    Return the format that zc_record stored for the frames of *topic*.
+
+    ``None``: another program made the recording.
+    """
     found: dict[tuple[int, Colorimetry], Path] = {}
     for file in parts_in(path) if path.is_dir() else [path]:
         if file.suffix != SUFFIX:

@@ -186,7 +186,7 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
 
 
 def _white(content: NDArray[np.uint8], dtype: np.dtype[Any]) -> int:
-    """Return the pixel value of white. PNM files state it, but OpenCV ignores it."""
+    """Return the pixel value of white. A PNM file states this value, but OpenCV ignores it."""
     named = _PNM.match(content[:1024].tobytes())
     return (int(named[3]) or 1) if named else _WHITE[dtype]
 

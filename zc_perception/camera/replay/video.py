@@ -86,7 +86,7 @@ class OpenVideo(NamedTuple):
 
 def open_video(path: str) -> OpenVideo:
     """
-    Open *path*.
+    Open the video file *path*.
 
     :raises ConfigError: PyAV is missing or can't decode the file; the message says what the file
         is.
@@ -164,7 +164,7 @@ def _first_line(head: bytes) -> str | None:
     if not head or head.startswith(_YUV4MPEG) or any(True for _ in controls):
         return None
     try:
-        # The last character may be cut off.
+        # The last character of *head* may be incomplete.
         text = codecs.getincrementaldecoder('utf-8-sig')().decode(head)
     except UnicodeDecodeError:
         return None
@@ -593,7 +593,7 @@ class VideoFile:
 
     def next(self) -> Decoded | None:  # noqa: A003
         """
-        Return the next frame; ``None``: there is none.
+        Return the next frame; ``None``: the file has ended.
 
         If the file begins between key frames, frames that the decoder drops count as damaged.
 
@@ -622,7 +622,8 @@ class VideoFile:
                 early = None
                 while damaged and (shown is None or damaged[0] < shown):
                     yield Decoded(damaged.pop(0), None)
-                # Some decoders report that a picture is damaged, but return the picture later.
+                # Some decoders report that a picture is damaged, but return it later. It isn't
+                # played.
                 hit = bool(damaged) and damaged[0] == shown
                 if hit:
                     damaged.pop(0)
@@ -645,8 +646,8 @@ class VideoFile:
                         yield packet
                 break
             except IndexError:
-                # PyAV raises this at the end of a file in which a stream appeared after the
-                # opening.
+                # PyAV raises IndexError at the end of a file in which a stream appeared after the
+                # file was opened.
                 break
             except self._av.error.InvalidDataError:
                 tries += 1
@@ -747,7 +748,8 @@ class VideoFile:
         if container is None:
             return
         self._frames.close()
-        # Without this, old PyAV stops the decoder's threads only when the garbage collector runs.
+        # Without close(), old PyAV stops the decoder's threads only when the garbage collector
+        # runs.
         if hasattr(self._codec, 'close'):
             self._codec.close(False)
         self._codec = self._stream = None
@@ -936,6 +938,6 @@ def _look_of(frame: Any, colours: Colorimetry) -> tuple[str, str, str]:
     return (
         f'{frame.width}x{frame.height}',
         f'{colours.matrix.value} {colours.range.value}',
-        # PyAV's frames lack this attribute before version 14.
+        # PyAV's frames lack the attribute rotation before version 14.
         f'a turn by {getattr(frame, "rotation", 0)} degrees',
     )
