@@ -402,7 +402,11 @@ class LibcameraCamera(Camera):
         self.width, self.height = int(stream.size.width), int(stream.size.height)
 
     def _describe(self) -> tuple[ImageLayout, Colorimetry]:
-        """Return the layout and colorimetry of all buffers; CameraError: the layouts differ."""
+        """
+        Return the layout and colorimetry of all buffers.
+
+        :raises CameraError: the buffers' layouts differ, or there are fewer than RESERVE buffers.
+        """
         if len(self._buffers) < RESERVE:
             raise CameraError(
                 f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least "
