@@ -29,13 +29,14 @@ import stat
 
 from zc_perception.errors import ConfigError
 
-# The open descriptors of these paths: a path opened again would be written from its beginning.
+# These paths are written by descriptors that are already open. If such a path were opened again,
+# its file would be written from the beginning.
 _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 
 def _mode(path: Path) -> int | None:
     """
-    Return the mode of the regular file to replace; ``None``: none exists; 0: write in place.
+    Return the mode of a regular file to replace; ``None``: no file exists; 0: write in place.
 
     Paths under ``/dev`` are written in place: a new file would replace the file to which
     ``/dev/stdout`` is redirected.

@@ -76,7 +76,7 @@ class _Frames:
         ]
 
     def until_use(self, event: KernelEvent) -> float:
-        """Return the nanoseconds between an import and the nearest submit with its handle."""
+        """Return the nanoseconds from an import to the nearest frame submitted with its handle."""
         uses = (
             one
             for one in self.records
@@ -189,7 +189,7 @@ class JobOwners:
     def _score(
         self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]
     ) -> tuple[bool, int, int] | None:
-        """Rate how well a node's frames match a thread's jobs; ``None``: no match."""
+        """Rate how well a node's frames match a thread's jobs; ``None``: they don't match."""
         frames = self._frames[index]
         away = [
             min(abs(job.time_ns - one.submitted_ns) for one in found)
@@ -203,7 +203,7 @@ class JobOwners:
         return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
     def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
-        """Assign a node's frames to its jobs, the nearest in time first; return the others."""
+        """Assign a node's frames to its jobs, nearest in time first; return frames without job."""
         left = {id(record): record for record in frames.records}
         pairs = [
             (abs(job.time_ns - record.submitted_ns), id(job), id(record))
@@ -258,8 +258,8 @@ def find_fences(
     """
     Compare the last job of each buffer with the fences in the buffer, at each snapshot.
 
-    Several open files of the card may each have a job with the same number. So a fence in a
-    foreign buffer doesn't count against a job if a frame with the same number is in that buffer.
+    Several open files of the card may each have a job with the same number. So a fence in a buffer
+    of another frame doesn't count against a job if that frame has the same job number.
 
     :param users: by job number, the buffers of all frames with this number.
     :param strangers: the numbers of jobs that belong to no node's frame; a fence with such a
@@ -346,7 +346,7 @@ class ImportTable:
         self._growing: dict[int, tuple[int, Import]] = {}
         self._alive: set[Import] = set()
         self._used: set[frozenset[int]] = set()
-        # The images that were released since the last import or job.
+        # The images that the node has released since its last import or job.
         self._given_back: set[frozenset[int]] = set()
 
     def begin(self, event: KernelEvent) -> None:
@@ -383,7 +383,7 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """Return whether a release may be this node's. *recorded*: ignore earlier imports."""
+        """Return whether a release may be this node's; *recorded*: only of a recorded import."""
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
@@ -437,8 +437,8 @@ def _needed(
 
     :param cached: the node's imports in the window.
     :param since_ns: when the window began.
-    :param attached: the buffers that were attached to the card at that time; their images are
-        imported already.
+    :param attached: the buffers that were attached to the card when the window began; their
+        images are imported already.
     """
     cleared_ns = table.cleared_ns(since_ns)
     made = {
@@ -456,7 +456,7 @@ def _needed(
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """Return the imports *unread*, except those of frames whose jobs the card refused."""
+    """Return *unread* (imports that no job read) without those for jobs that the card refused."""
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
@@ -543,7 +543,8 @@ class ImportFollowing:
         }
         self._images = {frozenset(image) for image in images}
         self._frame_inodes = {inode for image in images for inode in image}
-        # A node that ends during the window has submitted jobs that its log doesn't have.
+        # The processes of nodes that ended in the window. Such a node has submitted jobs that its
+        # log doesn't have, so these jobs don't count as unknown.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
         # The last element: whether the job's frame was submitted in the window.
         self._jobs: list[tuple[FrameJob, Import, bool]] = []
@@ -621,7 +622,7 @@ class ImportFollowing:
         self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
-        """Count a frame by the import of its job, when the job's event is processed."""
+        """Count a frame by the import *used* by its job, when the job's event is processed."""
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:

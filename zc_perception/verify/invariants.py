@@ -161,7 +161,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Record what makes each check unknown: nodes without frames, and lost frame records."""
+    """Record what makes any check unknown: nodes without frames, ended nodes, lost records."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -419,7 +419,7 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """Record unwatched ways to copy: unmeasured nodes, udmabuf's memfds, pipes and rings."""
+    """Record ways to copy that aren't watched: other nodes, udmabuf's memfds, pipes, io_urings."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
@@ -449,7 +449,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Check the trace for mappings of frames, and return those in the window."""
+    """Record what the trace tells about mappings of frames; return those in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('short-lived mappings were not recorded', as_root())
@@ -469,8 +469,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
     ):
-        # These mappings were made after the first reading of all processes' maps, and may have
-        # ended before the next one.
+        # The early mappings were made after the first reading of all processes' maps, and may have
+        # ended before the second reading.
         told = (
             f'frames were mapped {early} times just before the window, and whether they '
             'stayed mapped in it is not known'

@@ -167,7 +167,7 @@ class WatchedNode(NodeView):
         self.before = self.facts()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the latest facts in the window, without those that :attr:`unreadable` lists."""
+        """Return the window's latest facts, but none of a wrong form (see :attr:`unreadable`)."""
         return self.after if self._kept else self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -188,14 +188,15 @@ class WatchedNode(NodeView):
 
     @property
     def idle(self) -> bool:
-        """Whether the node finished no frame since :meth:`expect_facts`, so its facts stay."""
+        """Whether the node finished no frame since :meth:`expect_facts`: its facts are current."""
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
         """
         Return whether an inference node's log has a frame that was submitted after *time_ns*.
 
-        All earlier frames are recorded then. Other nodes, and a time of 0, need no such frame.
+        If so, the log has all frames that were submitted before *time_ns*. The result is also true
+        for a node of another role, and if *time_ns* is 0.
         """
         if self.role != INFERENCE or not time_ns:
             return True
@@ -219,7 +220,7 @@ class WatchedNode(NodeView):
 
 
 class NodeThreads:
-    """Finds the nodes' threads, and the threads and child processes that these start."""
+    """Finds the nodes' threads, and the threads and processes that those threads start."""
 
     def __init__(self, pids: Iterable[int], proc: Path = PROC) -> None:
         self._proc = proc
@@ -240,7 +241,7 @@ class NodeThreads:
                 self._process_of[tid] = pid
 
     def follow(self, events: Iterable[KernelEvent]) -> None:
-        """Add threads and children from ``sched_process_fork`` events, also those that ended."""
+        """Add threads and child processes from fork events, also those that have ended since."""
         for event in events:
             if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
                 self._process_of.setdefault(event.number('child_pid'), parent)
@@ -335,14 +336,14 @@ def memory_of(
 
 
 _TICK_S = 0.25
-#: The largest share of time to spend on reading buffers and maps. On a slow machine they are
-#: therefore read less often than every _LOOK_PERIOD_S.
+#: The largest share of time to spend on reading bufinfo and maps. So on a slow machine bufinfo and
+#: maps are read less often than every _LOOK_PERIOD_S.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
 #: The period of reading the frame logs while waiting for the nodes' facts.
 _FACTS_TICK_S = 0.05
-# How long to wait for new facts: of a node that finished no frame meanwhile (it may have nothing
-# to write), and of any other node (it may be slow).
+# How long to wait for a node's new facts: _GRACE_S if the node has finished no frame since the
+# wait began (it may have nothing to write), _PATIENCE_S for any other node (it may be slow).
 _GRACE_S = 2.0
 _PATIENCE_S = 5.0
 # Sampling lasts as long as the window, but at most _SAMPLING_S. It ends earlier when each node has
@@ -514,8 +515,8 @@ class Measurement:
         self._seen.start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
-        # A node's facts have its counters at the time of writing, without its later copies. So the
-        # window must end before the first node writes its facts.
+        # When a node writes its facts, they have the counters of that time, without later copies.
+        # So the window must end before the first node writes new facts.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._seen.own_cpu_s = time.process_time() - self._cpu_from_s
@@ -654,7 +655,7 @@ class Measurement:
         self._seen.exporters = {**holders.exporters(), **self._seen.exporters}
 
     def _look_at_maps(self, everybody: bool) -> None:
-        """Find mappings of frames; if the trace has all new ones, read only the nodes' maps."""
+        """Find mappings of frames; read only the nodes' maps if the trace has all new mappings."""
         recorded = (
             self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
         )
@@ -687,7 +688,8 @@ class Measurement:
         """
         Find pipes and rings that may hold pages of frames without a mapping.
 
-        If there are any, the second of two readings counts, because a pipe's reader may be slow.
+        If there are any, read again after a moment, and store only what is found then: a pipe's
+        reader may just have been slow.
         """
         if find_pins(proc=self.roots.proc):
             time.sleep(_TICK_S)

@@ -40,7 +40,7 @@ def names_device(facts: Mapping[str, Any]) -> bool:
 
 
 def time_of(record: FrameRecord) -> int:
-    """Return the time by which a frame counts as inside or outside the window."""
+    """Return the time that decides whether a frame is in the window: its submit, if any."""
     return record.submitted_ns or record.published_ns or record.done_ns
 
 
@@ -94,7 +94,7 @@ class NodeView:
         return bool(self.after.get('import_cache', True))
 
     def grown(self, name: str) -> int:
-        """Return the increase of the counter *name* of the facts during the window."""
+        """Return by how much the counter *name* in the node's facts grew during the window."""
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
     def copies(self) -> dict[str, int]:
@@ -136,7 +136,7 @@ class Observation:
         window.
     :ivar pins: texts about pipes and rings that may hold pages of frames without a mapping, at
         the beginning or end of the window.
-    :ivar any_camera: whether frames are in buffers of a video device that no node names.
+    :ivar any_camera: whether frames are in buffers of a video device that no frame log names.
     """
 
     start_ns: int = 0
@@ -241,5 +241,5 @@ class Observation:
         return sum(node.lost for node in self.nodes)
 
     def why(self, *topics: str) -> list[Unreadable]:
-        """Return the sources of *topics* that could not be read."""
+        """Return the unreadable sources of these *topics*."""
         return [one for topic in topics for one in self.unreadable.get(topic, ())]

@@ -172,7 +172,8 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: Longer waits for a fence, in milliseconds, are reported as notes; they break no invariant.
+#: In milliseconds. A wait for a fence that takes longer is reported as a note; it breaks no
+#: invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
@@ -393,7 +394,7 @@ class Descendants:
         return False
 
     def _walk(self, pid: int) -> bool | None:
-        """Return whether *pid* descends from this process; ``None``: a parent ended meanwhile."""
+        """Return if *pid* descends from this process; ``None``: a parent ended during the call."""
         first, met = pid, set[int]()
         while pid > 1 and pid not in met:
             met.add(pid)
@@ -492,7 +493,7 @@ class Command:
         self._output.close()
 
     def _end(self, those: Callable[[], list[int]]) -> None:
-        """Send SIGINT, later SIGTERM and SIGKILL, until *those* returns no process."""
+        """Send SIGINT, later SIGTERM, SIGKILL to what *those* returns, until it returns none."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -511,7 +512,7 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """Return a command's nodes when frames flow through them, or after *seconds*."""
+    """Wait until frames flow through a command's nodes, at most *seconds*; return the nodes."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
@@ -591,7 +592,8 @@ class Newcomers:
 
     :param found: the nodes that are measured, and the unreadable processes that are reported
         already.
-    :param pids: check only these processes; ``None``: check all, or those of *command*.
+    :param pids: look only at these processes; ``None``: at all processes.
+    :param command: count only nodes of this command's processes; ``None``: count all nodes.
     """
 
     def __init__(
@@ -617,7 +619,7 @@ class Newcomers:
                 ):
                     self._began[identity] = min(now_ns, log.started_ns), str(log)
         for one in logs.unreadable:
-            # A process without a name has ended meanwhile: leave it out.
+            # A process without a name ended during find_frame_logs(): leave it out.
             if one.name and one.pid not in self._hidden and self._counts(one.pid):
                 self._unreadable.setdefault(one.pid, (now_ns, one))
 
@@ -625,7 +627,7 @@ class Newcomers:
         return self._command is None or self._command.started(pid)
 
     def unreadable(self, until_ns: int) -> list[Unreadable]:
-        """Return the new nodes and unreadable logs found until *until_ns* (CLOCK_MONOTONIC)."""
+        """Return new nodes and unreadable processes found until *until_ns* (CLOCK_MONOTONIC)."""
         hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
         lines = dict.fromkeys(
             line for began_ns, line in self._began.values() if began_ns <= until_ns
@@ -762,7 +764,7 @@ def _unreadable(
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
-    # A process without a name has ended meanwhile: leave it out.
+    # A process without a name ended while its logs were searched for: leave it out.
     hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
         hidden = [
@@ -798,7 +800,8 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             for one in hidden:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
-                # Lower this process's priority only now: the command would have inherited it.
+                # Lower this process's priority only now: earlier, the command, which has started
+                # before, would have inherited the priority.
                 os.nice(10)
             newcomers = Newcomers(found, arguments.pid, command)
             ending = measurement.watch(

@@ -140,7 +140,7 @@ class Sampler:
             ring.control(_ENABLE)
 
     def drain(self) -> None:
-        """Take the samples out of the rings before these are full."""
+        """Count the samples in the rings and empty these; call this before a ring is full."""
         for ring in self._rings:
             for pid, address in parse_records(ring.take()):
                 if pid in self._met:
@@ -267,7 +267,7 @@ class CopyFunction:
 
 
 def parse_code(text: str) -> list[CodeMapping]:
-    """Return the executable mappings of files in the text of a ``maps``."""
+    """Return the executable mappings of files that ``/proc/PID/maps``, given as *text*, lists."""
     matches = (_CODE.match(line) for line in text.splitlines())
     return [CodeMapping(int(m[1], 16), int(m[2], 16), int(m[4], 16), m[5]) for m in matches if m]
 
@@ -278,7 +278,7 @@ def code_of(pid: int | str, proc: Path = PROC) -> list[CodeMapping]:
 
 
 def libc_path(code: Iterable[CodeMapping]) -> str:
-    """Return the path of the C library; empty: none is mapped, as in a static program."""
+    """Return the C library's path in a process's *code*; empty for a static program."""
     return next((part.path for part in code if _LIBC.match(os.path.basename(part.path))), '')
 
 
@@ -289,7 +289,7 @@ def function_size(address: int) -> int:
     except (OSError, AttributeError):
         return _UNKNOWN_SIZE
     enclosing.restype, enclosing.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    # The lookup expects a return address, which is the address after a call, so add 1.
+    # _Unwind_FindEnclosingFunction expects a return address, which is the one after a call: add 1.
     return (
         next(
             (size for size in range(_LARGEST) if enclosing(address + size + 1) != address),
@@ -300,7 +300,7 @@ def function_size(address: int) -> int:
 
 
 def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[str, ...]]]:
-    """Return this process's C library, and its copy functions by offset and size."""
+    """Return the path of this process's C library, and copy functions' names by (offset, size)."""
     library = ctypes.CDLL(None)
     code = code_of('self', proc)
     file = Path(libc_path(code))
@@ -324,7 +324,7 @@ def _identity(path: Path) -> tuple[int, int]:
 def find_copy_functions(
     pids: Iterable[int], proc: Path = PROC
 ) -> tuple[list[CopyFunction], list[Unreadable]]:
-    """Return the copy functions of these processes, and what could not be found."""
+    """Return the copy functions in these processes' C libraries, and why others aren't found."""
     unreadable: list[Unreadable] = []
     users: list[int] = []
     file = None
@@ -412,7 +412,7 @@ class MemmoveProbe:
         self._ranges: frozenset[tuple[int, int]] = frozenset()
 
     def begin(self, pids: Iterable[int], proc: Path = PROC) -> None:
-        """Install and enable each probe once."""
+        """Install and enable one probe for each copy function in these processes' libraries."""
         registers = argument_registers()
         if isinstance(registers, Unreadable):
             self.unreadable.append(registers)
@@ -481,9 +481,9 @@ class MemmoveProbe:
 
     def end(self) -> None:
         """
-        Stop watching.
+        Stop recording copies, and store the number of calls.
 
-        Call this before the other steps of the end, because the probes slow processes down.
+        At the end of a window, call this first, because the probes slow all processes down.
         """
         self.calls = self._instance.probe_hits()
         for event in self._events:
@@ -612,7 +612,7 @@ class CopyShare:
 def shares_of(
     samples: Mapping[int, Counter[int]], pids: Sequence[int], proc: Path = PROC
 ) -> tuple[list[CopyShare] | None, list[Unreadable]]:
-    """Return how much of each process's time went into copying; ``None`` if unknown."""
+    """Return each process's share of samples in copy functions; ``None``: for no process known."""
     functions, unreadable = find_copy_functions(pids, proc)
     kernel: list[tuple[int, int, str]] = []
     if any(address >= _USER_END for pid in pids for address in samples.get(pid, ())):

@@ -73,7 +73,7 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 
 def own_name(pid: int | None = None) -> str:
-    """Return the name of this process's instance, and of the group of its probes."""
+    """Return the name of this process's trace instance, and of its group of probes."""
     return f'{_PREFIX}{os.getpid() if pid is None else pid}'
 
 
@@ -81,7 +81,7 @@ class TraceInstance:
     """
     An instance in tracefs: a trace buffer with its own events and clock.
 
-    :func:`open_instance` makes an object. :meth:`close` removes everything.
+    :func:`open_instance` makes an object. :meth:`close` removes the instance and its probes.
 
     :ivar group: the name of the group of the probes that are installed for this instance.
     """
@@ -93,7 +93,7 @@ class TraceInstance:
         self._pipe = -1
 
     def create(self, buffer_kb: int) -> None:
-        """Make the instance, but don't record yet; OSError: the kernel refuses."""
+        """Make the trace instance, not recording yet; raise OSError if the kernel refuses."""
         with _without_names(self.tracing):
             self.path.mkdir()
         write_control(self.path / 'tracing_on', '0')
@@ -105,7 +105,7 @@ class TraceInstance:
         return os.path.isdir(self.path / 'events' / event)
 
     def enable(self, event: str) -> None:
-        """Record an event, ``SYSTEM/NAME``; OSError: the kernel doesn't have it."""
+        """Record the event ``SYSTEM/NAME``; raise OSError if the kernel doesn't have it."""
         write_control(self.path / 'events' / event / 'enable', '1')
 
     def disable(self, event: str) -> None:
@@ -118,14 +118,14 @@ class TraceInstance:
 
     def install(self, definition: str) -> None:
         """
-        Install a probe in :attr:`group`.
+        Install a probe, whose *definition* has the syntax of ``dynamic_events``.
 
-        OSError: the kernel lacks the function to be probed.
+        :raises OSError: the kernel lacks the function to be probed, or refuses the probe.
         """
         write_control(self.tracing / 'dynamic_events', definition + '\n', append=True)
 
     def trace_functions(self, functions: list[str]) -> list[str]:
-        """Record the calls of those functions that the tracer knows; OSError: it knows none."""
+        """Record the calls of those functions that the tracer knows; raise OSError if none."""
         known = []
         for function in functions:
             with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ class TraceInstance:
         )
 
     def lost(self) -> int:
-        """Return the number of events that didn't fit into the buffer."""
+        """Return the number of events that didn't fit into the kernel's trace buffer."""
         total = 0
         for stats in self.path.glob('per_cpu/cpu*/stats'):
             for line in stats.read_text().splitlines():
@@ -189,7 +189,7 @@ class TraceInstance:
         return total
 
     def close(self) -> list[Unreadable]:
-        """Remove the instance and its probes; return what could not be removed."""
+        """Remove this trace instance and its probes; return what could not be removed."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
@@ -198,7 +198,7 @@ class TraceInstance:
 
 @contextlib.contextmanager
 def _without_names(tracing: Path) -> Iterator[None]:
-    """Switch ``record-cmd`` off during the block: a new instance would inherit and keep it."""
+    """Switch ``record-cmd`` off during the block, or a new trace instance would inherit it."""
     option = tracing / 'options' / 'record-cmd'
     try:
         before = option.read_text().strip()
@@ -217,7 +217,7 @@ def _without_names(tracing: Path) -> Iterator[None]:
 def open_instance(
     tracing: Path = TRACING, buffer_kb: int = 4096, name: str = ''
 ) -> TraceInstance | Unreadable:
-    """Open an instance that does not record yet; *buffer_kb* is per CPU."""
+    """Make a trace instance that does not record yet; *buffer_kb* is its buffer's KiB per CPU."""
     if (
         tracing == TRACING
         and not os.path.exists(TRACING / 'instances')
@@ -244,7 +244,7 @@ def probes_of(tracing: Path, group: str) -> list[str]:
 
 
 def remove(tracing: Path, name: str) -> list[Unreadable]:
-    """Remove an instance and its probes; return what could not be removed."""
+    """Remove the trace instance *name* and its probes; return what could not be removed."""
     path = tracing / 'instances' / name
     left: list[Unreadable] = []
     # Path.is_dir() would raise an error if this user may not search a parent folder
@@ -286,12 +286,13 @@ def _removed(path: Path) -> list[Unreadable]:
                     if os.path.isdir(path)
                     else []
                 )
-            time.sleep(0.02)  # another program reads the file at this moment; try again
+            # Another program has a file of the instance open at this moment, so try again.
+            time.sleep(0.02)
     return []
 
 
 def remove_leftovers(tracing: Path = TRACING, proc: Path = PROC) -> list[str]:
-    """Remove instances and probes left by killed runs; return their names."""
+    """Remove trace instances and probes that killed ``zc_verify`` left; return their names."""
     try:
         names = {entry.name for entry in (tracing / 'instances').iterdir()}
         events = (tracing / 'dynamic_events').read_text(errors='replace').splitlines()
@@ -463,7 +464,7 @@ class KernelRecording:
         self._lost = 0
 
     def begin(self, video: bool = True) -> None:
-        """Enable every event, with *video* also mappings of video devices; start recording."""
+        """Enable all events and start recording; *video*: also mappings of video devices."""
         drivers = [(driver.system, driver.names) for driver in traced().drivers.values()]
         for system, events in (*drivers, ('dma_fence', FENCES), ('sched', (FORK,))):
             absent = [event for event in events if not self._tracepoint(system, event)]
@@ -559,14 +560,14 @@ class KernelRecording:
         return b''.join(self._chunks).decode(errors='replace')
 
     def trace(self) -> Trace:
-        """Return the trace in order of time; an unreadable buffer counts as a lost event."""
+        """Return the events in order of time; if reading them failed, one more counts as lost."""
         # Split only at newlines, because a thread's name may contain any other line separator.
         trace = parse_trace(self.text().split('\n'))
         trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)
         return trace
 
     def close(self) -> list[Unreadable]:
-        """Remove all probes and the instance; return what could not be removed."""
+        """Remove all probes and the trace instance; return what could not be removed."""
         return self.instance.close()
 
 
@@ -582,7 +583,7 @@ def _absent_events(system: str, events: list[str]) -> Unreadable:
 
 
 def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecording | Unreadable:
-    """Return a recording that has not begun."""
+    """Return a recording that has not begun, or why this system allows none."""
     try:
         # The trace has thread ids of the machine's first pid namespace. In another namespace they
         # can't be matched with threads.
