@@ -169,12 +169,12 @@ class PairMatcher(Generic[T]):
         return len(self._waiting[side])
 
     def clear(self) -> None:
-        """Drop the waiting items and the last times of both sides."""
+        """Drop the waiting items of both sides, and forget the times of their last items."""
         for side in Side:
             self.forget(side)
 
     def forget(self, side: Side) -> None:
-        """Drop the waiting items and the last time of one side, because its source restarts."""
+        """Drop one side's waiting items and forget its last time, because its source restarts."""
         while self._waiting[side]:
             self._drop(side)
         self._last[side] = None
@@ -382,8 +382,8 @@ class SideCamera(Camera):
     frame period.
     """
 
-    # statistics are the wrapped camera's counters; :meth:`StereoSides.statistics` counts frames
-    # without a counterpart.
+    # Property ``statistics`` has the wrapped camera's counters; :meth:`StereoSides.statistics`
+    # counts frames without a counterpart.
     has_lens, heap_name, device = map(_of_inner, ('has_lens', 'heap_name', 'device'))
     identity, threads, reallocates = map(_of_inner, ('identity', 'threads', 'reallocates'))
     pool, statistics, facts, sizes = map(_of_inner, ('pool', 'statistics', 'facts', 'sizes'))
@@ -439,7 +439,7 @@ class SideCamera(Camera):
         pool = self.inner.pool
         if pool is not None:
             # Reserve slots for waiting frames, so that these slots aren't promised to consumers.
-            # No lease has the name 'stereo'; it is only used for this quota.
+            # No lease has the name 'stereo'; only this quota uses the name.
             pool.set_quota('stereo', self._sides.depth)
 
     def capture(self) -> Frame | None:

@@ -213,7 +213,7 @@ def _paint(
 def _between(
     values: NDArray[np.float32], before: NDArray[np.int32], share: NDArray[np.float32], axis: int
 ) -> NDArray[np.float32]:
-    """Interpolate along *axis* between the values at *before* and the next ones."""
+    """Interpolate along *axis* between each value at *before* and the next value, by *share*."""
     low = values.take(before, axis=axis)
     high = values.take(before + 1, axis=axis)
     high -= low

@@ -307,7 +307,7 @@ class V4l2Stream:
                 self._queue(slot)
 
     def _queue(self, slot: Slot) -> None:
-        """Queue a buffer, with the lock held; keep it for another try if the driver refuses it."""
+        """Queue a buffer, or keep it for another try if refused. The caller holds the lock."""
         try:
             self._device.queue(slot.index, self._memory, slot.buffers)
         except (CameraError, ValueError):  # ValueError: the device is closed already
@@ -401,7 +401,7 @@ class V4l2Stream:
         self._start(pool)
 
     def _fail(self, pool: BufferPool, reason: str) -> None:
-        """Restart a stream that failed; raise if :data:`MAX_RESTARTS` restarts did not help."""
+        """Restart a failed stream; after :data:`MAX_RESTARTS` vain tries raise CameraLostError."""
         while True:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
@@ -419,9 +419,9 @@ class V4l2Stream:
 
     def _change(self, pool: BufferPool) -> None:
         """
-        Raise if the source has another format; restart the stream after a mere interruption.
+        Raise CameraChangedError if the source has another format; otherwise restart the stream.
 
-        Drivers send the same event in both cases.
+        Drivers send the same event if the source has changed and if it was only interrupted.
         """
         now = self._signal.changed()
         if now is not None:

@@ -423,7 +423,7 @@ class ExportedMemory(FrameMemory):
     """
     The driver's own buffers, which are exported without a copy.
 
-    Consumers can only read them, if the driver supports read-only export.
+    If the driver supports read-only export, consumers can read these buffers, but not write them.
     """
 
     kind = 'export'

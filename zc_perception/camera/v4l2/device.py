@@ -183,7 +183,7 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
     return V4l2Error(text + (f'; {hint}' if hint else ''), error.errno or 0)
 
 
-# Stop an enumeration here, because some drivers' enumerations never end.
+# Stop an enumeration after this many entries, because some drivers' enumerations never end.
 _MOST_ENTRIES = 256
 # Field orders that give complete pictures: progressive, and both fields interleaved.
 _WHOLE_FIELDS = {abi.FIELD_NONE: 'progressive', 4: 'interlaced', 8: 'interlaced', 9: 'interlaced'}
@@ -482,7 +482,7 @@ class V4l2Device:
 
     def queue(self, index: int, memory: int, buffers: Sequence[DmaBuf]) -> None:
         """
-        Queue frame *index* at the driver, which fills its buffers.
+        Queue frame *index* at the driver, which then fills the frame's buffers.
 
         :param buffers: the frame's memory buffers; with MEMORY_DMABUF the driver gets their
             descriptors.

@@ -86,7 +86,7 @@ _FILL = 0xFF
 _SCAN = 0xDA
 # Markers of segments that have a length: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
 _SEGMENTS = frozenset((*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE))
-# Data with more stray bytes is not a picture.
+# Data with more stray bytes than this in the header is not a picture.
 _MOST_STRAY = 4096
 _CHUNK = 1 << 16
 Pixels = NDArray[np.uint8]

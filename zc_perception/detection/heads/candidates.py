@@ -44,7 +44,8 @@ _CHUNK = 2048
 _FEW = 550
 # The highest number of speculative rounds in _keep().
 _ROUNDS = 3
-# Stop the rounds when one removes fewer boxes than a quarter of those that it leaves.
+# Stop the speculative rounds of _keep() when a round removes fewer boxes than a quarter of those
+# that it leaves.
 _LITTLE = 4
 # OpenCV takes two boxes whose sides are shorter than this for the same object, wherever they are.
 _NO_SIZE = 1e-7
@@ -55,8 +56,8 @@ _WIDE = 2.0**20
 _INDEX_BITS = 31
 # The number of entries of a hash table of grid squares, see _leaders().
 _TABLE = 1 << 13
-# Factors from doubled coordinates to grid squares in _leaders(). The index is half the exponent of
-# a box's area, so that a box is 1.5 to 3 squares wide.
+# Factors that turn doubled pixel coordinates into squares of the grid in _leaders(). The index is
+# half the binary exponent of a box's area, so a box is 1.5 to 3 squares wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
 # How far each round of _keep() shifts the grid of _leaders(), in squares.
 _TURNS = (0.0, 0.5, 0.21)
@@ -154,7 +155,7 @@ class CompiledRows:
     Decode a table with centre, size and scores in each row, in one call of compiled code.
 
     The result is equal to that of the score filter, :func:`from_centres` and :func:`detections`,
-    one after the other. Only one thread at a time may use an object.
+    one after the other. Only one thread at a time may use a :class:`CompiledRows`.
 
     :param tensor: the output tensor, with one scale for all values.
     """

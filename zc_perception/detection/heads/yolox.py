@@ -48,8 +48,8 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.rules import Key
 
-# Decoding computes exp() of a box's sides. If the result is longer than this many times the
-# input's side, the model had already decoded the box.
+# Decoding applies exp() to the sides that the model gives. If a decoded side is longer than this
+# many times the input's longer side, the model's sides were decoded already.
 _FAR = 4.0
 
 
