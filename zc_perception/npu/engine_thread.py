@@ -327,7 +327,7 @@ class EngineThread:
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
-        """The only thread, as a tuple for :meth:`Accelerator.hot_threads`."""
+        """The engine's thread, as a tuple of one for :meth:`Accelerator.hot_threads`."""
         return (self._thread,)
 
     def silent_s(self) -> float:

@@ -80,7 +80,7 @@ class DriverEvents:
     :param system: the folder of the events in tracefs.
     :param absent: what to do if the kernel has no such events.
     :param unimported: what to check if a frame was not imported.
-    :param kept: the highest number of imports that a node's cache keeps.
+    :param kept: the highest number of imported buffers that a node's cache keeps.
     """
 
     system: str
@@ -94,7 +94,7 @@ class DriverEvents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the four events."""
+        """The names of the events for import, release, submit and a job's end."""
         return self.imported, self.released, self.submitted, self.completed
 
 

@@ -275,7 +275,7 @@ class TensorSpec:
         return RawTensor(values, scale, self.zero_point, self.layout, self.name)
 
     def blank(self) -> RawTensor:
-        """Return a new tensor of this shape, filled with the raw value of real zero."""
+        """Return a new tensor of this shape, filled with the raw value that means 0.0."""
         kind = np.dtype(self.dtype)
         zero = (
             0

@@ -498,5 +498,5 @@ class AxlDevice:
         self._ioctl('release_import', ctypes.c_uint32(handle), f'import {handle}')
 
     def close(self) -> None:
-        """Close the file; the driver ends its jobs and releases every handle."""
+        """Close the file; then the driver ends this file's jobs and releases all its handles."""
         self._fd.close()

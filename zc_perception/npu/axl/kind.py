@@ -45,7 +45,7 @@ _LARGEST_TENSOR = 1 << 30
 
 
 class AxlRules(EngineRules):
-    """Rules for manifests of engine ``axl``: each output has a dtype and a shape; none overlap."""
+    """Rules for engine ``axl``: each output has dtype and shape, and no two outputs overlap."""
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
         if outputs is None:
@@ -89,7 +89,7 @@ ENTRIES = 512
 """
 The highest number of cached imports; all cameras together have fewer buffers.
 
-The cache is limited because each import takes a descriptor or more and device addresses.
+The cache is limited because each import takes device addresses and at least one descriptor.
 """
 
 

@@ -18,8 +18,8 @@ The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
 
 Compiled models take a letterboxed, quantised, padded int8 tensor and not NV12. So this accelerator
 is not free of copies: the CPU reads each frame once, and writes its tensor once, directly into the
-dma-buf that the runtime imports. The ledger books this pass as ``tensor``. The driver that Axelera
-ships is enough.
+dma-buf that the runtime imports. The ledger books this pass as ``tensor``. This accelerator
+works with the kernel driver that Axelera ships.
 
 Axelera's Python package ``axelera.runtime`` is preferred. The C library is used if the package
 can't be imported, or if parameter ``axruntime_library`` names the library. Diagnostics show which

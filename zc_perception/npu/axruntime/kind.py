@@ -22,7 +22,7 @@ runtime gives all other values after it has loaded the model. Source: files of S
 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's code that reads them.
 
 Every node imports this module when it starts; therefore only :meth:`AxRuntime.open` imports the
-accelerator's own module.
+module that implements the accelerator.
 """
 
 from __future__ import annotations

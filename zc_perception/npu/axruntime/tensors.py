@@ -265,7 +265,7 @@ class InputSlot:
 
 
 class OutputSlot:
-    """The memory of one frame's results; ``raw`` has the views for heads, made only once."""
+    """The memory of one frame's results; ``raw``: views of it for heads, made only once."""
 
     def __init__(self, tensors: Sequence[TensorSpec], heap: Heap | None, pack: Pack) -> None:
         self.arguments: Any = None
@@ -393,7 +393,7 @@ class FrameToTensor:
         """
         Write the tensor from a picture that the VIC scales; return whether that worked.
 
-        After the VIC has failed once, it isn't used any more.
+        After the VIC (Jetson's image converter) has failed once, it isn't used any more.
         """
         data = frame.data
         fence = data.acquire_fence
@@ -431,5 +431,5 @@ class FrameToTensor:
             picture.close()
 
     def close(self) -> None:
-        """Release the VIC's picture."""
+        """Release the picture that the VIC (Jetson's image converter) writes into."""
         self._close_picture()

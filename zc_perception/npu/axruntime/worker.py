@@ -17,9 +17,9 @@
 A model on the device, and the two threads that keep it busy.
 
 One thread converts frames into tensors and the other runs the model, so the next frame is
-converted while one computes. Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`:
-an instance with the memory of its tensors, put on the device by :func:`load_best`.
-:class:`RuntimeCalls` tracks which frame's result a call returns.
+converted while the device computes one. Read :class:`AxRuntimeWorker` first. It owns a
+:class:`LoadedModel`: an instance with the memory of its tensors, put on the device by
+:func:`load_best`. :class:`RuntimeCalls` tracks which frame's result a call returns.
 
 With double buffering, call n returns the result of call n - 2; the outputs of the first two calls
 are meaningless. Sources: Voyager SDK, *Double Buffering for Performance*;
@@ -106,7 +106,8 @@ class RuntimeCalls:
         """
         Run the instance once: make one call of the runtime.
 
-        :param job: the job that the call is for; ``None``: the call only fetches earlier results.
+        :param job: the job that the call is for; ``None``: the call is a trial, or only fetches
+            results of earlier calls.
         :returns: the call (this one or an earlier one) whose result is in *outputs* now;
             ``None``: *outputs* has no result.
         :raises AcceleratorError: the call failed; no result of it is expected.
@@ -125,7 +126,7 @@ class RuntimeCalls:
         return call
 
     def clear(self) -> list[Call]:
-        """Forget and return the waiting calls, whose results won't come or can't be assigned."""
+        """Forget and return the calls that have no result yet: their results can't be used now."""
         self.last_input = None
         return [self._leave() for _ in range(len(self._waiting))]
 

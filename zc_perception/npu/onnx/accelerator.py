@@ -110,7 +110,7 @@ _PACKAGES = {
     'QNN': 'onnxruntime-qnn',
     'VitisAI': "AMD's Ryzen AI or Vitis AI",
 }
-# Functions that return the value of each extra input (see BESIDES). These values make the model
+# Functions that return the value of each extra input in BESIDES. These values make the model
 # return boxes in pixels of its picture input.
 _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
     zip(
@@ -143,9 +143,9 @@ class OnnxEngine(TensorEngine):
 
     :param entries: the value of parameter ``providers``.
     :param threads: the number of CPU threads; 0: one per core.
-    :ivar provider: the provider that runs most of the model's nodes.
-    :ivar nodes: how many nodes each provider runs; empty if this release of ONNX Runtime doesn't
-        report it.
+    :ivar provider: the provider that runs most of the nodes (operators) of the model's graph.
+    :ivar nodes: how many nodes of the graph each provider runs; empty if this release of ONNX
+        Runtime doesn't report it.
     :raises ConfigError: onnxruntime isn't installed or lacks a provider, or the file is no ONNX
         model, or it doesn't fit its manifest.
     """

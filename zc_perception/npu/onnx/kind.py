@@ -17,7 +17,7 @@
 Declare accelerator onnx.
 
 Every node imports this module when it starts. Therefore only :meth:`Onnx.open` imports the
-accelerator's own module, which loads OpenCV and ONNX Runtime.
+module that implements the accelerator, which loads OpenCV and ONNX Runtime.
 """
 
 from __future__ import annotations
