@@ -132,7 +132,7 @@ def _unquoted(value: Any, schema: Schema) -> str:
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Leaf:
-    """Make a rule for a finite number from *low* to *high*, or above *above*."""
+    """Make a rule for a finite number: from *low* to *high*, or greater than *above*."""
     words = 'a finite number'
     schema: Schema = {'type': 'number'}
     if math.isfinite(low):

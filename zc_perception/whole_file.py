@@ -63,7 +63,7 @@ def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) 
 
 
 def _unfinished(path: Path) -> Path:
-    """Return a temporary path in the same folder; *path* may have the longest allowed name."""
+    """Return a temporary path in *path*'s folder; its name has a fixed length, so it fits."""
     return Path(os.path.realpath(path)).with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 

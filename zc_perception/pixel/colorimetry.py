@@ -32,7 +32,7 @@ from zc_perception.errors import FormatError
 
 
 class Matrix(Enum):
-    """The Y'CbCr matrix, named by ITU-R recommendation; RGB: samples are R, G, B, no matrix."""
+    """The Y'CbCr matrix, by ITU-R recommendation; RGB: the samples are R, G, B without matrix."""
 
     BT601 = 'bt601'
     BT709 = 'bt709'

@@ -341,7 +341,7 @@ class ToPicture:
 
 
 class _Way:
-    """The base class of the methods that convert planes to a picture."""
+    """The base class of the classes that convert a frame's planes to a picture."""
 
     def write(self, planes: Planes, out: Pixels) -> None:
         raise NotImplementedError
@@ -784,7 +784,7 @@ class ToNv12:
 
 
 class _Nv12Way:
-    """The base class of the methods that convert planes to NV12."""
+    """The base class of the classes that convert a frame's planes to NV12."""
 
     def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         raise NotImplementedError

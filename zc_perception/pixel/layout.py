@@ -96,7 +96,7 @@ class ImageLayout:
 
     @cached_property
     def arrays(self) -> tuple[PlaneArray, ...]:
-        """The planes as arrays (only if LINEAR); cached, because each mapping needs them."""
+        """A LINEAR layout's arguments for NumPy arrays; cached, as each mapping needs them."""
         return tuple(_plane_array(self, index) for index in range(len(self.planes)))
 
     def buffer_size(self, index: int) -> int:

@@ -417,8 +417,9 @@ class ImportTable:
         Return the first time after *since_ns* at which the node cleared its cache; 0: never.
 
         A node clears its cache when it opens the card again, or when the same frames come through
-        a new link. It then releases all imports, and imports all images again. A cache that only
-        drops imports that it no longer needs never releases all of them at once.
+        a new connection to the capture node. It then releases all imports, and imports all images
+        again. A cache that only drops imports that it no longer needs never releases all imports
+        at once.
         """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:
@@ -651,7 +652,9 @@ class ImportFollowing:
                 if self._tables[owner].holds(event)
             ]
         else:
-            # Another program may have imported the same buffer with the same handle number.
+            # Another program may have imported the same buffer with the same handle number. So an
+            # import from before the recording is considered only if this thread of the driver has
+            # last completed a job of the import's node.
             holding = [
                 owner
                 for owner, table in enumerate(self._tables)
@@ -751,6 +754,7 @@ class ImportFollowing:
             ]
             self.new_buffers += sum(len(one.image) for one in needed)
             # A cache that is too small removes images and imports them again, until it has grown.
+            # These repeated imports are not surplus.
             own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
             again = max(0, len(own) - traced().drivers[node.accelerator].kept)
             surplus = max(0, len(of_window) - len(needed) - again - trials)

@@ -98,7 +98,7 @@ class NodeView:
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
     def copies(self) -> dict[str, int]:
-        """Return the copies that the ledger counted during the window, by reason."""
+        """Return the copies that the node's copy ledger counted during the window, by reason."""
         before, after = self.before.get('copies', {}), self.after.get('copies', {})
         grown = {
             reason: entry['count'] - before.get(reason, {}).get('count', 0)

@@ -158,7 +158,7 @@ def document_keys(seen: Observation) -> DocumentKeys:
 
 
 def _hot(seen: Observation) -> bool | None:
-    """Return whether no node spends more than 1 % of its CPU time in memcpy or memmove."""
+    """Return if every node spends at most 1 % in memcpy or memmove; ``None``: not known."""
     shares = {share.pid: share for share in seen.shares or ()}
     if any(
         share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()
@@ -172,8 +172,8 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: In milliseconds. A wait for a fence that takes longer is reported as a note; it breaks no
-#: invariant.
+#: In milliseconds. Waits for fences and jobs of the device that take longer are reported as notes;
+#: they break no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
@@ -285,7 +285,7 @@ def write_result(result: Result, folder: Path) -> Path:
 
 
 def verdict(result: Result) -> list[str]:
-    """Return the lines to print: each check's result, with reason and next step; the verdict."""
+    """Return the lines to print: each check's result, reason, next step; notes; the verdict."""
     words = {True: 'holds', False: 'DOES NOT HOLD', None: 'not measured'}
     lines = [
         (
@@ -319,7 +319,7 @@ def verdict(result: Result) -> list[str]:
 
 
 def notes(seen: Observation) -> list[str]:
-    """Return remarks that are not violations: nodes that ended, and long waits for fences."""
+    """Return remarks that are not violations: ended nodes, long waits for fences, long jobs."""
     started: dict[tuple[int, str, str], int] = {}
     slow = []
     for event in seen.trace.events if seen.trace is not None else ():

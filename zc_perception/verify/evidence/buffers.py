@@ -170,8 +170,8 @@ class History:
     The devices attached to one buffer over time.
 
     :ivar times: when each state begins; the first state also counts for all time before.
-    :ivar exact: whether events and looks agree; if not, the states are only those that looks have
-        seen, and there may have been others.
+    :ivar exact: whether the events agree with the looks (readings of ``bufinfo``). If not, there
+        may have been states that are not listed.
     """
 
     times: list[int] = field(default_factory=list)
@@ -196,7 +196,7 @@ class History:
 def event_history(
     inode: int, snapshots: Sequence[Snapshot], events: Iterable[KernelEvent]
 ) -> History:
-    """Return a buffer's history, from looks and from all events since the recording began."""
+    """Return a buffer's history from readings of bufinfo, and from all events of the record."""
     own = sorted(
         (
             event
@@ -244,7 +244,7 @@ def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
 
 
 def polled_history(inode: int, snapshots: Sequence[Snapshot]) -> History:
-    """Return a history made only of what looks have seen; such a history is never exact."""
+    """Return a buffer's history only from readings of ``bufinfo``; it is never exact."""
     history = History([0], [snapshots[0].attached(inode) if snapshots else Counter()], False)
     for look in snapshots:
         history.times.append(look.start_ns)
@@ -344,8 +344,8 @@ def read_holders(pids: Iterable[int], proc: Path = PROC) -> Holders:
     return Holders(tuple(held), tuple(unreadable))
 
 
-# The whole text is searched at once, as bytes, for these words. This is fast, which matters:
-# hundreds of processes have hundreds of lines each.
+# The whole text of a process's maps is searched for these words at once, as bytes. This is fast,
+# which matters: hundreds of processes have hundreds of lines each.
 _WORTH = (b' /dmabuf:', b' /memfd:', b' /dev/')
 _LINE = rb'^([0-9a-f]+)-([0-9a-f]+) (%s) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]+(%s[^\n]*)$'
 _NAMED = re.compile(_LINE % (rb'\S{4}', rb'(?:/dmabuf:|/memfd:|/dev/)'), re.MULTILINE)

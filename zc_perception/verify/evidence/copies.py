@@ -547,7 +547,7 @@ _OTHERWISE = 4096
 
 
 def parse_kernel_copies(text: bytes) -> list[tuple[int, int, str]]:
-    """Return ``(start, end, name)`` of each copy function of the kernel."""
+    """Return ``(start, end, name)`` of each copy function in the text of ``/proc/kallsyms``."""
     symbols = [
         (int(match[1], 16), int(match[3] or b'0', 16), match[2].decode())
         for match in _SYMBOL.finditer(text)
