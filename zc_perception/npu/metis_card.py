@@ -101,7 +101,7 @@ class MetisCard:
 
     @property
     def place(self) -> Place | None:
-        """The place on PCI by the address or else the device node's name; ``None``: unknown."""
+        """The PCI place, from the address or else the device node's name; ``None``: unknown."""
         return place_of(self.pci_address) or place_of(self.name)
 
     def __str__(self) -> str:

@@ -103,12 +103,12 @@ class RecoveringDevice:
 
     @property
     def imports(self) -> int:
-        """The imports since the start, by this accelerator and all that it has replaced."""
+        """The imports since the start, by the present accelerator and all those before it."""
         return self._past_imports + self.accelerator.imports
 
     @property
     def trial_imports(self) -> int:
-        """The trial imports since the start, by this accelerator and all that it has replaced."""
+        """The trial imports since the start, by the present accelerator and those before it."""
         return self._past_trial_imports + self.accelerator.trial_imports
 
     def loss(self, error: Exception) -> str:
@@ -158,7 +158,7 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Note that the device yielded a result; the next loss begins with a delay of 0.1 s."""
+        """Note that the device yielded a result: after a loss, reopening waits 0.1 s again."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()

@@ -21,7 +21,8 @@ Read in this order:
 1. :mod:`~zc_perception.observe.frame_log`: each node records in shared memory what it did with
    each frame, and other processes read these records. :mod:`~zc_perception.observe.timeline` joins
    several nodes' records and the kernel's events to one trace, and computes how long each stage of
-   a frame took. The program ``zc_timeline`` shows trace and durations for running nodes.
+   a frame took. The program ``zc_timeline`` shows the trace and the durations for running
+   nodes.
 2. :mod:`~zc_perception.observe.diagnostics` publishes ``/diagnostics``. ``metrics`` computes its
    figures: latencies, and the recent growth of counters.
 3. ``processes`` reads ``/proc`` about other processes, and advises users without the rights.

@@ -168,8 +168,8 @@ class DiagnosticsPublisher:
 
     The publisher uses the steady clock, because a simulation's time may stand still. It begins
     once the node has an executor, but does all its work on the thread of
-    :mod:`~zc_perception.lookout`. An exception in *collect*
-    is published as an error and has no other effect.
+    :mod:`~zc_perception.lookout`. An exception in *collect* is published as an error and has no
+    other effect.
 
     :param collect: a function that returns the statuses. One thread calls it. It must be quick,
         and neither wait nor read pixels.

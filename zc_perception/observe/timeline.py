@@ -361,7 +361,7 @@ class Track:
         frame: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """Add an event with a duration of at least 1 ns: viewers don't show shorter ones."""
+        """Add an event with a duration, made at least 1 ns long so that viewers show it."""
         self.spans.append(
             Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments)
         )

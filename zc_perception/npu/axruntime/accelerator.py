@@ -90,10 +90,9 @@ class AxRuntimeAccelerator(AxRuntime):
     The worker's two threads convert the frame, run the model and signal the job's fence.
 
     If the runtime doesn't return from a call for twice parameter ``timeout``, the device counts as
-    lost.
-    With double buffering, transfers overlap with computing: 10 to 40 % more frames per second,
-    according to the SDK's documentation. But results come two frames late. If no further frame
-    comes, the last two results are fetched after *flush_after_s* seconds.
+    lost. With double buffering, transfers overlap with computing: 10 to 40 % more frames per
+    second, according to the SDK's documentation. But results come two frames late. If no further
+    frame comes, the last two results are fetched after *flush_after_s* seconds.
 
     :param ledger: counts the CPU's pass over each frame's pixels.
     :param tensor_heap: the heap for tensors; ``None``: ``/dev/dma_heap/system`` if that works,

@@ -184,7 +184,7 @@ class Argument(ctypes.Structure):
 
 
 class DeviceInfo(ctypes.Structure):
-    """``axrDeviceInfo`` of releases up to 1.6; later ones may append fields."""
+    """``axrDeviceInfo`` of releases up to 1.6; in later releases this struct may be longer."""
 
     _fields_ = (
         ('name', _NAME),

@@ -95,7 +95,7 @@ def named_outputs(
     tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
     """
-    Return the runtime's outputs with names, scales and layouts of the manifest's outputs, if any.
+    Return the runtime's outputs, with the names, scales and layouts that the manifest gives.
 
     :raises ConfigError: the manifest's outputs differ in number, order, shape or element type.
     """

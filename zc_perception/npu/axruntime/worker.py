@@ -177,7 +177,7 @@ class LoadPlan:
 
     @property
     def late(self) -> int:
-        """How many calls later than its own call a frame's result comes."""
+        """A frame's result comes this many calls after the frame's own call."""
         return LATE_CALLS if self.options.double_buffer else 0
 
     def attempts(self) -> list[tuple[bool, bool]]:
@@ -546,9 +546,9 @@ class AxRuntimeWorker:
         """
         After a failed call, fail the jobs inside the runtime; with double buffering, reload.
 
-        It is unknown whether the failed call entered the runtime's queue. So, with
-        double buffering, results that are still inside the old instance could be assigned to the
-        wrong frames; a new instance has none.
+        It is unknown whether the failed call entered the runtime's queue. So, with double
+        buffering, results that are still inside the old instance could be assigned to the wrong
+        frames; a new instance has none.
         """
         self._failures += 1
         text = str(error)
