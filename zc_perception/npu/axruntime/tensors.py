@@ -95,7 +95,9 @@ def named_outputs(
     tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
     """
-    Return the runtime's outputs, with the names, scales and layouts that the manifest gives.
+    Return the runtime's outputs, with the manifest's names, scales and layouts.
+
+    If the manifest lists no outputs (*named* is empty), return *tensors* unchanged.
 
     :raises ConfigError: the manifest's outputs differ in number, order, shape or element type.
     """
