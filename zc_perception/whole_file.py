@@ -29,8 +29,8 @@ import stat
 
 from zc_perception.errors import ConfigError
 
-# These paths are written by descriptors that are already open. If such a path were opened again,
-# its file would be written from the beginning.
+# The process has these paths open already, and writes them by these descriptors. If a path were
+# opened again, its file would be written from the beginning.
 _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 
@@ -63,7 +63,7 @@ def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) 
 
 
 def _unfinished(path: Path) -> Path:
-    """Return a temporary path in *path*'s folder; its name has a fixed length, so it fits."""
+    """Return a temporary path in *path*'s folder, short even if *path* has the longest name."""
     return Path(os.path.realpath(path)).with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 

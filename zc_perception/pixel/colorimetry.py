@@ -67,7 +67,7 @@ class Colorimetry:
 BT601_LIMITED = Colorimetry(Matrix.BT601, Range.LIMITED)
 
 RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
-"""The default for R, G, B and grey frames."""
+"""The default colorimetry of R, G, B and grey frames."""
 
 
 def named_colorimetry(text: str) -> Colorimetry:
@@ -163,7 +163,7 @@ _TO_GST_PRIMARIES = {Matrix.BT709: 1, Matrix.BT601: 4, Matrix.BT2020: 7, Matrix.
 
 
 def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
-    """Return the string for GStreamer's caps; its primaries are the usual ones of the matrix."""
+    """Return a colorimetry as a string for GStreamer's caps; the matrix gives the primaries."""
     matrix = colorimetry.matrix
     span = 1 if colorimetry.range is Range.FULL else 2
     transfer = _TO_GST_TRANSFER[colorimetry.transfer]

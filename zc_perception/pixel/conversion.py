@@ -254,8 +254,8 @@ def _codes(layout: str) -> dict[tuple[bool, int], int]:
 
 _NV12_CODES, _NV21_CODES = _codes('NV12'), _codes('NV21')
 _PACKED_CODES = {'YUYV': _codes('YUY2'), 'YVYU': _codes('YVYU'), 'UYVY': _codes('UYVY')}
-# They stand in place of an OpenCV conversion code. _AS_IT_IS: the components already have the
-# wanted order. _ANY_ORDER: OpenCV has no code for this order, so cv2.mixChannels reorders them.
+# These two numbers stand in place of an OpenCV conversion code. _AS_IT_IS: the components already
+# have the wanted order. _ANY_ORDER: OpenCV has no code for this order: use cv2.mixChannels.
 _AS_IT_IS, _ANY_ORDER = -1, -2
 # A table for RGB565 that repeats the high bits in the low bits, so that the largest value becomes
 # 255; OpenCV leaves the low bits at 0.

@@ -186,7 +186,7 @@ NV12 = fourcc_code('NV12')
 
 
 def pixel_format(code: int) -> PixelFormat:
-    """Return the table's entry for a DRM fourcc; raise FormatError if there is none."""
+    """Return the format with this DRM fourcc; raise FormatError if :data:`FORMATS` lacks it."""
     try:
         return FORMATS[code]
     except KeyError:
@@ -197,7 +197,7 @@ def pixel_format(code: int) -> PixelFormat:
 
 
 def format_by_name(name: str) -> PixelFormat:
-    """Return the entry for a DRM name such as ``NV12``; raise FormatError if there is none."""
+    """Return the format with a DRM name such as ``NV12``; raise FormatError if there is none."""
     for entry in _TABLE:
         if entry.name.strip() == name.rstrip(' '):
             return entry

@@ -86,7 +86,7 @@ class ImageLayout:
 
     @property
     def format(self) -> PixelFormat:  # noqa: A003
-        """The format's table entry."""
+        """The image's format, from the table of formats in ``fourcc``."""
         return pixel_format(self.fourcc)
 
     @property
@@ -96,7 +96,7 @@ class ImageLayout:
 
     @cached_property
     def arrays(self) -> tuple[PlaneArray, ...]:
-        """A LINEAR layout's arguments for NumPy arrays; cached, as each mapping needs them."""
+        """The arguments for NumPy arrays of the planes, if LINEAR; cached for the next mapping."""
         return tuple(_plane_array(self, index) for index in range(len(self.planes)))
 
     def buffer_size(self, index: int) -> int:
@@ -316,7 +316,7 @@ def validate_layout(
 
 
 def _check_image(layout: ImageLayout) -> PixelFormat:
-    """Check a layout's fields, but not those of its planes; return the format's table entry."""
+    """Check a layout's fields, but not those of its planes; return the image's format."""
     _check_integer('fourcc', layout.fourcc, 0, (1 << 32) - 1)
     fmt = layout.format
     check_dimensions(fmt, layout.width, layout.height)

@@ -48,7 +48,7 @@ _LUMA_WEIGHTS = {
 
 def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
     """
-    Return the format's table entry, if frames of it can be converted to R, G, B.
+    Return the format with this fourcc, if its frames can be converted to R, G, B.
 
     :raises FormatError: the format isn't in :data:`READABLE`, or the matrix or transfer has no
         conversion to R, G, B. The message lists those that can be read.

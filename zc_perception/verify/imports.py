@@ -240,7 +240,7 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """Return the names of the drivers that the fence events name for these (context, seqno)."""
+    """Return the drivers' names in the events of the fences with these (context, seqno)."""
     return {
         event.fields.get('driver', '')
         for event in events

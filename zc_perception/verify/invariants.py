@@ -189,7 +189,7 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """Record the nodes that didn't write their counters after the window."""
+    """Record that checks are unknown if a node didn't write its counters after the window."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (

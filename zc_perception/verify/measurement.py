@@ -181,7 +181,7 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """Whether the node has written new facts since :meth:`expect_facts`; stores the first."""
+        """Whether the node wrote new facts since :meth:`expect_facts`; the first are stored."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None

@@ -158,7 +158,11 @@ def document_keys(seen: Observation) -> DocumentKeys:
 
 
 def _hot(seen: Observation) -> bool | None:
-    """Return if every node spends at most 1 % in memcpy or memmove; ``None``: not known."""
+    """
+    Return whether no node spends more than 1 % of its CPU time in memcpy or memmove.
+
+    Return ``None`` if a node has too few samples, or if no frames were submitted.
+    """
     shares = {share.pid: share for share in seen.shares or ()}
     if any(
         share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()

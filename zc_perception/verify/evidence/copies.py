@@ -128,7 +128,7 @@ class _Ring:
 
 
 class Sampler:
-    """Sample all CPUs between start and stop; :func:`open_sampler` makes an object."""
+    """Sample all CPUs from :meth:`start` to :meth:`stop`; :func:`open_sampler` makes an object."""
 
     def __init__(self, rings: Sequence[_Ring], pids: Collection[int]) -> None:
         self._rings = list(rings)
@@ -158,7 +158,7 @@ class Sampler:
         return self._met
 
     def close(self) -> None:
-        """Close all events and release their rings."""
+        """Close all perf events, and release their ring buffers."""
         for ring in self._rings:
             ring.close()
         self._rings = []
