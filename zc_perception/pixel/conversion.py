@@ -809,7 +809,7 @@ class _YuvToNv12(_Nv12Way):
             (size[0] // 2, size[1] // 2),
         )
         self._pairs = not yuv.planar
-        # OpenCV resizes two single planes faster than one plane of pairs.
+        # OpenCV resizes two planes, of U and of V, faster than one plane of (U, V) pairs.
         self._direct = (
             Resized((*samples[::-1], 2), half, cv2.INTER_NEAREST, wide=yuv.wide)
             if self._pairs and samples == half
@@ -867,7 +867,8 @@ class _RgbToNv12(_Nv12Way):
         plain = (
             components[0] in 'RB' and fmt.bits == 8 and rgb_range(fmt, colorimetry) is Range.FULL
         )
-        # Nv12Writer takes B, G, R and R, G, B, with and without a fourth channel.
+        # Nv12Writer takes B, G, R and R, G, B, with and without a fourth channel. So such frames
+        # are only resized; ToPicture converts all others first.
         self._resized = (
             Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
         )

@@ -173,7 +173,8 @@ _V4L2_TILED = {
         ('ST12', _NV12, KnownModifier.ALLWINNER_TILED, False),
         ('TM12', _NV12, KnownModifier.SAMSUNG_64_32_TILE, True),  # V4L2_PIX_FMT_NV12MT
         ('MM21', _NV12, KnownModifier.MTK_16L_32S_TILE, True),
-        ('Q08C', _NV12, KnownModifier.QCOM_COMPRESSED, False),  # compressed by UBWC
+        # NV12, compressed by Qualcomm's UBWC.
+        ('Q08C', _NV12, KnownModifier.QCOM_COMPRESSED, False),
     )
 }
 _V4L2_BY_NAME = (

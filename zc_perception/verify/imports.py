@@ -112,7 +112,7 @@ class JobOwners:
         self._of_thread = self._choose(
             {tid: (self._of_pid[seen.process_of[tid]], jobs[tid]) for tid in jobs}, imported
         )
-        # By id() of a submit event, the frame of the event.
+        # The frame of each submit event; the key is id(event).
         self._record_of: dict[int, FrameRecord] = {}
         self.unmatched = [
             self._match(
@@ -342,7 +342,7 @@ class ImportTable:
         self.last: Import | None = None
         self._last_tid = 0
         self._of_handle: dict[int, list[Import]] = {}
-        # By thread id, the handle and the import to which the thread may still add buffers.
+        # For each thread id: a handle, and its import, to which the thread may still add buffers.
         self._growing: dict[int, tuple[int, Import]] = {}
         self._alive: set[Import] = set()
         self._used: set[frozenset[int]] = set()
@@ -547,13 +547,13 @@ class ImportFollowing:
         # The processes of nodes that ended in the window. Such a node has submitted jobs that its
         # log doesn't have, so these jobs don't count as unknown.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
-        # The last element: whether the job's frame was submitted in the window.
+        # Each job, the import that it reads, and whether its frame was submitted in the window.
         self._jobs: list[tuple[FrameJob, Import, bool]] = []
         self._strangers: set[int] = set()
         self._owner_of_fence: dict[tuple[int, int], int] = {}
         self._completed: dict[
             int, int
-        ] = {}  # by thread id of the driver: the node whose job the thread completed last
+        ] = {}  # key: the id of a driver's thread; value: the node whose job it completed last
         self.unreadable = self._why_not()
         if not self.unreadable and seen.trace is not None:
             every = (name for driver in traced().drivers.values() for name in driver.names)

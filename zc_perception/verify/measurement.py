@@ -235,7 +235,7 @@ class NodeThreads:
             self._process_of[tid] = pid
 
     def look(self) -> None:
-        """Read the threads of all processes again, to find new threads."""
+        """Read the threads of all added processes again, to find new threads."""
         for pid in set(self._process_of.values()):
             for tid in threads_of(pid, self._proc):
                 self._process_of[tid] = pid
@@ -506,7 +506,7 @@ class Measurement:
             self._probe.begin(self._pids, self.roots.proc)
         self._seen.looked_ns = time.monotonic_ns()
         self._look(everything=True)
-        # A pipe or ring may hold pages whose mapping ended before the recording began.
+        # A pipe or an io_uring may hold pages whose mapping ended before the recording began.
         self._look_at_pins()
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
@@ -686,7 +686,7 @@ class Measurement:
 
     def _look_at_pins(self) -> None:
         """
-        Find pipes and rings that may hold pages of frames without a mapping.
+        Find pipes and io_urings that may hold pages of frames without a mapping.
 
         If there are any, read again after a moment, and store only what is found then: a pipe's
         reader may just have been slow.

@@ -40,7 +40,11 @@ def names_device(facts: Mapping[str, Any]) -> bool:
 
 
 def time_of(record: FrameRecord) -> int:
-    """Return the time that decides whether a frame is in the window: its submit, if any."""
+    """
+    Return the time that decides whether a frame is in the window.
+
+    It is when the frame was submitted, or else published, or else done.
+    """
     return record.submitted_ns or record.published_ns or record.done_ns
 
 
@@ -134,7 +138,7 @@ class Observation:
         processes that have them.
     :ivar looked_ns: when the first reading of all processes' maps began; 0: none before the
         window.
-    :ivar pins: texts about pipes and rings that may hold pages of frames without a mapping, at
+    :ivar pins: texts about pipes and io_urings that may hold pages of frames without a mapping, at
         the beginning or end of the window.
     :ivar any_camera: whether frames are in buffers of a video device that no frame log names.
     """

@@ -140,7 +140,8 @@ def document_keys(seen: Observation) -> DocumentKeys:
         'fence_wait_lines': sum(
             counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')
         ),
-        # Programs wait for a sync_file with poll(2), for which there is no kernel event.
+        # There is no kernel event for waiting with poll(2) for a sync_file. So these waits are
+        # counted from the frames' records.
         'fence_waits_by_poll': sum(record.signalled_ns > 0 for _, record in seen.all_submitted()),
         'fence_lines': {name: counted[name] for name in FENCES},
         'multi_attach_inodes': [str(inode) for inode in several],

@@ -62,7 +62,7 @@ class Unreadable:
 
 def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
     """
-    Describe a file that could not be opened or read.
+    Return an :class:`Unreadable` that describes a file that could not be opened or read.
 
     :param absent: the advice if the file doesn't exist.
     """

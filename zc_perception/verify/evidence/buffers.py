@@ -143,9 +143,9 @@ def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unread
     return found
 
 
-# An attach is recorded at its end and a detach at its start. So a look during either call may see
-# a state for which the event is missing or not yet due. Events this close to a look make the look
-# unusable.
+# An attach is recorded at its end and a detach at its start. So a look (a reading of bufinfo) in
+# either call may see a state for which the event is missing or not yet due. If an event is at most
+# _MARGIN_NS away from a look, that look isn't used.
 _MARGIN_NS = 2_000_000
 _PRECISION_NS = 1000
 
@@ -435,7 +435,7 @@ def _parsed(pid: int, pattern: re.Pattern[bytes], text: bytes) -> list[MemoryMap
 
 
 def read_maps(pid: int, proc: Path = PROC) -> bytes:
-    """Return a process's maps; empty if it has ended. OSError: this user may not read them."""
+    """Return a process's maps, empty if it has ended; raise OSError if they aren't readable."""
     for folder in folders_of(pid, proc):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if text := (folder / 'maps').read_bytes():
@@ -449,7 +449,7 @@ def scan_maps(
     proc: Path = PROC,
     skip: Collection[int] = (),
 ) -> MapsScan:
-    """Find mappings of frames in these processes, or in all processes but *skip*."""
+    """Find mappings of frames in the processes *pids* (``None``: all), except in *skip*."""
     found: list[MemoryMapping] = []
     unreadable = []
     for pid in all_pids(proc) if pids is None else pids:
@@ -493,7 +493,8 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and _has_entries(file.parent):
             return 0
-    # A process whose main thread has ended has no map_files, and some users may not read them.
+    # map_files can't be read: this user may not, or the process's main thread has ended. So look
+    # for the mapping's path, also in the process's root folder.
     paths = [
         Path(mapping.name),
         *(Path(f'{folder}/root{mapping.name}') for folder in folders_of(mapping.pid, proc)),
@@ -624,7 +625,7 @@ _RING = 'anon_inode:[io_uring]'
 
 
 def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
-    """Return a line for each pipe and io_uring that may hold pages; it names one process."""
+    """Return a line for each pipe or io_uring that may hold pages, with a process that has it."""
     pipes: dict[tuple[int, int], int] = {}
     found = []
     for pid in all_pids(proc) if pids is None else pids:

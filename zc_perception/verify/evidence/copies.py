@@ -254,7 +254,7 @@ class CopyFunction:
     pids: tuple[int, ...]
 
     def ranges(self, code: Iterable[CodeMapping]) -> list[tuple[int, int]]:
-        """Return the function's ranges of addresses in a process."""
+        """Return the function's address ranges in the process that has the mappings *code*."""
         code = list(code)
         path = libc_path(code)
         starts = [
