@@ -40,6 +40,7 @@ from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import (
     code_of,
     copies_of,
+    covering,
     find_copy_functions,
     function_size,
     LargeCopy,
@@ -110,6 +111,15 @@ def test_copy_functions_of_another_library_are_told_instead_of_left_out(
     )  # as in a preloaded library
     functions, (told,) = find_copy_functions([os.getpid()])
     assert functions == [] and 'another library' in told.reason and 'LD_PRELOAD' in told.next_step
+
+
+@given(st.sets(st.integers(0, 400), min_size=1, max_size=60), st.integers(1, 30))
+def test_few_ranges_cover_the_frames_of_many_cameras(starts: set[int], most: int) -> None:
+    ranges = {(start, start + 10) for start in starts}
+    found = covering(ranges, most)
+    assert len(found) <= most and found == sorted(found)
+    assert all(any(a <= start and end <= b for a, b in found) for start, end in ranges)
+    assert found == sorted(ranges) or len(ranges) > most
 
 
 def test_processes_that_can_not_be_read_are_told(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import ctypes
 from dataclasses import dataclass, field
 import fcntl
+from itertools import pairwise
 import mmap
 import os
 from pathlib import Path
@@ -389,7 +390,25 @@ def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
 
 LARGE = 65536
 COPY = 'libc_copy'
+# The text of a filter has at most one page.
 _MAX_RANGES = 24
+
+
+def covering(
+    ranges: Collection[tuple[int, int]], most: int = _MAX_RANGES
+) -> list[tuple[int, int]]:
+    """
+    Return at most *most* ranges of addresses that cover all *ranges*, with the smallest gaps.
+
+    The gaps are recorded, too; :func:`copies_of` leaves out what was copied from there.
+    """
+    found = sorted(ranges)
+    while len(found) > most:
+        gaps = [after[0] - before[1] for before, after in pairwise(found)]
+        at = gaps.index(min(gaps))
+        (start, end), (_, other) = found[at : at + 2]
+        found[at : at + 2] = [(start, max(end, other))]
+    return found
 
 
 class MemmoveProbe:
@@ -459,12 +478,12 @@ class MemmoveProbe:
         This changes only a filter, so the kernel rewrites no code.
         """
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
-        if ranges == self._ranges or len(ranges) > _MAX_RANGES:
+        if ranges == self._ranges:
             return
         self._ranges = ranges
         parts = [
             f'n >= {LARGE}',
-            *(f'(src >= {start:#x} && src < {end:#x})' for start, end in sorted(ranges)),
+            *(f'(src >= {start:#x} && src < {end:#x})' for start, end in covering(ranges)),
         ]
         for event in self._events:
             try:
