@@ -427,7 +427,7 @@ class Frame:
         return frame
 
     def lend(self) -> None:
-        """For links: note that the link will release the frame, when the callback returns."""
+        """For links: mark the frame as borrowed by a callback; the link releases it afterwards."""
         self._borrowed = True
 
     @property

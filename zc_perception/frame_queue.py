@@ -117,7 +117,8 @@ class KeepLastQueue(Generic[T]):
         self._refusing = False
         self._gate = gate
         self._shut = False
-        # How many tokens consumers took while the gate was shut; reopen() puts them back.
+        # How many tokens consumers took without getting an entry, because the gate was shut;
+        # reopen() puts as many tokens into _tokens.
         self._tokens_due = 0
         self.dropped = 0
 

@@ -278,7 +278,10 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
     ('content', 'words'),
     [
         (b'car\n\nperson\n', "names 'labels.txt', which can't be read: line 2 is empty"),
-        (b"item {\n  id: 1\n  name: 'car'\n}\n", "line 1 is 'item {'; it must have one class"),
+        (
+            b"item {\n  id: 1\n  name: 'car'\n}\n",
+            "line 1 is 'item {'; each line must name one class",
+        ),
         (b'1 car\n2 person\n', 'its numbers are [1, 2] …, they must be 0, 1, 2 …'),
         (b'nc: 3\nnames: [car, person]\n', "'nc' is 3, but its names are 2"),
         (None, "names 'labels.txt', which can't be read"),

@@ -239,7 +239,7 @@ def test_what_nobody_foresaw_is_no_verdict(
     assert (
         told.count('\n') == 1
         and 'ValueError: nobody\\nforesaw it' in told
-        and f'please report it with {tmp_path}/traceback.txt' in told
+        and f'please report this error, with the file {tmp_path}/traceback.txt' in told
     )
     text = (tmp_path / 'traceback.txt').read_text()
     assert text.startswith('Traceback') and 'foresaw it' in text

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 RESERVE = 3
-"""Slots that the camera needs itself: two queued buffers and one that is handed over."""
+"""Slots that the camera needs: two that libcamera fills, and one that is just being delivered."""
 _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -Dpycamera=enabled'
 
 

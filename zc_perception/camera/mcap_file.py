@@ -531,7 +531,7 @@ def describe(parts: Parts) -> str:
 
 
 def describe_alone(name: str, contents: Contents) -> str:
-    """Return the metadata about one file that rosbag2 wants in this file."""
+    """Return the metadata that rosbag2 expects inside an MCAP file, about this file alone."""
     return _yaml(_information([(name, contents)]))
 
 
@@ -610,7 +610,8 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
             if not contents.finished:
                 _finish(folder / name, contents)
                 said.append(
-                    f"'{folder / name}' had no end; {contents.messages} messages are complete"
+                    f"'{folder / name}' had no end; one was written after its "
+                    f'{contents.messages} complete messages'
                 )
         ours = all(contents.library == LIBRARY for _, contents in parts)
         there = metadata.read_text() if metadata.exists() else ''

@@ -119,13 +119,13 @@ class TypeAdapter(Generic[CustomT]):
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:
-        """Release an object that no subscriber gets; only for links."""
+        """Release an object that no subscriber gets; only links call this method."""
         if self.leased:
             item.release()  # type: ignore[attr-defined]
 
     def end(self, item: CustomT) -> BufferError | None:
         """
-        Release an object after a subscriber's callback; only for links.
+        Release an object after a subscriber's callback; only links call this method.
 
         If the subscriber kept a view of the object's memory, return the BufferError. The object
         is then released with its last view, if its type has ``release_when_unseen``.

@@ -1173,8 +1173,8 @@ class BufferPool:
 
         The caller holds the lock.
 
-        :returns: the ``on_room`` that the caller has to call without the lock, because a frame
-            waited and may now be handed out; ``None``: no call is needed.
+        :returns: the holder's callback ``on_room`` if a frame waited for room and may now be
+            handed out; the caller has to call it without the lock. ``None``: no frame waited.
         """
         account = self._holders.get(name)
         if account is None:

@@ -48,14 +48,14 @@ CAMERA = Part(
             "the node tries again until it works; check the camera's cable and power, and whether "
             'another program uses it'
         ),
-        'the reason why it was lost',
+        'the reason why the camera was lost',
     ),
     Row(
         lambda s: s.state is CameraState.FAILED,
         ERROR,
         '{reason}',
         'restart the node',
-        'the reason why waiting does not help',
+        "the error that ended the camera's thread",
     ),
     Row(lambda s: s.state is CameraState.ENDED, OK, 'ended'),
     Row(lambda s: not s.started, WARN, 'not started', 'start or activate the node'),

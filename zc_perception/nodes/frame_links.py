@@ -79,8 +79,8 @@ SUBSCRIBER_LINK = Part(
          "'copy_free' to 'preferred'")),
     Row(lambda s: s.untaken, ERROR, '{rung}: the accelerator takes none of the frames: {untaken}',
         'the error says what the device refused; see dmesg', see='see [axl](accelerators.md#axl)'),
-    Row(lambda s: s.failed, WARN, ('{failed} message(s) could not be converted lately; {rung}: '
-                                   '{reason}'), CONVERTIBLE),
+    Row(lambda s: s.failed, WARN, ('{failed} message(s) could not be converted lately; the '
+                                   'rung in use is {rung}: {reason}'), CONVERTIBLE),
     Row(lambda s: s.rung == UNMATCHED and s.reason == NO_PUBLISHER, WARN, 'unmatched: {reason}',
         ('start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic '
          'info -v')),

@@ -892,7 +892,7 @@ def names_of(text: str) -> tuple[str, ...]:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if not line.startswith('#')]
     if lines and lines[0].endswith('{'):
-        raise ValueError(f"line 1 is '{lines[0]}'; it must have one class per line")
+        raise ValueError(f"line 1 is '{lines[0]}'; each line must name one class")
     numbered = [re.match(r'(\d+)[\s:,;]+(\S.*)', line) for line in lines]
     pairs = [(int(match[1]), match[2]) for match in numbered if match]
     if (
@@ -908,7 +908,7 @@ def names_of(text: str) -> tuple[str, ...]:
     )
     if not names or '' in names:
         where = names.index('') + 1 if names else 1
-        raise ValueError(f'line {where} is empty; it must have one class per line')
+        raise ValueError(f'line {where} is empty; each line must name one class')
     return names
 
 

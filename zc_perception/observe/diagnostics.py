@@ -48,7 +48,11 @@ _REST_S = 5.0
 LOOK_S = 0.2
 """Seconds between two checks for changed levels; at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
-"""Seconds after a change for which levels are checked, to notice that a warning ends."""
+"""
+For so many seconds after *signs* has changed, levels are checked every ``LOOK_S``.
+
+So the end of a warning is noticed, too.
+"""
 
 
 class Level(Enum):

@@ -371,7 +371,7 @@ _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
 
 @dataclass(frozen=True)
 class UnreadableProcess:
-    """A process that may have a frame log, but this process can't read it."""
+    """Another process that may have a frame log, which the calling process can't read."""
 
     pid: int
     name: str

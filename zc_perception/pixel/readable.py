@@ -36,7 +36,7 @@ _COSTS = {
     'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
 }  # fmt: skip
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
-"""The formats that can be read, the cheapest first; the value: its costs minus NV12's."""
+"""The formats that this package can read on the CPU, cheapest first, with costs minus NV12's."""
 
 # Kr and Kb, the weights of red and blue in luma, of each recommendation; green's is 1 - Kr - Kb.
 _LUMA_WEIGHTS = {

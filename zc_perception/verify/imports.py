@@ -720,7 +720,7 @@ class ImportFollowing:
         }
 
     def _weigh(self, index: int, node: NodeView) -> None:
-        """Count a node's imports in the window; only imports of frames' buffers count."""
+        """Count a node's imports in the measured time; only imports of frames' buffers count."""
         seen, table = self._seen, self._tables[index]
         self.submitted += sum(
             seen.within(record.submitted_ns) for record in node.records if record.submitted_ns

@@ -542,10 +542,10 @@ class Measurement:
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
         """
-        Sample the CPUs for up to *seconds*, after the window and without the probe.
+        Sample the CPUs for up to *seconds*, after the measured time, without the memmove probe.
 
-        The kernel takes no sample while it handles a probe. The delayed sample would fall into
-        ``memmove``, and wrongly count as time spent there.
+        The kernel takes no sample while it handles a probe. A sample that is due then would be
+        taken later, in ``memmove``, and wrongly count as time spent there.
         """
         if not self._with_sampling:
             self._seen.tell(

@@ -201,7 +201,7 @@ class Observation:
         Count the frames that each inference node got from unmeasured nodes, by its name.
 
         The buffers of such a frame are in no pool and no record of a measured capture node. Frames
-        published before the window don't count, because their pool may no longer exist.
+        published before the measured time don't count, because their pool may no longer exist.
         """
         captures = [node for node in self.nodes if node.role == CAPTURE]
         known = {

@@ -720,7 +720,8 @@ def parser() -> OptionParser:
         default=[],
         action='extend',
         metavar='NAME',
-        help=f'accept these exporters besides {", ".join(KNOWN_EXPORTERS)}',
+        help='accept frames in dma-bufs of these exporters too, not only of '
+        f'{", ".join(KNOWN_EXPORTERS)}',
     )
     more.add_argument('--no-memmove-probe', action='store_true',
                       help="do not count the C library's copies (counting slows memmove down); I4 "
@@ -903,9 +904,9 @@ def _failed(error: Exception, folder: Path, say: Say) -> int:
     try:
         path.write_text(text, encoding='utf-8', errors='backslashreplace')
     except OSError:
-        say.error(f'{told}; please report it with this: {text}')
+        say.error(f'{told}; please report this error, with this traceback: {text}')
     else:
-        say.error(f'{told}; please report it with {path}')
+        say.error(f'{told}; please report this error, with the file {path}')
     return EXIT_NOT_MEASURED
 
 

@@ -914,7 +914,7 @@ class VideoSource(FrameSource):
         if self._file.others:
             found.append(
                 f'it has {self._file.others + 1} video streams, of which the first is played; '
-                "'ffmpeg -i IN -map 0:v:1 -c copy OUT' takes the second out"
+                "'ffmpeg -i IN -map 0:v:1 -c copy OUT' copies the second into its own file"
             )
         if self._damaged:
             numbers = ', '.join(map(str, self._damaged))

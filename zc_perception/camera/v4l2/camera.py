@@ -685,8 +685,8 @@ class V4l2Camera(V4l2):
         code = self._choice.code(wanted, placement)
         if code is None:
             raise CameraError(
-                f"'{self._device.path}' has no {format_text(wanted)}; negotiate with its "
-                'constraints'
+                f"'{self._device.path}' has no {format_text(wanted)}; request one of the "
+                "formats in the camera's constraints"
             )
         size = (self.width, self.height)
         ask = self._device.set_format

@@ -482,7 +482,12 @@ def _class_by_class(
     classes: NDArray[np.intp] | None,
     threshold: np.float32,
 ) -> NDArray[np.intp]:
-    """Do the same as :func:`_few`, but class by class, for boxes that can't be shifted."""
+    """
+    Suppress duplicates like :func:`_few`, but in a separate run for each class.
+
+    This needs no shifts, which would round the coordinates of boxes that are spread over
+    ``_WIDE`` pixels or more.
+    """
     if classes is None:
         return _opencv(boxes, scores, threshold)
     order = _best_first(scores)

@@ -186,7 +186,7 @@ def numpy_filter(
 
 
 class Threshold:
-    """A cache of the raw threshold for the last score."""
+    """Converts a minimum score to the tensor's raw values, and caches the last result."""
 
     def __init__(self, tensor: RawTensor, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid

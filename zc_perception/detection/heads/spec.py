@@ -97,8 +97,8 @@ class HeadSpec:
         given = {name: value for name in EXTRAS if (value := getattr(self, name, None))}
         if len(given) > 1:
             raise ConfigError(
-                f'head.{" and head.".join(given)}: rows have one of them at most; leave the '
-                'others out'
+                f'head.{" and head.".join(given)}: rows have the numbers of only one of '
+                'these options; leave the others out'
             )
         count, numbers = given.get('keypoints', (0, 2))
         if numbers not in (2, 3):
@@ -152,8 +152,8 @@ class Head(ABC):
 
     Masks, keypoints and angles are read after decoding, only for the detections that suppression
     leaves. :attr:`Detections.rows` has the row number of each detection, and :meth:`extras` reads
-    the numbers after the classes in these rows. One of the options ``EXTRAS`` declares their
-    meaning. Use row numbers only with the head that returned them.
+    the numbers after the classes in these rows. What these numbers mean is declared by the one
+    option of ``EXTRAS`` that is set. Use row numbers only with the head that returned them.
 
     :param spec: its options are declared in the class's ``OPTIONS`` and already checked by the
         rules there.

@@ -104,7 +104,8 @@ class Announcer:
             if announcement is None or self._silent:
                 return
             before, again = self.unannounced, None
-            # Write the file first, so that a reader of the message never finds an older file.
+            # Write the announcement's file before the message is published, so that a subscriber
+            # that has got the message never finds an older file.
             try:
                 if announcement.socket:
                     domain = self._node.context.get_domain_id()

@@ -474,9 +474,9 @@ class SharedMemoryServer:
         if not slots or needs.misfit(slots[0].layout, slots[0].buffers[0].kind, heap):
             return
         hello, (window, depth) = connection.hello, connection.granted
-        # WELCOME has fixed the window and the depth. If the new pool could grant a larger window,
-        # let the consumer connect again. Don't do so for a larger depth alone, because another
-        # consumer might take the slots before this one connects again.
+        # WELCOME has fixed the connection's window and depth. If the new pool could grant a larger
+        # window, don't move the connection, so that the consumer connects again. A larger depth
+        # alone isn't worth the risk that another consumer takes the slots before that.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)

@@ -237,9 +237,12 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
         'formats': len(answer.formats),
     }
     if answer.level >= 2:
-        limits = f'{answer.max_in_flight} jobs in flight, strides of {answer.stride_align} bytes'
+        limits = (
+            f'{answer.max_in_flight} jobs in flight, strides in multiples of '
+            f'{answer.stride_align} bytes'
+        )
         return ok(
-            f'import, submit and query: {len(answer.formats)} formats, {limits}',
+            f'the driver can import, submit and query: {len(answer.formats)} formats, {limits}',
             card.name,
             **figures,
         )

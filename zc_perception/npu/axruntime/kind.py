@@ -199,8 +199,9 @@ class VoyagerRules(EngineRules):
         if compiled.preprocess_graph and 'range' not in given:
             raise ConfigError(
                 f"{file}: graph '{compiled.preprocess_graph}' has to run before the model, and "
-                'nothing here runs that graph; compile the model without it, or give in '
-                f"'{place.at('range').key}' of {place.path.name} the range that it scales to"
+                'this package does not run it; compile the model without the graph, or set '
+                f"'{place.at('range').key}' of {place.path.name} to the values that the graph "
+                'makes of samples 0 and 255'
             )
         height, width = (inner or compiled.shape)[1:3]
         for name, size in (('width', width), ('height', height)):

@@ -345,9 +345,9 @@ class FrameToTensor:
 
     def write(self, frame: Frame, slot: InputSlot) -> None:
         """
-        Convert *frame* into the tensor of *slot*.
+        Convert *frame* into the input tensor whose memory is *slot*.
 
-        Constant bytes, such as borders, are written only once per slot and geometry.
+        Constant bytes, such as borders, are written only once per input slot and geometry.
 
         :raises FormatError: the frame's format or colorimetry has no conversion, or the CPU would
             have to read a frame that isn't LINEAR.

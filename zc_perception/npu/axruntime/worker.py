@@ -392,7 +392,7 @@ class AxRuntimeWorker:
 
     def _job_is_over(self, slot: OutputSlot | None) -> None:
         """
-        Free the output slot *slot* of a job that is over; any thread may call this.
+        Make the output slot of a job that is over available again; any thread may call this.
 
         If the model has been closed, release the slot's memory instead.
         """

@@ -73,7 +73,7 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 
 def own_name(pid: int | None = None) -> str:
-    """Return the name of this process's trace instance, and of its group of probes."""
+    """Return the name of a process's trace instance, which its group of probes has, too."""
     return f'{_PREFIX}{os.getpid() if pid is None else pid}'
 
 
