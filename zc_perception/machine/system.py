@@ -105,7 +105,7 @@ T = TypeVar('T')
 
 
 def _open_node(path: str) -> int:
-    """Open and close a heap's or graphics card's device file; return 0 or the errno."""
+    """Open and close a device file, without giving it commands; return 0 or the errno."""
     try:
         OwnedFd.open(path, os.O_RDWR | os.O_NONBLOCK).close()
     except OSError as error:
