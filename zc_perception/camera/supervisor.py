@@ -62,7 +62,7 @@ class CameraState(Enum):
 
 
 class Renewal(Enum):
-    """Whether and how a camera gets other buffers; each member's value explains the member."""
+    """How a camera gets other buffers, if at all; a member's value is its meaning in words."""
 
     NONE = 'it keeps those that it has'
     REALLOCATE = 'it allocates others'
@@ -191,7 +191,7 @@ class CameraSupervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether :meth:`stop` was called; functions that take long check this and return."""
+        """Whether :meth:`stop` was called; a camera that opens slowly checks this, and gives up."""
         return self._stop.is_set()
 
     @property

@@ -127,7 +127,7 @@ def sample_levels(
 
 class ColourBars:
     """
-    75 % bars (:data:`BAR_COLOURS`) in the upper three quarters, eight greys below.
+    A picture of 75 % bars (:data:`BAR_COLOURS`) in its upper three quarters, eight greys below.
 
     :raises ValueError: the colorimetry's matrix has no Y, U and V.
     """

@@ -55,7 +55,11 @@ class RawTensor:
         return self.read(self.values)
 
     def read(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Dequantise a part of the values; with several scales, give the whole last axis."""
+        """
+        Dequantise *values*, a part of this tensor's values.
+
+        If the tensor has several scales, the part must contain the whole last axis.
+        """
         if not self.quantised:
             plain: NDArray[np.float32] = values
             return plain

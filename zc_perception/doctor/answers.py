@@ -169,8 +169,8 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
     :param namespaces: the namespaces of the nodes that will get the file; an empty text is the
         root namespace.
     :returns: ``problems``, which would end a node; ``warnings``; ``misses``: sections meant for
-        a node that no node of *namespaces* reads, which are problems unless further cameras read
-        them; ``checked``: the number of checked parameters.
+        a node, but read by no node of *namespaces* (problems, unless a node of a further camera
+        reads them); ``checked``: the number of checked parameters.
     """
     from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml
 

@@ -203,7 +203,7 @@ class Result:
 
 
 class _Memory:
-    """Stores the answers to the checks' questions, so that each is asked only once."""
+    """Stores what separate processes answered to checks, so that each question is asked once."""
 
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
@@ -367,7 +367,11 @@ _LONGEST_S = 3600.0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Write the JSON result atomically; make the folder if it is missing, and print that."""
+    """
+    Write the JSON result atomically.
+
+    If the file's folder is missing, make it, and tell the user so.
+    """
     try:
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():

@@ -104,7 +104,7 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return the requirements of the nodes of *cameras*; if empty, of all nodes in the file."""
+    """Return the requirements of *cameras*' nodes; without *cameras*, of all nodes in the file."""
 
     def found(kind: str) -> list[NodeNeed]:
         nodes = [f'/{name}/{kind}' for name in cameras] or list(
@@ -159,7 +159,11 @@ def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
-    """Return only the constraints on slots, alignments and sizes: the formats are unknown."""
+    """
+    Return only the constraints on slots, alignments and sizes.
+
+    The others can't be checked while the camera's formats are unknown.
+    """
     return replace(
         constraints,
         formats=None,
@@ -173,7 +177,7 @@ def counting_only(constraints: BufferConstraints) -> BufferConstraints:
 
 
 def anywhere(constraints: BufferConstraints) -> BufferConstraints:
-    """Return *constraints* without those on memory: the camera's memory is unknown."""
+    """Return *constraints* without those on memory, for a camera whose memory is unknown."""
     return replace(constraints, heaps=None, contiguous=False, devices=())
 
 
@@ -315,7 +319,7 @@ def _counting(consumer: BufferConstraints, known: Known) -> BufferConstraints:
 
 
 def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
-    """Compute the memory that one camera's pool needs, by the negotiation of its node."""
+    """Compute the memory that one camera's pool needs, as its capture node would negotiate it."""
     kind = camera_class(camera)
     declared = {spec.name for spec in kind.PARAMETERS}
     brought = camera['pipeline_buffers'] if 'pipeline_buffers' in declared else 0

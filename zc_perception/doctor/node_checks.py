@@ -194,7 +194,7 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
 
 
 def _inferences(needs: Needs) -> tuple[NodeNeed, ...]:
-    """Return the inference nodes of the parameter file, or else one with default values."""
+    """Return the parameter file's inference nodes; if there are none, one with default values."""
     return needs.inferences or (node_need('inference', {}),)
 
 
@@ -293,7 +293,7 @@ def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
 _PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
-#: Fast DDS's size of a shared-memory segment without a profile, in bytes.
+#: The bytes of Fast DDS's shared-memory segment if no profile file sets its size.
 _DEFAULT_SEGMENT = 512 * 1024
 _USUAL_IMAGE = 1920 * 1080 * 3
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
@@ -337,7 +337,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the middleware of RMW_IMPLEMENTATION is installed and used."""
+    """Check that the middleware of RMW_IMPLEMENTATION is installed, and that rclpy uses it."""
     answer = system.ask(answers.describe_ros)
     wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
     figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
@@ -405,7 +405,7 @@ def _image(system: System, needs: Needs) -> int:
 
 
 def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that a whole image, for plain subscribers, fits the middleware's memory."""
+    """Check that an image sent as a ROS message fits into the middleware's memory."""
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])

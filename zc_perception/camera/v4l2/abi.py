@@ -80,7 +80,7 @@ PixFormat = c_struct(
     'quantization xfer_func'
 )
 PlanePixFormat = c_struct('u32 sizeimage bytesperline; u16[6] reserved', packed=True)
-# ``num_planes`` counts memory buffers: for NV12 it is one.
+# ``num_planes`` counts memory buffers, not an image's planes: for NV12 in one buffer it is 1.
 PixFormatMplane = c_struct(
     (
         'u32 width height pixelformat field colorspace; plane[8] plane_fmt; u8 num_planes flags '
@@ -172,7 +172,8 @@ Input = c_struct(
     'u32 index; char[32] name; u32 type audioset tuner; u64 std; u32 status capabilities; '
     'u32[3] reserved'
 )
-# ``words`` replaces the union of C; its first two are ``v4l2_bt_timings``' width and height.
+# ``words`` replaces C's union. For HDMI and SDI, the first two words are the width and height of
+# ``v4l2_bt_timings``.
 DvTimings = c_struct('u32 type; u32[32] words', packed=True)
 
 

@@ -896,8 +896,9 @@ class V4l2Camera(V4l2):
         """
         Return counters.
 
-        ``lost`` counts gaps in the driver's sequence while buffers were queued; ``bad`` counts
-        frames that the driver marked bad or left incomplete, and JPEGs that can't be decoded.
+        ``lost`` counts the frames whose numbers are missing in the driver's sequence, although
+        enough buffers were queued. ``bad`` counts frames that the driver marked bad or left
+        incomplete, and JPEGs that can't be decoded.
         """
         lost, no_slot = (
             (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)

@@ -285,7 +285,7 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
 
 
 def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
-    """Return the other ROS nodes that are set to the same device, also by a symbolic link."""
+    """Return the other capture nodes set to *camera*'s device, also by a symbolic link to it."""
 
     def device(other: NodeNeed) -> str:
         return os.path.realpath(system.root / str(other['device']).lstrip('/'))

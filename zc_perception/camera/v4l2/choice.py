@@ -68,8 +68,8 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.modifier import LINEAR
 
-# The cost of decoding JPEGs. It exceeds any consumer's preference among formats, because reading
-# YUYV costs less CPU time than decoding.
+# The cost of decoding JPEGs in the negotiation. It is larger than the differences between the
+# costs of other formats, so JPEGs are chosen last: reading any other format takes less CPU time.
 _DECODING_COST = 1000.0
 # A camera's rate counts as the wanted rate if it is at least this share of it: 29.97 counts as 30.
 _NEAR = 0.99
@@ -81,8 +81,10 @@ class FormatChoice:
     All formats that a device has in the chosen size.
 
     :param offers: formats that need no decoding, the best first. Empty: only JPEGs are possible.
-    :param placement: the placement of the planes; ``None``: both are possible.
-    :param jpeg: V4L2's fourcc of JPEGs, which are decoded to NV12; ``None``: they aren't needed.
+    :param placement: whether planes share one buffer, or each plane has its own; ``None``: both
+        are possible.
+    :param jpeg: V4L2's fourcc of JPEGs, which are decoded to NV12; ``None``: there are none, or
+        they aren't needed.
     :param passed_over: why other formats are left out, for the log.
     :param notices: warnings for the log about software that is missing on this machine.
     """
@@ -287,7 +289,8 @@ class _Usable:
     The formats that the driver accepts in the wanted size.
 
     :param misses: why the other formats can't be used.
-    :param nearest: the size that the driver offered for the best format.
+    :param nearest: the size that the driver offered for the best format, when it was asked for
+        the wanted size.
     """
 
     offers: tuple[FormatOffer, ...]
@@ -411,7 +414,11 @@ class FrameMemory(ABC):
 
     @abstractmethod
     def begin_trial(self) -> None:
-        """Queue at least frame 0; the caller then queries its offsets, and stops the stream."""
+        """
+        Queue the buffers of at least frame 0.
+
+        The caller then queries where the data begins in these buffers, and stops the stream.
+        """
 
     def close(self) -> None:
         """Free the buffers that :meth:`take` didn't return. Idempotent."""
@@ -562,7 +569,11 @@ class ImportedMemory(FrameMemory):
             super().close()
 
     def _make(self, count: int, driver: DriverFormat) -> None:
-        """Make and queue all buffers, because the driver may refuse one with scattered pages."""
+        """
+        Make the buffers, and queue them at once.
+
+        A driver that can't use a buffer with scattered pages refuses it only when it is queued.
+        """
         self._sizes = tuple(plane.size for plane in driver.planes)
         for index in range(count):
             self._made.append(self._frame())

@@ -64,7 +64,7 @@ Argument = ctypes.Structure | ctypes.c_int | ctypes.c_uint64
 
 
 class V4l2Error(CameraError):
-    """An ioctl failed with *number*; unplugged and busy devices have their own error classes."""
+    """An ioctl failed with errno *number*; unplugged or busy devices have errors of their own."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -198,7 +198,7 @@ class Dequeued:
     :param monotonic: whether the timestamp is in CLOCK_MONOTONIC.
     :param error: whether the driver marked the data as bad.
     :param start_of_exposure: whether the timestamp is the time at which the exposure began; if
-        not, it is the time at which the frame ended.
+        not, it is the time at which the frame's last pixel arrived.
     :param used: per memory buffer, the offset at which the data ends.
     :param data_offsets: per memory buffer, the offset at which the data begins.
     """
@@ -384,7 +384,8 @@ class V4l2Device:
                 f"'{self.path}' ({self.card}) has no {fourcc_name(fourcc)}, it offers "
                 f"{fourcc_name(answer.fourcc)} instead; set parameter 'pixel_format'"
             )
-        field = int(argument.fmt.pix_mp.field)  # this field is at the same place in both structs
+        # ``field`` is at the same place in the structs of the single- and the multi-planar API.
+        field = int(argument.fmt.pix_mp.field)
         if field not in _WHOLE_FIELDS:
             raise CameraError(
                 f"'{self.path}' ({self.card}) delivers single fields (field {field}), not "
@@ -614,7 +615,11 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
 
 def _serial(node: Path) -> tuple[str, str]:
-    """Return serial number and ``''``; without one, ``''`` and the path below /sys/devices."""
+    """
+    Return a device's serial number and ``''``.
+
+    If it has no serial number, return ``''`` and its path below /sys/devices.
+    """
     try:
         place = (node / 'device').resolve(strict=True)
     except OSError:

@@ -88,7 +88,7 @@ class CornerUnit:
         self, corners: NDArray[np.float32], box: Letterbox
     ) -> tuple[NDArray[np.float32], Letterbox]:
         """
-        Return (4, n) x0, y0, x1, y1 in pixels, and the geometry that maps them to the source.
+        Return (4, n) x0, y0, x1, y1 in pixels, and the letterbox that maps them to the frame.
 
         :param corners: (4, n) the boxes' numbers as the model gives them.
         """

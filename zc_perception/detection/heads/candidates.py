@@ -40,12 +40,13 @@ from zc_perception.native import compiled
 # Candidates are compared in batches of this size, best first. A low score threshold gives
 # thousands of candidates, but often the first batches already give enough boxes.
 _CHUNK = 2048
-# Up to this number of boxes, OpenCV alone is quicker than speculative removal in _keep().
+# Above this number of boxes, _keep() first guesses which boxes are duplicates and removes them in
+# rounds. Below, to suppress duplicates with OpenCV alone is quicker.
 _FEW = 550
-# The highest number of speculative rounds in _keep().
+# The highest number of these rounds of guesses.
 _ROUNDS = 3
-# Stop the speculative rounds of _keep() when a round removes fewer boxes than a quarter of those
-# that it leaves.
+# Stop the rounds of guesses when a round removes fewer boxes than a quarter of those that it
+# leaves.
 _LITTLE = 4
 # OpenCV takes two boxes whose sides are shorter than this for the same object, wherever they are.
 _NO_SIZE = 1e-7
@@ -56,8 +57,9 @@ _WIDE = 2.0**20
 _INDEX_BITS = 31
 # The number of entries of a hash table of grid squares, see _leaders().
 _TABLE = 1 << 13
-# Factors that turn doubled pixel coordinates into squares of the grid in _leaders(). The index is
-# half the binary exponent of a box's area, so a box is 1.5 to 3 squares wide.
+# A box's doubled centre (x0 + x1, y0 + y1) times one of these factors gives the position of the
+# centre in the grid of _leaders(), in squares. The index of the factor is half the binary exponent
+# of the box's area, so a square box is 1.5 to 3 squares wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
 # How far each round of _keep() shifts the grid of _leaders(), in squares.
 _TURNS = (0.0, 0.5, 0.21)

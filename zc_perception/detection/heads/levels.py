@@ -94,7 +94,7 @@ class ReadyFor(Generic[_Reader]):
         return self._reader
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
-        """Return the reader for *outputs*; make one if their arrangement isn't the last one's."""
+        """Return the reader for *outputs*; make a new one if their arrangement has changed."""
         return self.ready(outputs, box)[0]
 
     def ready(

@@ -245,7 +245,7 @@ def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
     inner = shape[1:] if len(shape) > 1 and shape[0] in (1, None) else shape
     label = re.search('label|class|cls', name)
     if re.search('^raw_|multiclass_scores|anchor_indices', name):
-        return '-'  # TensorFlow's models have these outputs, too, but no head reads them
+        return '-'  # outputs of TensorFlow's models that no head reads
     if all(n == 1 for n in shape) or ('num' in name and len(inner) <= 1):
         return 'count'
     if len(inner) == 2 and inner[1] == 5 and 'det' in name and not alone:
@@ -336,7 +336,7 @@ def _levels(
             grids.setdefault(stride, []).append(shape[channel] or 0)
         else:
             if 'masks' in extras and len(grids) > 1 and len(grids[min(grids)]) == 1:
-                # A single output with the finest grid has the masks' prototypes.
+                # If only one output has the finest grid, this output is the masks' prototypes.
                 extras = {'masks': grids.pop(min(grids))[0]}
             found = _of_channels(
                 [sorted(channels) for channels in grids.values()], classes, extras

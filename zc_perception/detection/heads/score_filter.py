@@ -46,8 +46,9 @@ _WORD = 64
 # If the last frame had this many candidates, comparing every number with the threshold is quicker
 # than finding the best class of each cell.
 _MANY = 600
-# Float32 output with this many numbers has more than 256 different values, unless the model was
-# quantised inside. Output with only a few different values is blank.
+# Float32 output with _MANY_NUMBERS numbers or more has more than 256 different values, unless the
+# model was quantised inside. If it has fewer different values than _FEWEST_STEPS, it is nearly
+# constant, and doesn't show whether the model was quantised.
 _MANY_NUMBERS, _FEWEST_STEPS = 4096, 16
 
 
@@ -220,7 +221,12 @@ def _settle(
 
 
 class _Comparison:
-    """Compare all numbers with a threshold, then search the true results, 64 at a time."""
+    """
+    Finds the numbers that reach a threshold.
+
+    All numbers are compared with the threshold. Then 64 results are tested at once, because most
+    groups of 64 contain no number that reaches it.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         size = math.prod(shape)
@@ -238,7 +244,7 @@ class _Comparison:
 
 
 class CompiledFilter:
-    """A filter in compiled code; a class's cells or a cell's classes may be adjacent in memory."""
+    """A filter in compiled code; either a class's cells or a cell's classes are adjacent."""
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid

@@ -93,7 +93,8 @@ class Distances:
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
-        # A single matrix product gives the weighted and the plain sums of all sides.
+        # A single matrix product gives two sums over the bins of each side: one weighted by the
+        # bins' numbers, and the plain sum to divide it by.
         sides = np.eye(4)
         parts = [
             np.kron(sides, np.reshape(weights, (bins, 1)))
