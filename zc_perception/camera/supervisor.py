@@ -191,7 +191,7 @@ class CameraSupervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether :meth:`stop` was called; a camera that opens slowly checks this, and gives up."""
+        """Whether :meth:`stop` was called; a camera that opens slowly then gives up."""
         return self._stop.is_set()
 
     @property
