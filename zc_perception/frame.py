@@ -161,7 +161,7 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 
 class FrameMapping(PlaneViews):
-    """The context manager of :meth:`Frame.map`; in its block ``release()`` needs a fence."""
+    """The context manager of :meth:`Frame.map`; in its block, Frame.release() needs a fence."""
 
     __slots__ = ('_frame',)
 
@@ -482,7 +482,11 @@ class Frame:
                 _abandon(lease, self._live, False)
 
     def _end_planes(self) -> None:
-        """End the mapping that :meth:`planes` has opened; add arrays still in use to ``_live``."""
+        """
+        End the mapping that :meth:`planes` has opened.
+
+        If its arrays are still in use, this adds weak references to them to ``_live``.
+        """
         for mapping in [each for each in self._mappings if each is not None]:
             with contextlib.suppress(ValueError):  # another thread has ended the mapping
                 self._mappings.remove(mapping)

@@ -45,13 +45,19 @@ class Source(Protocol[T_co]):
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
         """
-        Wait until *epoll* is readable, at most *timeout_s* seconds.
+        Wait for an event of *epoll*, at most *timeout_s* seconds.
 
         The source may read an object during the wait, which :meth:`receive` then returns.
+
+        :param epoll: an epoll object at which the descriptor of :meth:`fileno` is registered.
         """
 
     def receive(self) -> T_co | None:
-        """Return the next object or ``None``. Never block or raise; report errors to the owner."""
+        """
+        Return the next object or ``None``.
+
+        Never block or raise; report errors to the owner of the source.
+        """
 
 
 class KeepLastQueue(Generic[T]):
@@ -102,13 +108,13 @@ class KeepLastQueue(Generic[T]):
         # of a queue without sources needs none.
         self._event: OwnedFd | None = None
         # The numbers of the eventfd and of the descriptor that fileno() returns, stored because
-        # each frame needs them.
+        # they are read for each frame.
         self._event_fd = self._polled_fd = -1
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
-        # The function by which get() waits: with one source its own wait(), which is cheaper; else
-        # epoll.poll.
+        # The function by which get() waits: with exactly one source, wait() of that source, which
+        # is cheaper; else epoll.poll.
         self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
         #: Whether close() was called; the descriptor is then always readable. Other classes must
@@ -203,7 +209,7 @@ class KeepLastQueue(Generic[T]):
         return True
 
     def _untoken(self) -> None:
-        """Remove the token of an entry that was removed; the caller holds the lock."""
+        """Remove one token, because one entry was removed; the caller holds the lock."""
         if self._tokens_due:
             self._tokens_due -= 1
             return
@@ -286,8 +292,8 @@ class KeepLastQueue(Generic[T]):
                         self._turn.release()
                 entry = self._pop(owing=owing)
             else:
-                # Wait before asking the source: usually it has no frame yet, and asking takes
-                # longer than polling.
+                # Wait on the epoll descriptor before receiving from a source: usually the source
+                # has no frame yet, and receive() takes longer than the epoll.
                 entry = self._take() if self._entries or self._signalled else None
                 if entry is None and not self.closed:
                     self._wait(epoll, timeout_s)

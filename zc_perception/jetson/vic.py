@@ -138,7 +138,7 @@ class VicImage:
         yield self._views
 
     def close(self) -> None:
-        """Unmap and destroy the image; afterwards, don't use its views. Idempotent."""
+        """Unmap and destroy the image; don't use arrays of its pixels afterwards. Idempotent."""
         self._views = []
         with contextlib.suppress(ValueError):
             for index in range(self._mapped):
@@ -170,7 +170,8 @@ class Vic:
             ctypes.POINTER(TransformParams),
         ]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
-        # Whether this thread has set the session's parameters: the library stores them per thread.
+        # Its attribute 'set' says whether this thread has passed _configure()'s parameters to the
+        # library, which stores them per thread.
         self._sessions = threading.local()
 
     def allocate(

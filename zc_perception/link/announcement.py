@@ -141,7 +141,7 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the texts in a list without its other values; people only read these fields."""
+    """Return the strings of a list, without other values; only people read such a list."""
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
@@ -193,7 +193,7 @@ def host_id() -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    """Return the kernel's boot id; cached, because later no descriptor may be free."""
+    """Return the kernel's boot id; cached, as a later call might find no free descriptor."""
     return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
 
 

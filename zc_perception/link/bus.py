@@ -102,9 +102,9 @@ class BusSubscription(Generic[T]):
     :param held: number of slots to ask each publisher for: the frames that the subscription holds
         at the same time; ``None``: 1. Objects without slots aren't limited.
     :param resting: whether the subscription gets nothing at present; it keeps its promised slots.
-    :param by_message: whether it reads ROS messages at present, so that the link only fills
-        ``headers``.
-    :param headers: the link appends the ``header`` of each published object, even if the
+    :param by_message: whether it takes its objects from ROS messages at present. If so, publishers
+        put no objects into the queue and only fill ``headers``.
+    :param headers: a deque to which publishers append the ``header`` of each object, even if the
         subscription doesn't get the object; ``None``: the type has no header.
     :param custom_type: the type that the subscription takes; ``None``: any type.
     :param delivered: number of objects put into the queue.
@@ -243,7 +243,7 @@ class BusPublisher(Generic[T]):
 
     @property
     def _historian(self) -> str:
-        """The history's name in the pool's leases."""
+        """The name under which the pool's leases list the history of this publisher."""
         return f'{self.name}:history'
 
     def use(self, pool: Any) -> None:
@@ -307,12 +307,12 @@ class BusPublisher(Generic[T]):
         return self._granted.get(subscription)
 
     def without_slots(self, subscription: BusSubscription[T]) -> str:
-        """Return the pool's message if it has too few slots for *subscription*; else empty."""
+        """Return why the pool can promise no slot to *subscription*; empty: it's not so."""
         granted = self._granted.get(subscription)
         return self._pool.too_few if granted is not None and not granted.number else ''
 
     def in_hand(self, subscription: BusSubscription[T]) -> tuple[tuple[int, float], ...]:
-        """Return the frames that *subscription* holds, see :meth:`BufferPool.in_hand`."""
+        """Return sequence and seconds held of each frame that *subscription* holds."""
         granted = self._granted.get(subscription)
         return self._pool.in_hand(granted.holder) if granted is not None else ()
 

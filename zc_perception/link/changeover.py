@@ -158,7 +158,7 @@ class Changeover:
             return self._newest_ignored.get(key[0]) == key[1]
 
     def _collect(self) -> None:
-        """Move the headers from :attr:`direct` to the tables; the caller holds the lock."""
+        """Move the headers of :attr:`direct` to _came and _newest; the caller holds the lock."""
         while self.direct:
             header = self.direct.popleft()
             self._remember(self._came, (header.frame_id, header.stamp_ns))
@@ -166,8 +166,8 @@ class Changeover:
                 self._behind.add(header.frame_id)
 
     def _note(self, newest: dict[str, int], header: Any) -> bool:
-        """Store the newest stamp of a frame_id; return ``False`` if the table is full."""
-        # The table has a limit, because other programs may send any number of frame_ids.
+        """Store the header's stamp for its frame_id; return ``False`` if *newest* is full."""
+        # Limit the size of *newest*, because other programs may send any number of frame_ids.
         room = header.frame_id in newest or len(newest) < self._remembered
         if room:
             newest[header.frame_id] = header.stamp_ns

@@ -872,7 +872,7 @@ class FrameFeed:
             self._lost += 1  # the fence failed, so the frame has no new pixels
             return frame
         pts = pipeline.pts_of(frame.data)
-        if self._units is not None:  # store first: the unit may come during the push
+        if self._units is not None:  # before the push, as the unit may come during it
             self._headers[pts] = frame.data.header
             if len(self._headers) > _MOST_HEADERS:
                 del self._headers[next(iter(self._headers))]

@@ -169,7 +169,11 @@ class FrameOffer:
         MEETING.add_camera(self._key, self)
 
     def await_consumers(self) -> None:
-        """In the first call, wait at most HEAR_S for consumers of other processes in the graph."""
+        """
+        In the first call, wait at most HEAR_S until consumers have sent their needs.
+
+        These are the consumers of other processes that the graph shows.
+        """
         if self._server is None or self._awaited:
             return
         self._awaited = True
@@ -250,8 +254,8 @@ class FrameOffer:
             if possible is not None:
                 session.possible = _bounded(possible())
             self.session = session
-        # A consumer that left during the agreement was not in the session yet when it left, so the
-        # session would count it for ever.
+        # A consumer that left during the agreement was only removed from the earlier session.
+        # Remove it from the new session too, which would else count it for ever.
         for gone in remote.keys() - dict(self._remote()).keys():
             session.leave(gone)
         BUS.rematch(self._key)
@@ -296,7 +300,7 @@ class FrameOffer:
         self, session: BufferSession, pool: BufferPool | None, heap: str, sizes: Sequence[str] = ()
     ) -> None:
         """
-        Begin to use *pool*, which has the buffers of *session*.
+        Begin to use *pool*, which has the buffers that :meth:`agree` has allocated.
 
         Promise its slots to consumers, and announce the new buffers to all subscriptions.
 
@@ -311,7 +315,7 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         with self._lock:
             served, self._granted = self._granted, []
-        # Consumers that left during the agreement have no outcome: they are not marked as failed.
+        # A consumer without an outcome left during the agreement: it is not marked as failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
             'new buffers were agreed on for it, and it cannot use these either',

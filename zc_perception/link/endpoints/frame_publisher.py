@@ -93,7 +93,11 @@ class FramePublisherStatistics(PublisherStatistics):
 
 
 class _Busy(threading.local):
-    """Whether this thread is publishing or calling ``released``: postpone further such calls."""
+    """
+    Whether this thread is publishing, or calling a user's function ``released``.
+
+    If so, further calls of such functions are postponed.
+    """
 
     here = False
 
@@ -164,19 +168,19 @@ class LoanedFrame:
         self._fence = fence
 
     def take_fence(self) -> SyncFile | None:
-        """Return the fence, which the caller then owns; only for links."""
+        """For links: return the fence; the caller then owns it."""
         fence, self._fence = self._fence, None
         return fence
 
     def close_fence(self) -> None:
-        """Close the fence of a frame that isn't sent; only for links."""
+        """For links: close the fence of a frame that isn't sent."""
         fence = self.take_fence()
         if fence is not None:
             fence.close()
 
     @property
     def header(self) -> Header:
-        """Return stamp and frame id; only for links."""
+        """For links: return the frame's stamp and frame id."""
         return Header(self._stamp_ns, self._frame_id)
 
 

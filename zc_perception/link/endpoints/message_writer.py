@@ -223,8 +223,9 @@ class MessageWriter(Generic[T]):
         """
         Let *pool* promise slots for the frame that is being converted and for waiting frames.
 
-        ``None`` cancels the promise, when there are no readers. Frames are converted even if the
-        pool has no slot left to promise, because a conversion always releases its frame soon.
+        ``None`` cancels the promise; it is passed while there are no readers, and at the end.
+        Frames are converted even if the pool has no slot left to promise, because a conversion
+        always releases its frame soon.
         """
         before = self._pool
         if pool is before:

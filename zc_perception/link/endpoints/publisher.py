@@ -146,7 +146,7 @@ class Announcer:
 
 
 class SharedMemoryEnd(Protocol):
-    """The publisher's end of the ``shared_memory`` rung, for publishers of frames."""
+    """What a publisher of frames uses to send them by the ``shared_memory`` rung."""
 
     @property
     def path(self) -> Path:
@@ -366,12 +366,12 @@ class AdaptedPublisher(Generic[T]):
 
     @property
     def history(self) -> int:
-        """How many of the newest objects are kept for late subscriptions; for cameras."""
+        """For cameras: how many of the newest objects are kept for late subscriptions."""
         qos = self._bus_publisher.qos
         return (qos.depth or 0) if qos.transient_local else 0
 
     def tell_end(self, call: Callable[[], object]) -> None:
-        """Set a function that is called once, when the publisher or its node ends; for cameras."""
+        """For cameras: set a function that is called once, when the publisher or its node ends."""
         self._at_end = call
 
     def judge_by(self, objection: Callable[[Consumer], str]) -> None:

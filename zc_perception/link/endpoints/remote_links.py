@@ -165,8 +165,8 @@ _MAX_DEPTH = 64
 # until it does.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
-# The largest number of unwanted frames that one call of receive() skips. A publisher that sends
-# without a pause must not block the calling thread.
+# The largest number of frames that one call of receive() skips because the subscription doesn't
+# take them. A publisher that sends without a pause must not block the calling thread.
 _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
@@ -498,7 +498,7 @@ class SharedMemoryLinks:
 
     def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
         """
-        Wait for an answer, for _ring(), or for a frame; return whether frames may have come.
+        Wait for a publisher's answer, _ring(), or a frame; return whether frames may have come.
 
         The epoll reports each frame once. After *patience_s* without an event, look for frames
         that were reported but not taken, for example because the node had no executor yet.

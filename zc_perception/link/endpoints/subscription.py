@@ -108,7 +108,8 @@ from zc_perception.negotiation.session import Consumer
 T = TypeVar('T')
 _RUNG_PERIOD_S = 0.5
 # Wait this long for the announcement of a publisher that the graph shows; on a loaded machine the
-# announcement comes seconds later. A reader of messages would make the publisher convert objects.
+# announcement comes seconds later. Until then make no reader of messages, because such a reader
+# would make the publisher convert objects.
 _GRACE_S = 10.0
 # If no object with a message's frame_id and stamp comes directly within this time after the
 # message, the message comes from a publisher without a direct link.
@@ -507,7 +508,7 @@ class AdaptedSubscription(Generic[T]):
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
 
     def _windows(self) -> list[Window]:
-        """Return a window for each publisher with a direct link, and one for all messages."""
+        """Return a window for each directly linked publisher, and one for all message frames."""
         windows = list(self._remote.windows())
         for publisher in BUS.publishers(self._key):
             granted = publisher.granted(self._bus_subscription)
@@ -576,7 +577,11 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _patient(self, unannounced: int) -> bool:
-        """Say whether to wait longer, up to _GRACE_S, for *unannounced* missing announcements."""
+        """
+        Say whether to wait longer, up to _GRACE_S, for missing announcements.
+
+        :param unannounced: number of publishers whose announcements are missing.
+        """
         if self._remote.off:
             return False
         now = time.monotonic()
