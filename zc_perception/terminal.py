@@ -22,8 +22,8 @@ Every program uses this module in this order:
    at once.
 2. :func:`interruptions` during the work. Inside :meth:`Interruption.allowed`, a signal raises
    :exc:`Interrupted` in the main thread, so that the program closes its objects in order.
-   Elsewhere, nodes and ``zc_verify`` ask for a signal: by :meth:`Interruption.wait`, and by
-   :meth:`Interruption.check` between the steps of a long start.
+   Elsewhere, nodes and ``zc_verify`` find out whether a signal has come: by
+   :meth:`Interruption.wait`, and by :meth:`Interruption.check` between the steps of a long start.
 3. :func:`put` for output: a closed terminal or a full disk must not lose the program's result.
 
 The signals are those of :func:`ending_signals`. After signal n the exit code is 128 + n, or 0 for
@@ -129,7 +129,7 @@ class Interruption:
         self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: raise the exception, or store the signal."""
+        """Handle a signal: raise its exception inside :meth:`allowed`, else store the signal."""
         self.came = self.came or number
         self._look()
 
@@ -160,7 +160,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Let a signal raise the exception in this block, also a signal that came before."""
+        """Let a signal, also an earlier one, raise its exception (:meth:`begin`) in this block."""
         self._allowed = True
         try:
             self._look()
@@ -171,7 +171,7 @@ class Interruption:
     @contextlib.contextmanager
     def put_off(self) -> Iterator[None]:
         """
-        Inside :meth:`allowed`: delay the exception until the end of this block.
+        Inside :meth:`allowed`: delay a signal's exception until the end of this block.
 
         For code that opens objects: it can store each object before an exception interrupts it.
         """
@@ -183,7 +183,7 @@ class Interruption:
         self._look()
 
 
-#: The process's only instance.
+#: The process's only :class:`Interruption`.
 INTERRUPTION = Interruption()
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WINDOW = 1024
-# The durations of one frame: one number for each of StageLatencies.INFERENCE.
+# The durations of one frame: one number for each stage in StageLatencies.INFERENCE.
 _FRAME = struct.Struct('=5q')
 
 
@@ -45,7 +45,7 @@ class LatencyWindow:
     """The last :data:`WINDOW` durations of one stage; any thread may call any method."""
 
     def __init__(self) -> None:
-        # Storing a single number in a NumPy array would take several times as long.
+        # An array.array, because storing one number in a NumPy array takes several times as long.
         self._samples = array('q', bytes(8 * WINDOW))
         self._count = 0
         self._lock = threading.Lock()
@@ -135,7 +135,7 @@ class StageLatencies:
 RECENT_S = 3.0
 """Diagnostics warn of an event until this many seconds after it."""
 RATE_S = 1.0
-"""Seconds over which a rate is measured, at least: one frame more or less must not matter."""
+"""Seconds that a rate covers at least: in less time one frame more would change it too much."""
 _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
 # A pause between events is unusual if it is this many times as long as the longest recent one.

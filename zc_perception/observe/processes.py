@@ -16,8 +16,8 @@
 """
 Read about processes and threads in ``/proc``, and name missing rights.
 
-If a user may not examine processes or the kernel, messages have the missing right and how to get
-it. Sources: proc_pid_status(5), capabilities(7); sudoers(5) on ``env_reset``, ``secure_path``.
+If a user may not examine processes or the kernel, messages say which right is missing and how to
+get it. Sources: proc_pid_status(5), capabilities(7); sudoers(5) on ``env_reset``, ``secure_path``.
 """
 
 from __future__ import annotations
@@ -131,7 +131,12 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
 
 
 def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
-    """Return a process's folder and the names in its ``fd``; no names if the process ended."""
+    """
+    Return a process's folder in ``/proc``, and the names in the subfolder ``fd`` of this folder.
+
+    If the main thread has ended, it is the folder of another thread. If the process has ended,
+    there are no names.
+    """
     for folder in folders_of(pid, proc):
         try:
             if entries := os.listdir(folder / 'fd'):

@@ -52,8 +52,8 @@ STAGES = (
     ('decode', 'its turn comes → the boxes are there'),
     ('publish', 'the boxes are there → detections are sent'),
 )
-# The weight of a new frame in the running means of the stages' durations. Only frames that met the
-# deadline count there.
+# The weight of a new frame in the running means of the stages' durations. The means are taken only
+# of frames that met the deadline.
 _NEWEST = 1 / 16
 
 
@@ -302,9 +302,9 @@ class FrameFinder:
         """
         Return the frame of a submit event, and store it for the job's fence.
 
-        Two nodes may have the same handle and job number, because these are valid only for one
-        open file of the device. Then the frame whose submission was nearest in time is returned.
-        If a driver has no job numbers (0), a frame is found by handle and time.
+        Two nodes may have the same import handle and job number, because both are valid only for
+        one open file of the device. Then the frame whose submission was nearest in time is
+        returned. If a driver has no job numbers (0), a frame is found by handle and time.
         """
         for key in ((handle, seqno), (handle, 0)):
             running = [
@@ -330,7 +330,7 @@ class FrameFinder:
 
 @dataclass
 class Span:
-    """An event with a duration; *frame*: the frame whose flow (arrows) joins it; 0: none."""
+    """An event with a duration; the flow (arrows) of frame *frame* includes it; 0: no flow."""
 
     name: str
     category: str

@@ -16,9 +16,9 @@
 """
 ``zc_timeline``: show how long running nodes take for each stage of a frame.
 
-The program reads the nodes' frame logs, and needs neither root nor ROS. Each row has a stage's
-median, its 99th percentile, and the median's share of the median from camera to detections. The
-trace, for ui.perfetto.dev, has every frame.
+The program reads the nodes' frame logs, and needs neither root nor ROS. It prints a table with a
+row for each stage: the median, the 99th percentile, and the median's share of the median from
+camera to detections. Option ``--trace`` writes a trace of every frame, for ui.perfetto.dev.
 """
 
 from __future__ import annotations
@@ -71,7 +71,11 @@ def _parser() -> OptionParser:
 
 
 def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
-    """Return a row for each stage, and one for the sum; raise ZcError below two whole frames."""
+    """
+    Return a table row for each stage, and one for all stages together.
+
+    :raises ZcError: fewer than two frames have records of all steps.
+    """
     from zc_perception.errors import ZcError
     from zc_perception.observe.timeline import is_whole, stages_us, WHOLE
 
@@ -113,7 +117,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def budget_of(track: NodeTrack) -> dict[str, Any]:
-    """Count a node's frames that missed its deadline, and for each stage those it made late."""
+    """
+    Count the frames that missed the node's deadline, in total and by stage.
+
+    Each is counted for the stage that exceeded its usual duration most.
+    """
     from zc_perception.observe.timeline import FrameBudget, is_whole, times_ns
 
     budget, whole = FrameBudget(track.deadline_s), list(filter(is_whole, track.records))
@@ -140,7 +148,7 @@ def _budget_line(budget: dict[str, Any]) -> str:
 
 
 def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
-    """Return the records that nodes write in the next *seconds*; print which can't be read."""
+    """Return the records that nodes write in the next *seconds*; print unreadable processes."""
     import time
 
     from zc_perception.errors import printable, ZcError

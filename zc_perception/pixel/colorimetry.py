@@ -126,8 +126,9 @@ def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) 
     """
     Translate a GStreamer string to :class:`Colorimetry`, without its primaries.
 
-    :param default: replaces each number that is 0, which means "not known". If *default*'s matrix
-        is RGB (for R, G, B and grey), the string's matrix is ignored, as in GStreamer.
+    :param default: gives the value for each number in the string that is 0, which means "not
+        known". If *default*'s matrix is RGB (for R, G, B and grey), the string's matrix is
+        ignored, as in GStreamer.
     :raises FormatError: the string isn't a colorimetry, or its range, matrix or transfer is not
         supported here.
     """
@@ -189,8 +190,8 @@ _V4L2_MATRICES = {
     6: Matrix.BT2020,
 }
 _V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
-# By colour space: what a DEFAULT encoding and transfer mean (V4L2_MAP_*_DEFAULT). In all other
-# colour spaces they mean 1, which is BT.601 and BT.709.
+# By colour space: which encoding and which transfer DEFAULT means (V4L2_MAP_*_DEFAULT). In all
+# other colour spaces DEFAULT means encoding 1 (BT.601) and transfer 1 (BT.709).
 _V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
 _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 

@@ -675,7 +675,8 @@ class Nv12Writer:
     """
     Convert colour pictures of one size to NV12 in BT.601 limited, into the caller's planes.
 
-    The result is the same as that of OpenCV. The scratch memory is allocated once.
+    The samples are the same as in OpenCV's conversion to I420. The scratch memory is allocated
+    once.
 
     :raises LayoutError: NV12 can't have the size.
     """

@@ -167,7 +167,11 @@ def layout_of(picture: RawPicture) -> ImageLayout:
 
 
 def _whole(fmt: PixelFormat, layout: ImageLayout, rows: int) -> int:
-    """Return the bytes of all planes with *rows* rows, with the padding of the last row."""
+    """
+    Return the size of all planes together in bytes, if the first plane has *rows* rows.
+
+    The padding of the last row counts, too.
+    """
     last = layout.planes[-1]
     return last.offset + last.stride * fmt.planes[-1].rows(rows)
 
