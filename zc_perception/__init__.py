@@ -75,7 +75,7 @@ _MODULES = {
 if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept any name of this package
 
     def __getattr__(name: str) -> Any:
-        """Import the public name *name*; raise ImportError if it needs a missing rclpy."""
+        """Import the public name *name*; ImportError: its module needs rclpy, which is missing."""
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 
 SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
-# At most this many of the source's dma-bufs are kept open as inputs of the VIC. The source has
-# fewer buffers in its pool.
+# The most of the source's dma-bufs that are kept open as inputs of the VIC. The source's pool has
+# fewer buffers, so normally all of them stay open.
 _KEPT = 32
 _INSTALL = (
     'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it '
@@ -132,7 +132,7 @@ class NvmmFrames(FrameReader):
         """
         Return the frame's layout, and ``(0,)``.
 
-        The 0 means that the layout's only buffer is the first of *memory*'s parts.
+        The 0 is an index: the layout has only one buffer, which is ``memory.parts[0]``.
         """
         from zc_perception.jetson.nvbufsurface import surface_image
 
@@ -227,7 +227,7 @@ def _of_jetson(
     question: Question, judge: Callable[[Need, dict[str, Any]], Finding]
 ) -> Callable[[System, Needs], Iterator[Finding]]:
     """
-    Make a check of ``zc_doctor`` that asks *question*; *judge* makes a finding of the answer.
+    Make a check for ``zc_doctor``: *judge* turns the answer to *question* into a finding.
 
     The check is skipped if no camera is an argus camera, or if this machine is no Jetson and no
     argus camera is required.
@@ -246,7 +246,7 @@ def _of_jetson(
 
 
 def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
-    """Report whether ``libnvbufsurface`` loads, and its images have the expected structs."""
+    """Report whether ``libnvbufsurface`` loads and its images' structs are as expected."""
     if not answer.get('loaded'):
         return Finding(
             need.missing,
@@ -400,7 +400,7 @@ class ArgusCamera(GStreamerCamera):
 
     @property
     def identity(self) -> str:
-        """The pipeline's text, which has the sensor's number; this number never changes."""
+        """The pipeline's text, which names the sensor by a number that never changes."""
         return f'argus: {self._text}'
 
     @property

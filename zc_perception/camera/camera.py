@@ -61,8 +61,10 @@ class Known:
     The facts about a camera's frames that are known before it streams.
 
     :param constraints: the camera's own constraints.
-    :param memory: whether the buffers' heap is known; if not, consumers' heaps are ignored.
-    :param formats: whether the frames' format is known; if not, consumers' formats are ignored.
+    :param memory: whether the buffers' heap is known; if not, the negotiation ignores
+        consumers' heaps.
+    :param formats: whether the frames' format is known; if not, the negotiation ignores consumers'
+        formats.
     """
 
     constraints: BufferConstraints
@@ -113,10 +115,10 @@ def estimated(
     size: Size, memory: str, held: int, fourcc: int = NV12, most: int | None = None
 ) -> Known:
     """
-    Return assumptions about a camera whose buffers are known only while it streams.
+    Return the facts to assume for a camera whose buffers are known only while it streams.
 
-    The consumers' heaps and formats are ignored. Only the number of slots that the consumers need
-    changes the planned pool.
+    With these facts, the consumers' heaps and formats are ignored in the planning of the pool.
+    Only the number of slots that the consumers need changes the planned pool.
 
     :param memory: a text that names the memory's owner, in place of a heap.
     :param held: the number of slots that the camera needs for itself.
@@ -258,11 +260,11 @@ def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
 
 
 SLOT_WAIT_S = 0.25
-"""Seconds that :meth:`Camera.capture` of a source that isn't live waits for a slot."""
+"""If the source isn't live, :meth:`Camera.capture` waits this many seconds for a free slot."""
 PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
-"""The parameter of each kind of camera whose library, not this package, owns the buffers."""
+"""The parameter that a kind of camera has if its library, not this package, owns the buffers."""
 # A pipeline that gives no frame for this many seconds and this many frame periods counts as lost.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
@@ -424,7 +426,7 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return the camera's use of heap buffers; ``None``: parameter ``heap`` has no effect."""
+        """Return the purpose of the heap's buffers; ``None``: parameter ``heap`` has no effect."""
         return None
 
     @classmethod
@@ -439,8 +441,8 @@ class Camera(ABC):
         """
         Return for ``zc_doctor`` the pool that the camera will have; ``None``: not known.
 
-        :param heaps: the heaps that buffers of :meth:`heap_use` may come from.
-        :param agree: negotiates with the consumers.
+        :param heaps: the heaps that parameter ``heap`` allows; ``None``: it has no effect.
+        :param agree: negotiates the buffers' settings with the consumers.
         :raises NegotiationError: the camera and its consumers can't agree.
         """
         size = cls.picture_size(system, values)
@@ -477,7 +479,7 @@ class Camera(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """The camera's name in diagnostics: a device's path, a file, or a seed."""
+        """The camera's name in diagnostics: a device's or file's path, or a scene and its seed."""
 
     @property
     def identity(self) -> str:
@@ -636,7 +638,7 @@ def heap_pool(
     :param heaps: open heaps, which include the heap that *settings* name; the heaps must stay open
         as long as the pool.
     :param name: the producer's name, for messages.
-    :param reserve: slots that the producer needs for itself; limited to the pool's slots.
+    :param reserve: number of slots that the producer needs for itself; at most all of the pool's.
     :raises AllocationError: there is no memory, or the heap can't be opened any more.
     """
     if settings.heap is not None:
@@ -834,7 +836,8 @@ class DrawnCamera(Camera):
                 slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
             ) as planes:
                 drawn = self.draw(self._sequence, planes)
-            # The method lacks a return; without an error, all frames would be skipped silently.
+            # The derived class's method lacks a return. Without an error, each frame would be
+            # skipped silently.
             if drawn is None:
                 raise self._forgotten_return()
         finally:
@@ -886,7 +889,7 @@ class DrawnCamera(Camera):
         return self._first_stamp_ns + self._elapsed_ns()
 
     def _elapsed_ns(self) -> int:
-        """Return the next frame's time in ns after the first frame, if the camera isn't live."""
+        """Return the ns from the first frame to the next one, for a camera that isn't live."""
         return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:

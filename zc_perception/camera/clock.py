@@ -223,7 +223,8 @@ class StampClock:
                 best = (ros, before + width // 2, width)
             if 0 <= width <= _TIGHT_NS:
                 break
-        # No measurement is valid if the device's clock was set back during each of them.
+        # A negative duration: the device's clock was set back during the last read. The earlier
+        # reads have its old time, so return its newest time.
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
@@ -249,7 +250,8 @@ class StampClock:
     def _increase(self, wanted: int, captured: int, arrival: int) -> int:
         """Return *wanted*, but at least the last stamp plus half the time between the captures."""
         pace = 0 if self._last_captured is None else captured - self._last_captured
-        # CLOCK_REALTIME may have been set between the two captures
+        # If CLOCK_REALTIME was set forwards between the two captures, the difference of their
+        # times is too large. The time between the two arrivals limits it.
         if self._capture_clock is CaptureClock.REALTIME:
             pace = min(pace, arrival - self._last_arrival)
         self._last_captured = captured

@@ -120,7 +120,7 @@ def error_of(what: str, error: BaseException) -> CameraError:
 
 
 def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
-    """Return the control called *name* and its value; ``None``: there is no such control."""
+    """Return control *name* and its value from *controls*; ``None``: there is no such control."""
     return next(
         (
             (control, value)
@@ -178,7 +178,7 @@ def import_libcamera() -> Any:
 
 class Mailbox:
     """
-    The completed requests of one camera; it needs no lock, because a deque is atomic.
+    The completed requests of one camera; it needs no lock, because a deque's methods are atomic.
 
     :param cookie: the upper bits of the cookies of this camera's requests; the lower 16 bits are
         the slot's index.
@@ -475,7 +475,7 @@ class LibcameraCamera(Camera):
         )
 
     def allocate(self, request: AllocationRequest) -> None:
-        """Make the pool of the buffers that libcamera has allocated; *request* has no effect."""
+        """Make the pool of libcamera's buffers, which exist already; *request* has no effect."""
         waiting = list(self._buffers)
 
         def take() -> Buffers:
@@ -600,7 +600,7 @@ class LibcameraCamera(Camera):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
                 # The request was cancelled although the camera was not stopped: it was unplugged.
-                # Set _streaming first, so that discard() doesn't queue the request again.
+                # Clear _streaming first: otherwise pool.discard() would queue the request again.
                 with self._queue_lock:
                     self._streaming = False
                 pool.discard(slot)

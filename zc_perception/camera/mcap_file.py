@@ -180,7 +180,7 @@ class Contents:
         return number
 
     def records_of(self, number: int) -> tuple[bytes, bytes]:
-        """Return the records that describe a channel: its schema, then the channel."""
+        """Return the two records that describe a channel: its schema's, then the channel's own."""
         topic = self.topics[number]
         types = list(dict.fromkeys(one.msgtype for one in self.topics.values()))
         schema = types.index(topic.msgtype) + 1
@@ -536,7 +536,8 @@ def describe_alone(name: str, contents: Contents) -> str:
 
 
 def _information(parts: Parts) -> dict[str, object]:
-    # Several channels may have one topic: they differ in metadata that rosbag2 ignores.
+    # Several channels may have the same topic, type and QoS, because they differ only in metadata
+    # that rosbag2 ignores. So count their messages together.
     counts: Counter[tuple[str, str, str]] = Counter()
     for _, contents in parts:
         for number, topic in contents.topics.items():

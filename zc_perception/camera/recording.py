@@ -769,7 +769,7 @@ class Snapshot:
 
     def picture(self) -> NDArray[np.uint8] | None:
         """
-        Return the frame as B G R, or grey as (height, width).
+        Return the picture as B G R (height, width, 3); of a grey frame, (height, width).
 
         ``None``: this package can't convert the frame's format or colorimetry.
         """

@@ -113,9 +113,9 @@ class PairMatcher(Generic[T]):
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
-        # For each side, the time between its newest item and the item that was the other side's
-        # newest at that item's arrival. The smaller of both values is the tolerance with which
-        # these items would be a pair.
+        # For each side, the time between its newest item and the other side's newest item,
+        # measured when the side's item arrived. The smaller of the two sides' values is reported:
+        # with this tolerance, the newest items would be a pair.
         self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 
@@ -322,19 +322,19 @@ class StereoSides:
         )
 
     def take(self, member: SideCamera) -> Frame | None:
-        """Return the oldest paired frame of *member*, if any; the caller then owns its lease."""
+        """Return camera *member*'s oldest paired frame, if any; the caller then owns its lease."""
         with self._news:
             ready = self._ready[member.side]
             return ready.popleft() if ready and self._members[member.side] is member else None
 
     def await_end(self, member: SideCamera) -> None:
-        """When *member* has ended, wait at most 0.1 s for the counterparts of its last frames."""
+        """Wait at most 0.1 s for counterparts of the last frames of *member*, an ended camera."""
         with self._news:
             if self._worth_waiting(member):
                 self._news.wait(_END_WAIT_S)
 
     def ended(self, member: SideCamera) -> bool:
-        """Return whether *member*, which has ended, will deliver no more paired frames."""
+        """Return whether *member*, a camera whose source has ended, will give no more frames."""
         with self._news:
             return not self._ready[member.side] and not self._worth_waiting(member)
 

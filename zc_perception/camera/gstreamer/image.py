@@ -470,8 +470,8 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
 
     If no consumer limits the formats, these are :data:`READABLE_FORMATS`.
 
-    A consumer that accepts none of the remaining formats is ignored here. The negotiation of
-    buffers refuses it later, with its name in the error.
+    A consumer is ignored here if it accepts none of the formats that all consumers before it
+    accept. The negotiation of buffers refuses it later, with its name in the error.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:
@@ -534,7 +534,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 RESERVE = 2
-"""Slots that the camera needs for itself: one that it hands over and one that is filled."""
+"""Slots that the camera needs itself: one is being filled, one is being handed to the node."""
 # Spare slots for buffers that are not found at the start: a source has buffers queued, and a V4L2
 # pool grows to 32 while consumers are slow. With fewer slots than buffers, slots would be replaced
 # for each frame, and every consumer would have to import the buffer again.
@@ -575,10 +575,10 @@ class SharedFrames:
 
     def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
         """
-        Pull frames until *wanted* or all of the source's buffers are known; make a pool of these.
+        Pull frames until *wanted* buffers or all of the source's are known; make a pool of them.
 
-        :returns: the pool, and the frames that were pulled, which are to be used first. A live
-            camera's frames are old by now, so they are closed and the list is empty.
+        :returns: the pool, and the pulled frames, which the caller uses before it pulls others.
+            For a live camera this list is empty: its frames are old by now, and were closed.
         :raises CameraError: there are fewer than two buffers, or their layouts differ.
         """
         known: list[Buffers] = []

@@ -182,7 +182,7 @@ class BarePipeline:
         return found
 
     def use_system_clock(self) -> bool:
-        """Make the pipeline use GStreamer's system clock; tell if this is CLOCK_MONOTONIC."""
+        """Make the pipeline use GStreamer's system clock; tell whether it is CLOCK_MONOTONIC."""
         gst = self._gst
         clock = gst.gst_system_clock_obtain()
         gst.gst_pipeline_use_clock(self._pipeline, clock)
@@ -225,7 +225,7 @@ class BarePipeline:
         raise NotImplementedError
 
     def _end_of_stream(self) -> None:
-        """Handle the end of the stream in all sinks; subclasses override this."""
+        """React when the stream has ended in all sinks; subclasses override this."""
 
     def _warn(self, said: Said) -> None:
         sentence = f'{said.text}{said.reason}'
@@ -456,8 +456,9 @@ class Pipeline(BarePipeline):
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # If both have no caps in common, keep those that the pipeline's text gives the sink. A
-            # consumer that can't take the format is refused later, with its name in the error.
+            # The caps in *text* and the sink's own have nothing in common. Keep the sink's own,
+            # which the pipeline's text gives it. A consumer that can't take the format is refused
+            # later, with its name in the error.
             accepted.close()
             return
         self._accepted = accepted

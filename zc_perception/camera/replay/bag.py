@@ -572,7 +572,7 @@ class BagSource(FrameSource):
             np.copyto(plane, source)
 
     def _size_of(self, picture: Picture) -> tuple[int, int]:
-        """Return a picture's own size; keep a video's frame for :meth:`_choose_format`."""
+        """Return a picture's size; store a video's decoded frame for :meth:`_choose_format`."""
         if self._decoder is not None and isinstance(picture, EncodedPicture):
             self._first_frame = picture.frame
             return picture.frame.width, picture.frame.height
@@ -661,7 +661,7 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
             continue
         try:
             topics = read_contents(file).topics.values()
-        # this package finds the format in the file's summary, but rosbags needs no summary to play
+        # no error: only the recorded format needs the file's summary; rosbags plays without one
         except (RecordingError, OSError):
             continue
         for recorded in topics:

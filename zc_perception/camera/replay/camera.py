@@ -336,7 +336,8 @@ class ReplayCamera(DrawnCamera):
             )
             return Header(stamp, frame_id)
         stamp = self._stamp()
-        if self._last_stamp_ns is not None:  # frames may have equal recorded times
+        # Frames may have equal recorded times, but stamps must increase.
+        if self._last_stamp_ns is not None:
             stamp = max(stamp, self._last_stamp_ns + 1)
         self._last_stamp_ns = stamp
         return Header(stamp, self._frame_id)

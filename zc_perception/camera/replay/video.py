@@ -57,7 +57,7 @@ from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout, PlaneArray
 
 _HEAD_BYTES = 1024
-# The control characters that a text file may contain; with others a file isn't a text.
+# The control characters that a text file may contain. A file with any other one isn't a text.
 _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
 # Files of this format begin with a line of text, but binary pictures follow.
 _YUV4MPEG = b'YUV4MPEG2'
@@ -158,7 +158,8 @@ def _first_line(head: bytes) -> str | None:
     """
     Return the first line of a text file; ``None``: the file is not a text.
 
-    FFmpeg must not get a text: it would draw it as a terminal's picture, or follow a playlist.
+    FFmpeg must not open a text: it would draw the text as a terminal's picture, or play the
+    files and URLs that a playlist names.
     """
     controls = (byte for byte in head if byte < 0x20 and byte not in _TEXT_CONTROLS)
     if not head or head.startswith(_YUV4MPEG) or any(True for _ in controls):
@@ -217,8 +218,8 @@ def _is_cover(stream: Any, has_sound: bool) -> bool:
     """
     Tell whether a stream is the cover picture of music.
 
-    Streams of old PyAV have no ``disposition``. Then a stream is taken for a cover if its only
-    rate is FFmpeg's clock rate.
+    Streams of old PyAV have no ``disposition``. Then a stream counts as a cover if the file also
+    has sound, and the stream's only rate is that of FFmpeg's clock, 90000 per second.
     """
     disposition = getattr(stream, 'disposition', None)
     if disposition is not None:
@@ -382,8 +383,8 @@ class _Kind(NamedTuple):
 
     :param form: FFmpeg's name of the format, a key of :data:`_FOURCCS`.
     :param parts: for each plane, the arguments that make its NumPy array.
-    :param bits: the bits of a sample if the frame's samples have two bytes, but those of *form*
-        have one byte, to which they are narrowed; else 0.
+    :param bits: the bits of a frame's samples (9 to 16) if this package narrows them to the 8 bits
+        of *form*; 0: they aren't narrowed.
     :param converted: whether FFmpeg has to convert frames to *form* first.
     """
 
