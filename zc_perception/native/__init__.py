@@ -37,9 +37,9 @@ import sysconfig
 from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
-"""Environment variable: set it to 1 to run in Python, although the module is compiled."""
-# The same number is in module.c. Raise both when Python and C code of two versions can't work
-# together.
+"""Environment variable: 1 makes everything run in Python, even with a compiled module."""
+# module.c has the same number. Raise both if the Python code can't work with a module that was
+# compiled before a change, or the other way round.
 _VERSION = 6
 
 

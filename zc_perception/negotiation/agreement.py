@@ -224,7 +224,11 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
 
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
-    """Return the slots to ask for, the slots needed, and an error if too many are needed."""
+    """
+    Return how many slots to ask for, how many are needed, and an error or ``None``.
+
+    It is an error if more slots are needed than a participant's ``max_slots`` allows.
+    """
     needed = max(sum(p.slots for p in participants), 1)
     limited = [p for p in participants if p.max_slots is not None]
     most = min(limited, key=lambda p: p.max_slots or 0, default=None)
@@ -256,7 +260,7 @@ def _by_step(participants: Participants, name: str) -> str:
 
 
 def _steps(participants: Participants) -> str:
-    """List for each alignment the participants that ask for it, with their values."""
+    """Return a text: for each kind of alignment, who asks for it, and for how many bytes."""
     return '; '.join(
         f'{name}: {by}'
         for name in ('stride_align', 'offset_align', 'height_align')

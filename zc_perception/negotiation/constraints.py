@@ -116,8 +116,8 @@ class BufferConstraints:
     :param contiguous: whether it needs physically contiguous memory.
     :param memory_note: a reason for messages: why memory must be contiguous, or why the camera
         offers no other heaps.
-    :param cpu_access: the access by which its CPU code uses the pixels. It needs LINEAR and a heap
-        that can be mapped.
+    :param cpu_access: how the participant's CPU code accesses the pixels: it reads, writes or does
+        both. CPU access needs LINEAR and a heap that can be mapped.
     :param devices: the names of the devices that will attach to the buffers.
     :param slots: the number of slots that it holds at the same time. The pool needs the sum of all
         participants' slots.
@@ -211,7 +211,7 @@ class BufferConstraints:
         return self.formats is None or self.listed(fmt) is not None
 
     def listed(self, fmt: Format) -> Format | None:
-        """Return *fmt*, or the same layout by its other modifier, if in ``formats``; else None."""
+        """Return the entry of ``formats`` for the same layout as *fmt*; ``None``: it has none."""
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 
@@ -328,8 +328,8 @@ def _format(word: str) -> Format:
     # A fourcc such as 'R8  ' ends with blanks, which were lost when the entry was split.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
-    # Refuse a fourcc that isn't in our table: no camera of this package can give it, so it is most
-    # likely a typing error.
+    # Refuse a fourcc that this package doesn't know: none of its cameras can give such images, so
+    # the fourcc is most likely a typing error.
     pixel_format(fourcc)
     return fourcc, modifier
 
@@ -368,7 +368,7 @@ def _options(parts: Sequence[str]) -> dict[str, Any]:
 
 def parse_options(text: str) -> BufferConstraints:
     """
-    Parse a text of :func:`options_text`; the result has no name and accepts any format.
+    Parse a text of :func:`options_text`; the result is called 'consumer' and takes any format.
 
     :raises ConfigError: an option isn't known, or the constraints can never be satisfied.
     """

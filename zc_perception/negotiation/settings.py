@@ -163,7 +163,7 @@ class BufferSettings:
 
     @property
     def placement(self) -> Placement | None:
-        """See :func:`~zc_perception.negotiation.constraints.placement_of`."""
+        """The placement of planes, :func:`~zc_perception.negotiation.constraints.placement_of`."""
         return placement_of(self.layout)
 
     def describe(self) -> str:
@@ -317,7 +317,11 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
 
 
 def joint_limits(participants: Sequence[BufferConstraints]) -> ImageLimits:
-    """Combine all participants' limits: common multiples of alignments, the lowest maximum."""
+    """
+    Combine all participants' limits.
+
+    Each alignment is the least common multiple of theirs; ``max_stride`` is the lowest one.
+    """
     strides = [p.max_stride for p in participants if p.max_stride is not None]
     return ImageLimits(
         stride_align=math.lcm(*(p.stride_align for p in participants)),

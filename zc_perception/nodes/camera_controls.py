@@ -46,18 +46,23 @@ _AS_PARAMETERS = ('integer', 'integer64', 'boolean', 'menu', 'integer_menu', 'bi
 
 
 class _Telling(threading.local):
-    """``on``, per thread: it is setting a parameter to a value that the camera already has."""
+    """``on``: whether this thread sets a parameter to a value that the camera already has."""
 
     on = False
 
 
 class CameraControls:
-    """Declares a parameter for each control, and sets its value in each camera that is opened."""
+    """
+    Declares a parameter for each of a camera's controls, and sets the camera to its value.
+
+    A camera that is opened again gets the same values.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._camera: Camera | None = None
-        # Held while a control is set, so that detach() waits before the camera is closed.
+        # Held while a control is set. detach() waits for it, and the camera is closed only after
+        # detach().
         self._using = threading.Lock()
         self._telling = _Telling()
         self._attached_before = False
@@ -166,7 +171,7 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Set the parameter to the value in force; ROS refuses this if it is read-only."""
+        """Set a control's parameter to the value in force; ROS refuses a read-only parameter."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():
@@ -185,7 +190,7 @@ class CameraControls:
         return dict(self._in_force)
 
     def status(self) -> Status:
-        """Return the values in force, and wanted values that the camera refused when opened."""
+        """Report the values in force, and which wanted ones the camera refused at its opening."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         return CONTROLS.status(

@@ -270,7 +270,7 @@ class StereoSide:
         self._paired = True
 
     def join(self, camera: Camera) -> SideCamera:
-        """Wrap *camera* so that only frames with a counterpart come out."""
+        """Wrap *camera* so that it gives only frames with a counterpart of the other camera."""
         return self._rig.sides.join(self.side, camera)
 
     def status(self) -> Status:
@@ -290,7 +290,7 @@ class StereoSide:
             'restarts': found.restarts,
         }
         (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
-        # If neither a pair nor a dropped frame is new, keep the result of the last call.
+        # If no pair was made and no frame dropped since the last call, report the same as then.
         if found.pairs > pairs or found.dropped > dropped:
             self._paired = found.pairs > pairs
         apart_ns = found.apart_ns
@@ -309,7 +309,8 @@ class StereoSide:
 _KEEP_ALL_DELAY_S = 1.0
 # A camera slower than this may give no frame within PATIENCE_S and still work.
 _SLOWEST_HZ = 3.0 / PATIENCE_S
-# Slots that the camera and one reader need, in addition to frames kept for late readers.
+# Slots that the camera and one reader need, besides those of frames that are kept for readers that
+# subscribe later.
 _CAMERA_SLOTS = 4
 _FIXED = (
     "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs "
@@ -324,9 +325,10 @@ def _check_frame_id(frame_id: str) -> None:
 
 def _check_room(qos: QoSProfile, slots: int) -> None:
     """
-    Check that the frames which *qos* keeps for late readers leave the camera enough slots.
+    Check that a publisher with *qos* leaves the camera enough slots; else raise ConfigError.
 
-    Each kept frame of ``image_raw`` takes one of the camera's *slots*.
+    With ``transient_local``, the publisher of ``image_raw`` keeps its last frames for readers that
+    subscribe later. Each kept frame takes one of the camera's *slots*.
     """
     room = slots - _CAMERA_SLOTS
     if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
@@ -358,7 +360,7 @@ class CameraFactory:
 
     @property
     def slow(self) -> bool:
-        """Whether opening takes so long that a thread must do it; call :meth:`check` first."""
+        """Whether opening takes so long that it needs its own thread; call :meth:`check` first."""
         return self._kind().SLOW
 
     def check(self) -> None:
@@ -386,7 +388,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """Free what the closed camera kept for the next one; call this if none opens soon."""
+        """Free what a closed camera kept for the next camera; call this if none opens soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -401,7 +403,8 @@ class CaptureNode(PerceptionNode):
 
     :param camera_factory: opens a camera, given the identity of the lost one or ``''``; it
         replaces the camera that the parameters describe.
-    :param stereo: this node's side of a stereo pair; only frames with a counterpart are published.
+    :param stereo: this node's side of a stereo pair; then only frames are published that have a
+        counterpart of the other camera.
     """
 
     SPECS = NODES['capture']
@@ -648,7 +651,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """Return the ROS time in ns; unless it is simulated, this is the (faster) system clock."""
+        """Return the ROS time in ns; unless it is simulated, read it from the system clock."""
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
@@ -664,7 +667,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Return whether and how to get new buffers now; called by the camera's thread."""
+        """Return whether the camera gets new buffers now, and how; its thread calls this."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE

@@ -29,7 +29,8 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, StageLatencies
 
-# The rate is measured over this many frames, so that one frame more or less does not matter.
+# The rate is measured over at least the time of this many frames, so that one frame more or less
+# does not matter.
 _JUDGED_FRAMES = 10
 # Report a camera below this share of its target rate. It is less than one half, because some
 # sensors expose longer in the dark and then give half of their rate.

@@ -112,7 +112,10 @@ class Truth:
 
     def boxes_iou_min(self, stamp: int) -> float | None:
         """
-        Return the smallest IoU of a frame's boxes with the scene's objects of the same class.
+        Return the IoU of a frame's worst box with its object.
+
+        A box's object is the object of the scene that has the same class and the highest IoU with
+        the box; without such an object the IoU is 0.
 
         ``None``: the frame has no box, its detections are no longer kept, or the camera has no
         scene with known objects.

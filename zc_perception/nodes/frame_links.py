@@ -167,7 +167,7 @@ PUBLISHER_LINK = Part(
 
 
 def cpu_reader(name: str) -> BufferConstraints:
-    """Return what buffers must offer to a node, called *name*, that reads pixels by CPU."""
+    """Return the constraints of a node that reads pixels with the CPU; *name* is its name."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(name, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
@@ -259,7 +259,7 @@ def subscription_status(
 
 
 def group_ids(name: str) -> list[int]:
-    """Return a list with the number of the group *name* (or number); empty: no group named."""
+    """Return the number of the group that *name* names, in a list; empty if *name* is empty."""
     if not name:
         return []
     try:
@@ -322,9 +322,9 @@ class FrameServer:
     @property
     def troubles(self) -> tuple[object, ...]:
         """
-        Values of which one changes when :meth:`status` gets a new warning.
+        Values, of which one changes when :meth:`status` has a new warning to report.
 
-        Warnings about other publishers of the topic change none.
+        None changes for a warning about other publishers of the topic.
         """
         publisher, counters = self._publisher, self.server and self.server.counters
         return (

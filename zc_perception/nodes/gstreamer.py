@@ -126,7 +126,11 @@ class GStreamerNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Make the pipeline, the topics of its H.264, and a subscription in formats it accepts."""
+        """
+        Make the pipeline, the topics of its H.264, and the subscription of frames.
+
+        The subscription asks for formats that the pipeline accepts.
+        """
         text = self._text()
         feed = self._feed = FrameFeed(
             text,
@@ -201,7 +205,9 @@ class GStreamerNode(PerceptionNode):
 
     def _listeners(self) -> int:
         """
-        Return how many subscribers the H.264 topics have; 1 if the pipeline has no topics.
+        Return how many subscribers the H.264 topics have.
+
+        If no such topics exist, return 1, so that the pipeline always gets frames.
 
         The thread that feeds frames to the pipeline calls this.
         """

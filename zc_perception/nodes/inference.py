@@ -115,7 +115,7 @@ class InferenceStream:
         Return the threads that process frames: the scheduler's and the accelerator's.
 
         The scheduler's thread reopens a lost accelerator, so the accelerator's new threads
-        inherit CPUs and priority from it.
+        inherit the CPUs and the priority of the scheduler's thread.
         """
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
@@ -143,7 +143,7 @@ class Pace:
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Return whether a frame that arrives now may pass; then set the next frame's due time."""
+        """Return whether a frame that arrives now may pass; if so, set when the next is due."""
         period = self.period_ns
         if not period:
             return True
@@ -191,7 +191,7 @@ def check_classes(values: Mapping[str, Any]) -> None:
     """
     Raise ConfigError for parameters ``model``, ``classes`` and ``tiles`` that can't work.
 
-    The model is missing, has none of the wanted classes, or finds masks although there are tiles.
+    The model is missing, lacks one of the wanted classes, or finds masks although there are tiles.
     """
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
@@ -220,12 +220,14 @@ _SLOW_MODEL = TooSlow(
     "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight if "
     'the device can take more',
 )
-# Measure the rate of detections over at least this many frames, and, with `max_rate`, over at
-# least as long as this many results take at that rate. So one frame more or less doesn't matter.
+# Measure the rate of detections over at least this many frames, so that one frame more or less
+# doesn't matter. If `max_rate` is set, also measure it over at least the time of this many results
+# at that rate.
 _JUDGED_FRAMES = 10
 # After this many lost frames in a row, report that every frame is lost.
 _ALL_LOST = 10
-# Check the import cache only after this many frames: each buffer's first frame needs an import.
+# Judge the import cache only if at least this many frames came lately: the first frame of each
+# buffer needs an import with any cache.
 _IMPORTS_FROM = 10
 _IF_REFUSED = 'the error says what the device refused; see dmesg'
 _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
@@ -508,7 +510,8 @@ class InferenceNode(PerceptionNode):
         if self._stream is not None:
             self._describe()
             self._stream.close()
-        if not self._stopped:  # of a stopped node, diagnostics still read the stream's counters
+        # A stopped node keeps its stream: diagnostics still read the stream's counters.
+        if not self._stopped:
             self._stream = None
         self._realtime.cleanup()
         self._space, stages, self._stages = None, self._stages, []

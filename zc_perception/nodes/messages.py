@@ -256,11 +256,13 @@ def _samples() -> list[tuple[Header, Detections]]:
 
 def cdr_is_understood(write: Write) -> bool:
     """
-    Return whether the middleware decodes :class:`DetectionsCdr`'s bytes to *write*'s messages.
+    Return whether the middleware decodes :class:`DetectionsCdr`'s bytes as it should.
+
+    The decoded messages must be equal to those that *write* makes of the same detections.
 
     With another version of ``vision_msgs`` than 4, the decoded messages would differ.
 
-    :param write: makes the message object of the same detections.
+    :param write: makes a message object of a header and detections.
     """
     return understood(Detection2DArray, _samples(), DetectionsCdr(105).write, write)
 

@@ -121,7 +121,7 @@ class Layer:
         """
         Return whether the message for the frame of time *stamp* may still come.
 
-        It may if the newest message is of an earlier frame, which is less than 1 s older.
+        It may still come if the newest message is of a frame that is earlier by less than 1 s.
         """
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
@@ -224,8 +224,8 @@ class OverlayNode(PerceptionNode):
     """
 
     SPECS = NODES['overlay']
-    # Check this at the start: an error at its first use, when somebody subscribes, would end the
-    # program.
+    # Check this parameter when the node starts: it is used only when somebody subscribes, and an
+    # error then would end the program.
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (
         Endpoint('detections/image', 'publisher'),
@@ -471,9 +471,9 @@ class OverlayNode(PerceptionNode):
 
     def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
         """
-        Draw the newest detections of which the frame's reduced copy and the layers are here.
+        Draw the newest detections for which the frame's copy and the layers' messages have come.
 
-        Newer detections go on waiting for their frame or layers; older ones are dropped.
+        Newer detections wait on for their frame or for masks and points; older ones are dropped.
         """
         waiting: list[Detection2DArray] = []
         newest: Detection2DArray | None = None

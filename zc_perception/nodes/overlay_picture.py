@@ -35,7 +35,7 @@ from zc_perception.pixel.conversion import ToNv12
 from zc_perception.pixel.layout import ImageLayout
 
 MOST_BOXES = 200
-"""The most boxes drawn in a picture, so that its time is limited; the highest scores win."""
+"""The most boxes drawn in a picture, to limit the drawing time; those with top scores win."""
 _LONGEST_NAME = 80
 # Larger coordinates are replaced by this one, far outside of every picture, because OpenCV fails
 # with very large numbers.
@@ -353,6 +353,6 @@ class Trails:
                 trail.popleft()
             if not trail:
                 del self._trails[name]
-            elif trail[-1][0] == stamp_ns:  # don't draw trails of objects without a box in boxes
+            elif trail[-1][0] == stamp_ns:  # draw only trails of objects that have a box now
                 points = [(pixel(x * scale[0]), pixel(y * scale[1])) for _, x, y in trail]
                 cv2.polylines(picture, [np.array(points)], False, class_colour(name), line)

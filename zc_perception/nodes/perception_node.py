@@ -116,7 +116,7 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """Return the ledger that counts the CPU's passes over pixels; each context has one."""
+    """Return the ledger of a ROS context, which counts the CPU's passes over pixels."""
     with _LEDGERS_LOCK:
         ledger = _LEDGERS.get(context)
         if ledger is None:
@@ -196,7 +196,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
         Open the devices, files and links that the parameters name: first step of configuring.
 
-        With ``autostart`` the constructor calls this, so that it raises for a user's mistake.
+        With ``autostart`` the constructor calls this, so that a user's mistake makes the
+        constructor fail.
 
         :raises ZcError: a parameter, file or device can't be used; the caller then calls
             :meth:`_cleanup`.
@@ -520,7 +521,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
 @contextlib.contextmanager
 def all_or_none(nodes: Sequence[PerceptionNode]) -> Iterator[None]:
-    """Destroy *nodes* if the block raises, including nodes appended within the block."""
+    """Context manager: if its block raises, destroy *nodes*, and those that it has appended."""
     try:
         yield
     except BaseException:

@@ -133,7 +133,7 @@ def ros_context(
     args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False
 ) -> Iterator[rclpy.Context]:
     """
-    Yield *context*, or a new one, initialised; shut it down at the end.
+    Context manager: initialise *context* or a new one, and shut it down at the block's end.
 
     :param tolerant: for an unknown parameter that ``-p`` sets for all nodes, log a warning; false:
         raise an error.
@@ -313,7 +313,7 @@ class Liveness:
         """By node's name, its latest progress, and since when (in s) that value is the same."""
 
     def worry(self) -> str:
-        """Return a sentence about each hanging executor or node; empty: none hangs."""
+        """Return a sentence about each executor or node that hangs or has given up, or ``''``."""
         return '; '.join([*self._look_at_executors(), *self._look_at_nodes()])
 
     def _look_at_executors(self) -> list[str]:
