@@ -111,7 +111,11 @@ class Lookout:
         self._thread: threading.Thread | None = None
 
     def watch(self, period_s: float, look: Callable[[], object], phase_s: float = 0.0) -> Watch:
-        """Call *look* every *period_s* seconds (:func:`next_turn`); a missed call is left out."""
+        """
+        Call *look* every *period_s* seconds, at the times that :func:`next_turn` returns.
+
+        If the thread is late by more than a period, the calls that it missed are left out.
+        """
         watch = Watch(self, period_s, look, phase_s)
         with self._changed:
             self._put(watch)
@@ -150,7 +154,7 @@ class Lookout:
             self._changed.notify_all()
 
     def _next(self) -> Watch | None:
-        """Wait until a watch is due, and return it; ``None`` if none is left: end the thread."""
+        """Wait until a watch is due, and return it; ``None``: no watch is left, end the thread."""
         with self._changed:
             while self._due:
                 due, _, watch = self._due[0]

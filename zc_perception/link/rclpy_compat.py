@@ -157,7 +157,11 @@ def understood(
     write: Callable[..., bytes],
     make: Callable[..., Any],
 ) -> bool:
-    """Say whether the middleware reads *write*'s bytes of a sample as *make*'s message of it."""
+    """
+    Say whether the middleware can read the bytes that *write* makes of each sample.
+
+    The message that the middleware reads from them must be equal to the one that *make* makes.
+    """
     try:
         return all(
             deserialize_message(write(*sample), ros_type) == make(*sample) for sample in samples
@@ -188,10 +192,12 @@ def create_reader(
 
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
-    """Run *call* after rclpy has destroyed a publisher or subscription, or its node."""
+    """Run *call* after rclpy destroyed *entity*, a publisher or subscription, or its node."""
 
     def destroyed() -> None:
-        del entity.destroy  # breaks the reference cycle, so no garbage collector is needed
+        # The entity and this function refer to each other. End that, so that both are freed
+        # without the garbage collector.
+        del entity.destroy
         entity.destroy()
         call()
 
@@ -231,9 +237,9 @@ def _unknown_rclpy(name: str) -> str:
 
 def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """
-    Replace the function that sends a service's responses by *sent*; return the original one.
+    Put *sent* in place of a service's function that sends responses; return that function.
 
-    An executor calls *sent* with each response and its header. From Lyrical on (rclpy 10), a
+    An executor then calls *sent* with each response and its header. From Lyrical on (rclpy 10), a
     service has ``send_response`` and ``_send_response``. As no document says which of them an
     executor calls, *sent* replaces both.
 
@@ -291,11 +297,11 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
     A transition that a client of ``change_state`` requests runs on its own thread, with *lock*
     held. So the executor serves other callbacks during the transition, ``get_state`` included. But
-    an EventsExecutor runs the transition itself, because it doesn't resume our coroutines.
+    an EventsExecutor runs the transition itself, because it doesn't resume waiting coroutines.
 
     :param refused: called with the reason when a transition isn't possible from the current state,
-        and with an empty text when a transition failed. Without this function, rclpy would raise
-        for an unknown number, which ends the executor, and would not report an unknown label.
+        and with an empty text when a transition failed. rclpy alone would not report a request
+        with an unknown label. For an unknown number it would raise, which ends the executor.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -347,7 +353,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
         return response
 
     def answer(response: Any, header: Any) -> None:
-        with contextlib.suppress(*_GONE):  # the node may be destroyed during the change
+        with contextlib.suppress(*_GONE):  # the node may be destroyed during the transition
             send(response, header)
 
     service.callback = serve
@@ -355,7 +361,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make *callback* do nothing once *machine* is destroyed: reading that crashes the process."""
+    """Make *callback* do nothing once *machine* is destroyed: using it then crashes Python."""
 
     def guarded(request: Any, response: Any) -> Any:
         with contextlib.suppress(InvalidHandle), machine:
@@ -400,9 +406,9 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     prefix, given = f'qos_overrides.{topic}.{kind.__name__.lower()}.', parameter_overrides(node)
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
-    # Declare the other policies, too, so that tools show them. Pass a copy of *qos*: this call
-    # writes the parameters' values into it, and an endpoint that is made again may have other
-    # defaults than those.
+    # Declare the other policies, too, so that tools show them. This call writes the parameters'
+    # values into the QoS that it gets. They are the defaults of the endpoint that was made first,
+    # and a later endpoint may have other defaults. So pass a copy of *qos*.
     shown = [policy for policy in policies if policy not in overridden]
     _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
 

@@ -40,7 +40,7 @@ _ORDER = (IN_PROCESS, SHARED_MEMORY, ROS_MESSAGE, REFUSED)
 
 
 class RemoteState(Enum):
-    """The state of the ``shared_memory`` rung to one publisher of another process."""
+    """Whether a publisher of another process is connected by the ``shared_memory`` rung."""
 
     CONNECTED = 'connected'
     CONNECTING = 'connecting'

@@ -23,8 +23,9 @@ frames' descriptors and reads RELEASE_BUFFER, by which a reader returns a frame.
 connection ends, the server takes back the frames that it holds.
 
 Early buffers may be copied: GStreamer ignores a buffer's ``GstVideoMeta`` until the first element
-of the reader's process has asked for one. So if the planes aren't where GStreamer expects them
-without it, the server sends copies with GStreamer's layout, until the reader has returned one.
+of the reader's process has asked for one. Without it GStreamer expects the planes at places of its
+own. So if a frame's planes lie elsewhere, the server sends copies with GStreamer's layout, until
+the reader has returned one of these copies.
 
 The first part of this file packs and parses commands. Source: gst-plugins-bad's ``gst/unixfd``,
 ``gstmeta.c`` and ``gstvideometa.c`` of GStreamer 1.26. Each command begins with a header of two

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Question = Callable[..., dict[str, Any]]
 TIME_LIMIT_S = 30.0
-#: The time limit of a check in seconds; a check may ask two questions, one after the other.
+#: The time limit of a check in seconds; a check may call :func:`ask` twice, one after the other.
 CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
 _KILLED_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -56,7 +56,7 @@ _lock = threading.Lock()
 
 
 def subject(question: Question) -> str:
-    """Return a question's name without its verb: ``gstreamer`` for ``describe_gstreamer``."""
+    """Return *question*'s name without the verb: ``gstreamer`` for ``describe_gstreamer``."""
     return question.__name__.partition('_')[2] or question.__name__
 
 
@@ -71,7 +71,9 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
     :param question: the function. It takes strings, and returns a dict for JSON.
     :raises NoAnswerError: there is no answer; the message says why.
     """
-    import subprocess  # not at the top: every node imports this module when it starts
+    # Import this here and not at the top of the file: every node imports this file when it starts,
+    # and needn't import subprocess, too.
+    import subprocess
 
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('answering', os.MFD_CLOEXEC)) as errors:
@@ -85,7 +87,8 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             *arguments,
         ]
         try:
-            with _lock:  # so that end_all() also finds this process
+            # Hold the lock, so that end_all() can't look between the start and the registration.
+            with _lock:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

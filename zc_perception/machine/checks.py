@@ -109,7 +109,7 @@ def fail(found: str, advice: str, subject: str = '', /, **figures: Any) -> Findi
 
 
 def told(status: Status, error: object, subject: str = '', /, **figures: Any) -> Finding:
-    """Make a finding of an exception; the text after its last semicolon is the advice."""
+    """Make a finding about *error*; what follows the last semicolon of its text is the advice."""
     found, _, advice = str(error).rpartition('; ')
     return Finding(status, found or advice, advice, subject, figures)
 

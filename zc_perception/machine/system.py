@@ -150,7 +150,7 @@ class System:
     doubles: Mapping[Any, Any] = field(default_factory=dict)
 
     def opener(self, opens: T) -> T:
-        """Return *opens*, a class or function that opens a device, or a test's replacement."""
+        """Return *opens*, which opens a device, or the replacement that a test has set for it."""
         return cast('T', self.doubles.get(opens, opens))
 
     @property
@@ -239,7 +239,7 @@ def heap_nodes(system: System) -> dict[str, Path]:
 
 def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
     """
-    Return the heaps from which the parameter value ``auto`` may choose, for this *use*.
+    Return the heaps from which the parameter value ``auto`` may choose for buffers of this *use*.
 
     :raises AllocationError: no heap works.
     """

@@ -336,7 +336,7 @@ class Waker:
             self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
 
     def wake(self, waits: int = 1) -> None:
-        """End this many calls of :meth:`wait`, current ones or else the next ones."""
+        """End as many calls of :meth:`wait` as *waits* says: current ones, else the next ones."""
         if self._fd is None:
             return
         # The garbage collector may close the eventfd before it runs a finalizer that calls this.
@@ -356,7 +356,8 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            # A fence that can't be polled is left out; the caller's timeout_s covers its deadline.
+            # Leave out a fence that can't be polled: the caller's timeout_s ends the wait at the
+            # fence's deadline.
             with contextlib.suppress(ValueError, OSError):
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)

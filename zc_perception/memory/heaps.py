@@ -347,7 +347,7 @@ class OfferedHeaps:
 
     def choose(self, name: str) -> None:
         """
-        Open the heap *name*, and close the heap that was chosen before; its buffers remain valid.
+        Open the heap *name*, and close the heap chosen before; buffers of both remain valid.
 
         :raises AllocationError: the heap is none of :attr:`names` or can't be opened any more, or
             this object was closed.

@@ -28,7 +28,7 @@ import threading
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """The bookings under one reason: their count, and the sum of their bytes."""
+    """All passes over pixels for one reason: their number, and the sum of their bytes."""
 
     count: int
     bytes: int  # noqa: A003
@@ -58,7 +58,7 @@ class CopyLedger:
             self._entries[reason] = (count + 1, total + num_bytes)
 
     def entries(self) -> dict[str, LedgerEntry]:
-        """Return the bookings by reason."""
+        """Return the number of passes over pixels, and their bytes, for each reason."""
         with self._lock:
             return {reason: LedgerEntry(*entry) for reason, entry in self._entries.items()}
 

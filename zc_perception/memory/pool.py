@@ -342,8 +342,8 @@ class Reaper:
 
         The caller holds the pool's lock.
 
-        :returns: a waker, which the pool has to wake at each change; ``None`` while the
-            interpreter ends.
+        :returns: a waker, which the pool has to wake when one of its slots changes; ``None``
+            while the interpreter ends.
         """
         with self._lock:
             if self._thread is None:
@@ -391,7 +391,8 @@ class Reaper:
             if not self._pools:
                 self._end()
                 return False
-        # If watch() has added a pool since the lock was released, its wake() ends this wait.
+        # If watch() added a pool after the lock was released, it woke the waker, too, which ends
+        # this wait.
         fences = [fence for _, look in looks for fence in look.fences]
         deadlines = [look.deadline for _, look in looks if look.deadline is not None]
         del pools, looks, finished
@@ -431,11 +432,12 @@ class BufferPool:
 
     **Quotas.** :meth:`grant` promises a consumer a *number* of frames that it may hold. A consumer
     that holds its number gets no other frame until it releases one; then ``on_room`` is called.
-    Meanwhile up to *depth* newest frames wait for it. Beyond number plus depth, leases are refused
-    and counted; other consumers aren't affected. Numbers add up, because each consumer may hold
-    different frames. Depths don't: the same newest frames wait for all consumers, so only the
-    greatest depth takes slots. The promises never exceed the existing slots. The pool forgets a
-    consumer without leases and promise, because consumers may come and go for hours.
+    While it holds its number, up to *depth* newest frames wait for it. Beyond number plus depth,
+    leases are refused and counted; other consumers aren't affected. Numbers add up, because each
+    consumer may hold different frames. Depths don't: the same newest frames wait for all
+    consumers, so only the greatest depth takes slots. The promises never exceed the existing
+    slots. The pool forgets a consumer without leases and promise, because consumers may come and
+    go for hours.
 
     **Threads.** Any thread may call any public method. An open pool has no thread of its own:
     :meth:`acquire` first calls :meth:`collect`. :class:`Reaper`'s thread finishes a closed pool.
@@ -694,7 +696,8 @@ class BufferPool:
         """
         Make one more lease on a slot that is being filled or is leased.
 
-        :returns: the lease; ``None`` (counted) if *holder* has its number plus depth already.
+        :returns: the lease; ``None`` (counted) if *holder* already has all leases of its quota:
+            the frames that it may hold plus those that may wait for it.
         :raises StaleFrameError: this generation isn't in use any more, the slot is another pool's,
             or this process is a forked child.
         """
@@ -745,14 +748,14 @@ class BufferPool:
 
         Only one thread at a time may call this for the same holder.
 
-        :returns: ``False`` if the holder holds its number of frames; the pool will call
+        :returns: ``False`` if the holder holds as many frames as it may; the pool will call
             ``on_room`` when this method may be called again.
         """
         account = lease.account
         number = account.number
         if number is None or account.frames <= number:
-            # The usual case: the held and waiting frames together don't exceed the number, so no
-            # lock is needed.
+            # The usual case: the held and waiting frames together are no more than the holder may
+            # hold, so no lock is needed.
             lease.handed = True
             return True
         with self._lock:
@@ -1235,7 +1238,7 @@ class BufferPool:
 
     def _promises(self, but: str = '') -> tuple[int, int]:
         """
-        Return the sum of the holders' numbers, and their greatest depth.
+        Return how many frames all holders together may hold, and the greatest depth of one.
 
         The caller holds the lock.
 

@@ -523,10 +523,11 @@ class SharedMemoryClient:
 
     def _other_packet(self, slots: RemoteSlots, came: CameUnread) -> tuple[Frame, int] | None:
         """
-        Handle a packet that isn't a plain FRAME; take over its descriptors.
+        Handle any packet but a FRAME without a fence; take over its descriptors.
 
-        :return: for a FRAME with a fence, the frame and the number of frames dropped before it.
-        :raises ProtocolError: the producer must not send this packet now.
+        :return: for a FRAME with a fence, the frame and the number of frames dropped before it;
+            ``None`` for other packets.
+        :raises ProtocolError: the packet is invalid, or the producer must not send it now.
         """
         packet, fds, truncated, gone = came
         try:
@@ -597,8 +598,9 @@ class SharedMemoryClient:
             elif reason == 'flood':
                 self._retry.pause(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
-                # Pause, because the producer may end each new connection. After 'constraints' the
-                # code comes here only if a newer announcement has come since.
+                # Pause, because the producer may end each new connection. After 'constraints', the
+                # client tries again only if an announcement has come since WELCOME: only then may
+                # the producer have other buffers.
                 self._retry.failed()
 
     def statistics(self) -> ClientStatistics:

@@ -18,7 +18,8 @@ The producer's end of the connection to one consumer.
 
 The camera's thread sends frames, and the server's thread handles releases. One lock for each
 connection protects the state that they share. It is held for at most one ``send``, which doesn't
-block. Pools are called without the lock, because they call back.
+block. Pools are called without the lock, because they may call :meth:`Connection.retire`, which
+takes the lock.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class Connection:
     :param holder: the consumer's name in the pool's leases, unique in the process.
     :param window: largest number of frames that the consumer may hold at the same time.
     :param depth: largest number of frames that may wait for the consumer.
-    :param watch: asks the server's thread to call :meth:`flush` when a fence has signalled. It is
-        called with the connection's lock held.
+    :param watch: called with a fence, and with the connection's lock held; makes the server's
+        thread call :meth:`flush` when the fence has signalled.
     """
 
     # __slots__ gives these attributes fixed offsets, by which native/links.c accesses them.

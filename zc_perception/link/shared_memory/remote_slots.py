@@ -127,7 +127,8 @@ class RemoteSlot:
         """
         Return the slot's next Frame object, made before its FRAME arrives to save time then.
 
-        Its lease is not valid until :meth:`RemoteSlots.admit` fills in the other fields.
+        The object's lease is not valid until :meth:`RemoteSlots.admit` fills in the fields that
+        are sent in the FRAME.
         """
         data = _new(FrameData)
         data.__dict__.update(self._constants, header=_new(Header))
@@ -202,8 +203,8 @@ class PlainReceiver:
         """
         Read one packet; only one thread at a time may call this.
 
-        :return: for a plain FRAME the frame and how many frames were dropped before it; for
-            another packet a :class:`CameUnread`; ``None`` if no packet has arrived.
+        :return: for a FRAME without a fence, the frame and how many frames were dropped before
+            it; for another packet a :class:`CameUnread`; ``None`` if no packet has arrived.
         :raises ProtocolError: the FRAME breaks a rule.
         """
         try:
@@ -662,7 +663,7 @@ class RemoteSlots:
             try:
                 signalled = fence.wait(0.0)
             except (OSError, ValueError):
-                signalled = True  # it was closed by the caller of release()
+                signalled = True  # the fence was closed by the caller of release()
             if signalled:
                 self._unwatch(fence)
             else:

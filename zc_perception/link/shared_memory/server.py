@@ -645,7 +645,9 @@ class SharedMemoryServer:
                 self._turn_away(number, None)
                 return
             hello = wire.parse_hello(self._reader.packet[:size])
-            if fds:  # after the version was checked: later versions may send descriptors
+            # parse_hello() has refused later versions, whose HELLO may have descriptors. In this
+            # version it has none.
+            if fds:
                 raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
             # The HELLO may be old. If its consumer has closed the socket and connected again,
             # don't reserve slots for it twice.

@@ -387,7 +387,8 @@ def check_place(path: Path, parameter: str) -> None:
     The folder must belong to this user, and no other user may be able to write to it.
 
     :param parameter: the parameter's name, for the error's text.
-    :raises ConfigError: it isn't safe.
+    :raises ConfigError: *path* is relative or too long, its folder doesn't exist or isn't safe, or
+        a file that isn't a socket has this path.
     """
     named = f"parameter '{parameter}' is '{path}'"
     if not path.is_absolute():
