@@ -73,7 +73,7 @@ class StaleFrameError(ZcError):
 
 
 class NegotiationError(ZcError):
-    """No format and layout meets the constraints of all participants, which the message names."""
+    """No format and layout meets all participants' constraints; the message names the conflict."""
 
 
 class CameraError(ZcError):

@@ -76,8 +76,8 @@ class CameraCondition:
 
     :param reason: why the camera isn't streaming; empty while it streams.
     :param attempts: how many attempts were made to open the camera since it was lost.
-    :param losses: how often the camera was lost since start.
-    :param retry_s: seconds until the next attempt.
+    :param losses: how often the camera was lost since the supervisor was made.
+    :param retry_s: seconds until the next attempt to open the camera.
     """
 
     state: CameraState
@@ -306,8 +306,8 @@ class CameraSupervisor:
                 return
             frame = camera.capture()
             streaming = self._condition.state is CameraState.STREAMING
-            # One side of a stereo pair returns no frames while the other side is missing. It
-            # still counts as streaming.
+            # A camera of a stereo pair returns no frame while the pair's other camera has none. If
+            # it has captured frames itself, it still counts as streaming.
             if not streaming and (frame is not None or camera.statistics().captured):
                 self._become(CameraCondition(CameraState.STREAMING, losses=self._losses))
             if frame is None:

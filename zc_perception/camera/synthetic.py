@@ -78,7 +78,7 @@ BAR_COLOURS = {
     'white': (1, 1, 1), 'yellow': (1, 1, 0), 'cyan': (0, 1, 1), 'green': (0, 1, 0),
     'magenta': (1, 0, 1), 'red': (1, 0, 0), 'blue': (0, 0, 1), 'black': (0, 0, 0),
 }  # fmt: skip
-"""The bars from left to right: R, G and B of each, as shares of the bars' amplitude."""
+"""R, G and B of each bar, from left to right; 1 stands for the bars' amplitude (75 %)."""
 _GREYS = 8
 _BARS_HEIGHT = 0.75
 
@@ -108,7 +108,7 @@ def sample_levels(
     Return Y, U and V of a colour, as 8-bit samples.
 
     :param red: R', from 0 to 1; *green* and *blue* likewise.
-    :raises ValueError: the colorimetry's matrix has no Y, U and V.
+    :raises ValueError: the weights of *colorimetry*'s matrix are unknown.
     """
     if colorimetry.matrix not in _WEIGHTS:
         raise ValueError(
@@ -129,7 +129,7 @@ class ColourBars:
     """
     A picture of 75 % bars (:data:`BAR_COLOURS`) in its upper three quarters, eight greys below.
 
-    :raises ValueError: the colorimetry's matrix has no Y, U and V.
+    :raises ValueError: the weights of *colorimetry*'s matrix are unknown.
     """
 
     def __init__(

@@ -213,7 +213,11 @@ def _paint(
 def _between(
     values: NDArray[np.float32], before: NDArray[np.int32], share: NDArray[np.float32], axis: int
 ) -> NDArray[np.float32]:
-    """Interpolate along *axis* between each value at *before* and the next value, by *share*."""
+    """
+    Interpolate along *axis* between the values at the indices *before* and those that follow.
+
+    :param share: the weight of the following value, from 0 to 1, for each index.
+    """
     low = values.take(before, axis=axis)
     high = values.take(before + 1, axis=axis)
     high -= low

@@ -154,7 +154,11 @@ class FormatChoice:
         return self.jpeg if wanted == (NV12, LINEAR) else None
 
     def describe(self, code: int) -> str:
-        """Return a line for the log: the cost of V4L2's format *code*, and the alternatives."""
+        """
+        Return a line for the log, about V4L2's format *code*, which was chosen.
+
+        It says whether the CPU has to decode the frames, and why other formats weren't chosen.
+        """
         name = fourcc_name(code).strip()
         if code in JPEGS:
             others = ', '.join(fourcc_name(offer.codes[0]) for offer in self.offers)

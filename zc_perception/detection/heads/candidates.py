@@ -328,7 +328,7 @@ def _keep(
     count = boxes.shape[1]
     if (
         boxes[2:4].min() < _NO_SIZE
-    ):  # OpenCV takes tiny boxes for the same object, however far classes are shifted
+    ):  # OpenCV takes tiny boxes for the same object, even if each class is shifted elsewhere
         return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)
     left, rest, kinds = suppressors.copy(), boxes, classes
@@ -627,7 +627,14 @@ def _gaussian(turned: Turned) -> tuple[NDArray[np.float64], ...]:
 
 
 def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDArray[np.intp]:
-    """Suppress duplicates among *turned*, best first; return the indices of the kept boxes."""
+    """
+    Suppress duplicates among oriented boxes; return the indices of the kept boxes, best first.
+
+    As in Ultralytics, a box is removed if any better box overlaps it, even a removed one.
+
+    :param turned: the boxes, best first.
+    :param kinds: the class of each box; a box suppresses only boxes of its own class.
+    """
     kept: list[int] = []
     for start in range(0, len(turned), _TURNED_CHUNK):
         end = min(start + _TURNED_CHUNK, len(turned))

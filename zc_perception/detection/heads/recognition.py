@@ -54,15 +54,15 @@ _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
 # expression that the name of an output or input must match; the head; the usual values of the
 # manifest's key ``input``.
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
-    (('box score', 'class'), '', _INPUT, {}),  # exports of mmdeploy
-    # TensorFlow's Object Detection API
+    (('box score', 'class'), '', _INPUT, {}),  # Exports of mmdeploy.
+    # The next entry is for TensorFlow's Object Detection API.
     (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0},
      _STRETCHED),
-    (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS
-    # RT-DETR, D-FINE: an input gives the picture's size
+    (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS.
+    # The next entry is for RT-DETR and D-FINE with a second input, the picture's size.
     (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),
     (('box', 'scores'), _RF_DETR, {**_CENTRES, 'sigmoid': True}, _IMAGENET),
-    # RT-DETR, D-FINE of Hugging Face's library Transformers
+    # RT-DETR and D-FINE, as Hugging Face's library Transformers exports them
     (('box', 'scores'), _HUGGING_FACE, {**_CENTRES, 'sigmoid': True}, _STRETCHED),
 )  # fmt: skip
 _ANCHOR_OPTIONS = (

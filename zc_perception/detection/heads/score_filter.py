@@ -209,7 +209,8 @@ def _settle(
     high: float | None = None,
 ) -> Found:
     """Dequantise the candidates and check them again: the raw threshold is a lower bound."""
-    # Usually all cells stay. Minimum and maximum show it: if a value is NaN, both are NaN.
+    # Usually all cells stay. The minimum and the maximum are enough to see this, because both are
+    # NaN if any value is NaN.
     if not len(best):
         return NOTHING
     low, high = float(best.min()), float(best.max()) if high is None else high

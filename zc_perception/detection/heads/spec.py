@@ -177,7 +177,7 @@ class Head(ABC):
         ignored. A box is dropped if a corner isn't finite, if its area is 0, or if it lies outside
         the picture.
 
-        :param box: the geometry that maps the network's input to the frame.
+        :param box: the letterbox, which maps positions in the network's input to the frame.
         :raises AcceleratorError: the outputs don't fit the head's spec; the message names the
             tensor, its shape and the expected shape.
         """

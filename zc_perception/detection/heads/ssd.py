@@ -63,8 +63,8 @@ class Ssd(Head):
     """
     Decode two outputs, scores and deltas.
 
-    Scores are N x classes (with a background class, if there is one), deltas are N x 4. If the
-    model itself decodes the boxes, use head ``boxes``.
+    For N priors, scores are N x classes (with a background class, if there is one), and deltas are
+    N x 4. If the model itself decodes the boxes, use head ``boxes``.
 
     With a delta v: centre = prior centre + v · variance · prior size, size = prior size ·
     exp(v · variance). Each prior gives at most one box, that of its best class.
