@@ -19,7 +19,7 @@ The command ``zc_verify``: measure whether running nodes keep the four invariant
 ``docs/verify.md`` states the invariants. The command measures from outside the nodes, in one
 thread, and reads only the nodes' frame logs from the nodes themselves. Read in this order:
 
-1. :mod:`~zc_perception.verify.observation`: the evidence of one window of time, as plain data.
+1. :mod:`~zc_perception.verify.observation`: the evidence of one measurement, as plain data.
 2. :mod:`~zc_perception.verify.invariants`: one function for each invariant. It takes an
    observation and returns a :class:`~zc_perception.verify.invariants.Check`. For the third
    invariant, :mod:`~zc_perception.verify.imports` matches the driver's traced imports with frames.

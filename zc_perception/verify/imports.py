@@ -303,8 +303,8 @@ class Import:
     :ivar submits: the number of jobs that read the image.
     :ivar done_ns: when the node finished the last frame submitted with this import; 0: not yet, or
         that frame failed.
-    :ivar frames: for an earlier import: how many frames of the window were submitted with it, by
-        image.
+    :ivar frames: for an earlier import: how many frames were submitted with it in the measured
+        time, by image.
     """
 
     begin_ns: int
@@ -436,9 +436,9 @@ def _needed(
     """
     Select the imports that a cache needs: the first of each image, and again after a clearing.
 
-    :param cached: the node's imports in the window.
-    :param since_ns: when the window began.
-    :param attached: the buffers that were attached to the card when the window began; their
+    :param cached: the node's imports in the measured time.
+    :param since_ns: when the measured time began.
+    :param attached: the buffers that were attached to the card when the measured time began; their
         images are imported already.
     """
     cleared_ns = table.cleared_ns(since_ns)
@@ -499,14 +499,14 @@ class ImportFollowing:
 
     The object has one :class:`ImportTable` for each node that imports frames, and one for the
     imports of all other programs. Except for *unreadable* and *unknown*, its values are numbers of
-    frames, jobs or imports in the window.
+    frames, jobs or imports in the measured time.
 
     :param found: by inode, the history of the attachments of each frame's buffer.
     :ivar unreadable: why the trace could not be used; empty: it was used.
     :ivar submitted: submitted frames in the nodes' logs.
     :ivar kernel_submits: jobs of the nodes in the driver's events.
-    :ivar unknown_jobs: jobs without a frame, in processes whose nodes ran until the window's end;
-        *missing_jobs*: frames without a job.
+    :ivar unknown_jobs: jobs without a frame, in processes whose nodes ran until the end of the
+        measured time; *missing_jobs*: frames without a job.
     :ivar foreign: frames whose buffer was not imported, or whose handle stands for another buffer.
     :ivar own_imports: frames that were submitted with their own import.
     :ivar earlier_imports: frames that were submitted with an import from before the recording, so
@@ -538,16 +538,17 @@ class ImportFollowing:
         self._others = ImportTable()
         self._shared: Counter[int] = (
             Counter()
-        )  # for each node, the number of frames in the window without an import of their own
+        )  # for each node: how many frames in the measured time had no import of their own
         images = {
             record.inodes for node in self._nodes for record in node.records if record.submitted_ns
         }
         self._images = {frozenset(image) for image in images}
         self._frame_inodes = {inode for image in images for inode in image}
-        # The processes of nodes that ended in the window. Such a node has submitted jobs that its
-        # log doesn't have, so these jobs don't count as unknown.
+        # The processes of nodes that ended in the measured time. Such a node has submitted jobs
+        # that its log doesn't have, so these jobs don't count as unknown.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
-        # Each job, the import that it reads, and whether its frame was submitted in the window.
+        # Each job, the import that it reads, and whether its frame was submitted in the measured
+        # time.
         self._jobs: list[tuple[FrameJob, Import, bool]] = []
         self._strangers: set[int] = set()
         self._owner_of_fence: dict[tuple[int, int], int] = {}
@@ -702,7 +703,7 @@ class ImportFollowing:
 
     def _attached(self, node: NodeView) -> set[int]:
         """
-        Return the buffers that were attached to the node's card when the window began.
+        Return the buffers that were attached to the node's card when the measured time began.
 
         A buffer needs one attachment for each node that uses the buffer with this card.
         """

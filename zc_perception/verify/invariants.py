@@ -155,7 +155,7 @@ def histories(seen: Observation) -> dict[int, History]:
 
 
 def attachments_are_recorded(seen: Observation) -> bool:
-    """Return whether the trace has each attachment in the window, with its buffer and device."""
+    """Return whether the trace has all attachments of the measured time, with buffer, device."""
     known = all(seen.event_sources.get(event, FUNCTION) != FUNCTION for event in (ATTACH, DETACH))
     return known and seen.trace is not None and not seen.trace.gap
 
@@ -189,7 +189,7 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """Record that checks are unknown if a node didn't write its counters after the window."""
+    """Record that checks are unknown if a node wrote no counters after the measured time."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (
@@ -449,7 +449,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Record what the trace tells about mappings of frames; return those in the window."""
+    """Record what the trace tells about mappings of frames; return those in the measured time."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('short-lived mappings were not recorded', as_root())

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Measure running nodes from outside, for a window of time.
+Measure running nodes from outside, for a given time.
 
 Read :class:`Measurement` first, at the end of the file. :class:`WatchedNode` reads one node's
 frame log. :class:`NodeThreads` finds the nodes' threads. :class:`Cameras` and :func:`memory_of`
@@ -141,8 +141,8 @@ class WatchedNode(NodeView):
 
     A node rewrites its facts about once a second. To get its state after a given time, call
     :meth:`expect_facts` at that time, and wait until :attr:`renewed` is true.
-    :class:`Measurement` does this at both ends of the window. It calls :meth:`begin` after the
-    first wait, and :meth:`keep_facts` after the last.
+    :class:`Measurement` does this at both ends of the measured time. It calls :meth:`begin` after
+    the first wait, and :meth:`keep_facts` after the last.
     """
 
     def __init__(self, log: FrameLogReader) -> None:
@@ -163,11 +163,15 @@ class WatchedNode(NodeView):
             self.ended_ns = time.monotonic_ns()
 
     def begin(self) -> None:
-        """Begin the window: the node's current facts become :attr:`before`."""
+        """Begin the measured time: the node's current facts become :attr:`before`."""
         self.before = self.facts()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the window's latest facts, but none of a wrong form (see :attr:`unreadable`)."""
+        """
+        Return the node's latest facts; after :meth:`keep_facts` those that it stored.
+
+        Facts of a wrong form are left out, see :attr:`unreadable`.
+        """
         return self.after if self._kept else self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -203,7 +207,7 @@ class WatchedNode(NodeView):
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """Store the first facts since :meth:`expect_facts` as those of the window's end."""
+        """Store the first facts since :meth:`expect_facts` as those after the measured time."""
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
         self._kept = True
@@ -346,8 +350,9 @@ _FACTS_TICK_S = 0.05
 # wait began (it may have nothing to write), _PATIENCE_S for any other node (it may be slow).
 _GRACE_S = 2.0
 _PATIENCE_S = 5.0
-# Sampling lasts as long as the window, but at most _SAMPLING_S. It ends earlier when each node has
-# _ENOUGH_SAMPLES, a few times the number that is needed to detect one per cent of copying.
+# Sampling lasts as long as the measured time, but at most _SAMPLING_S. It ends earlier when each
+# node has _ENOUGH_SAMPLES, a few times the number that is needed to detect one per cent of
+# copying.
 _SAMPLING_S = 5.0
 _ENOUGH_SAMPLES = 500
 Wait = Callable[[float], bool]
@@ -364,10 +369,10 @@ class Roots:
 
 class Ending(Enum):
     """
-    Why a window ended.
+    Why the measured time ended.
 
-    ``TIME``: the time is over; ``FRAMES``: enough frames were processed; ``WANTED``: the user
-    ended it by a signal; ``GONE``: the nodes or their command ended.
+    ``TIME``: it lasted as long as requested; ``FRAMES``: enough frames were processed; ``WANTED``:
+    the user ended it by a signal; ``GONE``: the nodes or their command ended.
     """
 
     TIME = 'time'
@@ -382,20 +387,20 @@ class Measurement:
 
     Everything runs on the caller's thread, in this order:
 
-    1. Entering the context removes trace instances that killed runs left. Then it starts to record
-       the kernel's events, before it reads any other source.
+    1. Entering the context removes trace instances that killed runs left, and then starts to
+       record the kernel's events, before any other source is read.
     2. :meth:`watch` installs the probe on ``memmove``, reads all sources once, and waits until
-       each node has rewritten its facts. Then the window begins. During the window it reads the
-       frame logs and the trace several times a second, and buffers and maps about once a second.
-       When the time is over, the window ends as soon as the first node has rewritten its facts
-       again. Then :meth:`watch` removes the probe, waits for the frames that are still in flight,
-       samples the CPUs, and stops recording.
+       each node has rewritten its facts. Then the measured time begins, in which :meth:`watch`
+       reads the frame logs and the trace several times a second, and buffers and maps about once a
+       second. After the requested time, the measured time ends as soon as the first node has
+       rewritten its facts again. Then :meth:`watch` removes the probe, waits for the frames that
+       are still in flight, samples the CPUs, and stops recording.
     3. :meth:`observation` returns the evidence as plain data.
     4. :meth:`close` removes the recording and the sampler.
 
     :param memmove_probe: whether to count the C library's copies; this slows down each process
         that calls ``memmove``.
-    :param sampling: whether to sample the CPUs after the window.
+    :param sampling: whether to sample the CPUs after the measured time.
     """
 
     def __init__(
@@ -462,16 +467,16 @@ class Measurement:
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Ending:
         """
-        Measure, and return why the window ended.
+        Measure, and return why the measured time ended.
 
         :param logs: the frame logs of all nodes of the pipeline.
-        :param seconds: how long to measure. The window may last a second longer: it ends when the
-            first node rewrites its facts, so that it matches the nodes' counters.
+        :param seconds: how long to measure. The measured time may last a second longer: it ends
+            when the first node rewrites its facts, so that it matches the nodes' counters.
         :param frames: end earlier, when this many frames were processed; 0: don't.
         :param wait: a function that waits a number of seconds, and returns whether the user has
             ended the measurement.
         :param more: a function that returns whether the nodes still run.
-        :param meanwhile: called about once a second, and at both ends of the window.
+        :param meanwhile: called about once a second, and at both ends of the measured time.
         """
         self._meanwhile = meanwhile
         self._nodes = [WatchedNode(log) for log in logs]
@@ -516,14 +521,15 @@ class Measurement:
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
         # When a node writes its facts, they have the counters of that time, without later copies.
-        # So the window must end before the first node writes new facts.
+        # So the measured time must end before the first node writes new facts.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._seen.own_cpu_s = time.process_time() - self._cpu_from_s
         if self._probe is not None:
             self._probe.end()
         self._look_at_pins()
-        # Wait for the records of frames that were submitted in the window and are still in flight.
+        # Wait for the records of frames that were submitted in the measured time and are still in
+        # flight.
         self._wait_for_facts(wait, all, end_ns, past_ns=end_ns)
         for node in self._nodes:
             node.keep_facts()

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The evidence about one window of time: what the checks of the invariants read."""
+"""The evidence about one measured span of time: what the checks of the invariants read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names_device(facts: Mapping[str, Any]) -> bool:
 
 def time_of(record: FrameRecord) -> int:
     """
-    Return the time that decides whether a frame is in the window.
+    Return the time that decides whether a frame belongs to the measured time.
 
     It is when the frame was submitted, or else published, or else done.
     """
@@ -55,13 +55,14 @@ class NodeView:
 
     A frame log has a record for each frame, and the node's facts: settings and counters.
 
-    :ivar before: the node's facts at the beginning of the window.
-    :ivar after: the first facts that the node wrote after the end of the window.
-    :ivar records: all records that were read, also those from before and after the window.
+    :ivar before: the node's facts at the beginning of the measured time.
+    :ivar after: the first facts that the node wrote after the end of the measured time.
+    :ivar records: all records that were read, also those from before and after the measured
+        time.
     :ivar lost: the number of records that were overwritten before they were read.
     :ivar ended_ns: when the node was found to have ended (CLOCK_MONOTONIC), if it ended before it
         wrote *after*; 0: it didn't.
-    :ivar described: whether *after* has the counters of the window's end.
+    :ivar described: whether *after* has the counters of the end of the measured time.
     """
 
     pid: int
@@ -79,7 +80,7 @@ class NodeView:
 
     @property
     def counted(self) -> bool:
-        """Whether the node's counters cover the whole window."""
+        """Whether the node's counters cover the whole measured time."""
         return self.described and not self.ended_ns
 
     @property
@@ -98,11 +99,11 @@ class NodeView:
         return bool(self.after.get('import_cache', True))
 
     def grown(self, name: str) -> int:
-        """Return by how much the counter *name* in the node's facts grew during the window."""
+        """Return how much the counter *name* in the node's facts grew in the measured time."""
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
     def copies(self) -> dict[str, int]:
-        """Return the copies that the node's copy ledger counted during the window, by reason."""
+        """Return the copies that the node's ledger counted in the measured time, by reason."""
         before, after = self.before.get('copies', {}), self.after.get('copies', {})
         grown = {
             reason: entry['count'] - before.get(reason, {}).get('count', 0)
@@ -114,11 +115,12 @@ class NodeView:
 @dataclass
 class Observation:
     """
-    All evidence of one window.
+    All evidence of one measurement.
 
-    :ivar start_ns: the beginning of the window, CLOCK_MONOTONIC; *end_ns*: its end.
+    :ivar start_ns: the beginning of the measured time, CLOCK_MONOTONIC; *end_ns*: its end.
     :ivar snapshots: the contents of ``bufinfo`` at several times; empty: it was unreadable.
-    :ivar trace: the kernel's events, beginning before the window; ``None``: none were recorded.
+    :ivar trace: the kernel's events, beginning before the measured time; ``None``: none were
+        recorded.
     :ivar event_sources: by event name, how the event was recorded.
     :ivar process_of: by thread id, the process id of the thread's node.
     :ivar exporters: by inode, the exporter of a buffer, from all sources that could be read.
@@ -137,9 +139,9 @@ class Observation:
     :ivar backing: texts about memfds that may be the memory of udmabuf's frames, and about the
         processes that have them.
     :ivar looked_ns: when the first reading of all processes' maps began; 0: none before the
-        window.
+        measured time.
     :ivar pins: texts about pipes and io_urings that may hold pages of frames without a mapping, at
-        the beginning or end of the window.
+        the beginning or end of the measured time.
     :ivar any_camera: whether frames are in buffers of a video device that no frame log names.
     """
 
@@ -173,7 +175,7 @@ class Observation:
         told += [one for one in unreadable if one not in told]
 
     def within(self, time_ns: int) -> bool:
-        """Return whether *time_ns* is in the window."""
+        """Return whether *time_ns* is in the measured time."""
         return self.start_ns <= time_ns <= self.end_ns
 
     def inference_nodes(self) -> list[NodeView]:
@@ -181,7 +183,7 @@ class Observation:
         return [node for node in self.nodes if node.role == INFERENCE]
 
     def submitted(self, node: NodeView) -> list[FrameRecord]:
-        """Return the frames that a node submitted in the window, in order of time."""
+        """Return the frames that a node submitted in the measured time, in order of time."""
         wanted = (RecordKind.PROCESSED, RecordKind.FAILED)
         found = [
             record
@@ -191,7 +193,7 @@ class Observation:
         return sorted(found, key=lambda record: record.submitted_ns)
 
     def all_submitted(self) -> list[tuple[NodeView, FrameRecord]]:
-        """Return the frames that all inference nodes submitted in the window."""
+        """Return the frames that all inference nodes submitted in the measured time."""
         return [
             (node, record) for node in self.inference_nodes() for record in self.submitted(node)
         ]
@@ -230,7 +232,7 @@ class Observation:
         return found
 
     def frame_inodes(self) -> set[int]:
-        """Return the inodes of the buffers of all frames in the window, of all nodes."""
+        """Return the inodes of the buffers of all frames in the measured time, of all nodes."""
         return {
             inode
             for node in self.nodes

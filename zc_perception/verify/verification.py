@@ -806,8 +806,8 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             for one in hidden:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
-                # Lower this process's priority only now: earlier, the command, which has started
-                # before, would have inherited the priority.
+                # Lower this process's priority only after the start of the command, which would
+                # otherwise inherit the lower priority.
                 os.nice(10)
             newcomers = Newcomers(found, arguments.pid, command)
             ending = measurement.watch(

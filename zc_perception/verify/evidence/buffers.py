@@ -143,9 +143,9 @@ def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unread
     return found
 
 
-# An attach is recorded at its end and a detach at its start. So a look (a reading of bufinfo) in
-# either call may see a state for which the event is missing or not yet due. If an event is at most
-# _MARGIN_NS away from a look, that look isn't used.
+# The kernel records an attach at the end of its call, and a detach at the start. So if bufinfo is
+# read during such a call, it may show the device as attached before the attach event or after the
+# detach event. A reading isn't used if an event is at most _MARGIN_NS away from it.
 _MARGIN_NS = 2_000_000
 _PRECISION_NS = 1000
 
@@ -196,7 +196,7 @@ class History:
 def event_history(
     inode: int, snapshots: Sequence[Snapshot], events: Iterable[KernelEvent]
 ) -> History:
-    """Return a buffer's history from readings of bufinfo, and from all events of the record."""
+    """Return a buffer's history from readings of ``bufinfo``, and from all recorded events."""
     own = sorted(
         (
             event
@@ -542,7 +542,7 @@ def find_memfds(
     """
     Find the processes' memfds that udmabuf may have made frames of.
 
-    :returns: a line of text for each process and each memfd that this process holds or maps.
+    :returns: for each process, a line of text for each memfd that the process holds or maps.
 
     :param least: the smallest frame's size in bytes. A memfd may have several frames in it.
     :param pids: look only at these processes.

@@ -390,7 +390,7 @@ def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
 
 LARGE = 65536
 COPY = 'libc_copy'
-# The text of a filter has at most one page.
+# The most ranges in a filter: the kernel accepts at most one page of text.
 _MAX_RANGES = 24
 
 
@@ -398,9 +398,9 @@ def covering(
     ranges: Collection[tuple[int, int]], most: int = _MAX_RANGES
 ) -> list[tuple[int, int]]:
     """
-    Return at most *most* ranges of addresses that cover all *ranges*, with the smallest gaps.
+    Merge *ranges* of addresses across the smallest gaps, until at most *most* remain.
 
-    The gaps are recorded, too; :func:`copies_of` leaves out what was copied from there.
+    So copies from these gaps are recorded, too; :func:`copies_of` leaves them out.
     """
     found = sorted(ranges)
     while len(found) > most:
@@ -502,7 +502,7 @@ class MemmoveProbe:
         """
         Stop recording copies, and store the number of calls.
 
-        At the end of a window, call this first, because the probes slow all processes down.
+        When the measured time ends, call this first, because the probes slow all processes down.
         """
         self.calls = self._instance.probe_hits()
         for event in self._events:
@@ -536,7 +536,11 @@ def copies_of(
     start_ns: int,
     end_ns: int,
 ) -> list[LargeCopy]:
-    """Return the nodes' copies in a window that are large or read frames, most frequent first."""
+    """
+    Return the nodes' copies that are large or read frames, most frequent first.
+
+    Only copies from *start_ns* to *end_ns* count.
+    """
     found: Counter[tuple[int, int, bool]] = Counter()
     for event in trace.events:
         pid = process_of.get(event.tid)
@@ -608,7 +612,7 @@ _USER_END = 1 << 63
 @dataclass(frozen=True)
 class CopyShare:
     """
-    How many of a process's samples hit copy functions, directly after the measured window.
+    How many of a process's samples hit copy functions, directly after the measured time.
 
     :ivar copying: samples in the C library's memcpy and memmove.
     :ivar kernel: samples in the kernel's copy functions, by the function's name.

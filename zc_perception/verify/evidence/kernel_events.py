@@ -286,7 +286,7 @@ def _removed(path: Path) -> list[Unreadable]:
                     if os.path.isdir(path)
                     else []
                 )
-            # Another program has a file of the instance open at this moment, so try again.
+            # Another program has a file of the trace instance open at this moment, so try again.
             time.sleep(0.02)
     return []
 
@@ -450,7 +450,7 @@ class KernelRecording:
     It owns a :class:`TraceInstance`, and uses it in this order: :meth:`begin`, :meth:`drain` again
     and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
 
-    :ivar instance: the instance that has the record.
+    :ivar instance: the tracefs instance that has the record.
     :ivar sources: by event, how it is recorded; an event that is missing here can't be recorded.
     :ivar unreadable: what can't be recorded.
     """
@@ -560,7 +560,7 @@ class KernelRecording:
         return b''.join(self._chunks).decode(errors='replace')
 
     def trace(self) -> Trace:
-        """Return the events in order of time; if reading them failed, one more counts as lost."""
+        """Return the events in order of time; after an error at least one counts as lost."""
         # Split only at newlines, because a thread's name may contain any other line separator.
         trace = parse_trace(self.text().split('\n'))
         trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)
