@@ -65,7 +65,11 @@ _THREADS_OF = {'cpu_affinity', 'realtime_priority'}
 
 
 def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
-    """Return the CPUs that texts such as ``2`` or ``4-7`` name; ConfigError: one can't be used."""
+    """
+    Return the numbers of the CPUs that texts such as ``2`` or ``4-7`` name.
+
+    :raises ConfigError: a text names no CPU, or one that this process may not use.
+    """
     allowed = os.sched_getaffinity(0) | _given
     found: set[int] = set()
     for entry in entries:
@@ -112,7 +116,7 @@ class _Process:
             self._frozen.add(who)
 
     def undo(self, who: object) -> None:
-        """Undo the settings that no other node than *who* has set."""
+        """Undo the settings of *who*; a setting that another node has set, too, stays."""
         with self._lock:
             if who in self._locked:
                 self._locked.discard(who)
@@ -174,7 +178,7 @@ class Realtime:
             _PROCESS.freeze(self)
 
     def activate(self) -> None:
-        """Apply CPUs and priority to the threads that run now; from now on also apply changes."""
+        """Apply CPUs and priority to the threads; then :meth:`changed` applies new values."""
         self._on = True
         self.apply()
 
@@ -189,8 +193,8 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # Once a setting was applied, apply default values, too: the threads of a device that is
-        # opened later inherit the settings of the thread that starts them.
+        # Once this node has set a thread's CPUs or priority, it sets default values, too: a new
+        # thread inherits the settings of the thread that starts it, which may be out of date.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True
@@ -241,7 +245,7 @@ class Realtime:
         _PROCESS.undo(self)
 
     def statuses(self) -> list[Status]:
-        """Return a status with the refused settings; empty: none was refused."""
+        """Return one status that lists the refused settings; no status if none was refused."""
         refused = '; '.join(self._refused.copy().values())
         if not refused:
             return []

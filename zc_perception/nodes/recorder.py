@@ -294,7 +294,7 @@ class RecorderNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Open the folder, and subscribe to frames, which come only after activation."""
+        """Begin a recording and subscribe to frames (paused until activation), or a black box."""
         path = self.parameters['path']
         if not path:
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 FRAME_WAIT_S = 2.0
 """The most seconds that a request for a snapshot waits for the camera's next frame."""
 _MOST_WAITING = 4
-# A deep queue, as of the component container's services: when the queue is full, a request is
-# lost, and its caller waits for ever.
+# The queue of requests is as deep as those of the component container's services: when a queue is
+# full, a further request is lost, and its caller waits for ever.
 _REQUESTS = QoSProfile(depth=200)
 
 
@@ -127,7 +127,7 @@ class _Trigger(ABC):
                 send(response)
 
     def _noted(self) -> Any:
-        """Return what :meth:`_work` must know as it is now, when the request has just come."""
+        """Return data for :meth:`_work`, as they are when a request comes, before it waits."""
         return None
 
     @abstractmethod
@@ -150,7 +150,7 @@ class _Trigger(ABC):
 
 class SnapshotService(_Trigger):
     """
-    Writes the next frame, after one copy (booked as ``snapshot``) that frees the frame's slot.
+    Writes the next frame, after one copy (``snapshot`` in the ledger) that frees the frame's slot.
 
     :param supervisor: returns the camera's present supervisor, which knows why no frame comes.
     """
@@ -173,7 +173,7 @@ class SnapshotService(_Trigger):
         super().__init__(node, 'snapshot', 'no snapshot')
 
     def offer(self, frame: Frame) -> None:
-        """Keep a frame that was published, if a request waits for one; on the camera's thread."""
+        """Keep a published frame if a request waits for one; called on the camera's thread."""
         if not self._wanted:
             return
         delivery = frame.deliver(self._holder)
@@ -220,7 +220,8 @@ class SnapshotService(_Trigger):
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
     def _next_frame(self) -> Frame | None:
-        self._forget()  # an older frame, if it came after the last request had given up waiting
+        # Release an old frame: one may have come when the last request had just given up waiting.
+        self._forget()
         self._wanted = True
         try:
             end = time.monotonic() + FRAME_WAIT_S

@@ -119,7 +119,7 @@ class Job(Protocol):
 
 
 def reads_by_cpu(participant: str) -> BufferConstraints:
-    """Return what buffers must offer to the accelerator *participant*, which reads by CPU."""
+    """Return the constraints of accelerator *participant*, for which the CPU reads the frames."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
@@ -190,7 +190,7 @@ class Accelerator(ABC):
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of this class's parameters by name; a missing one gets its default."""
+        """Return this class's parameters; one that *values* lacks has its default value."""
         specs = (*FOR_ALL, *cls.PARAMETERS)
         return {spec.name: values.get(spec.name, spec.default) for spec in specs}
 
@@ -247,7 +247,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the jobs in flight and close the device. A second call does nothing."""
+        """Close the device after its jobs have finished or were aborted. Idempotent."""
 
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
@@ -273,7 +273,7 @@ class Accelerator(ABC):
         return ImportHandle()
 
     def release(self, handle: ImportHandle) -> None:  # noqa: B027
-        """Release an import of :meth:`import_frame`, unless the import cache owns it."""
+        """Release an import that :meth:`import_frame` made, unless the import cache owns it."""
 
     def notices(self) -> Sequence[str]:
         """

@@ -190,7 +190,7 @@ class WorkedJob(Generic[R]):
                 result.end_reading()
         if over:
             self._give_back(result)
-            # The worker may not have signalled yet, and can't signal a closed fence.
+            # Signal here: the worker may not have done so yet, and can't signal a closed fence.
             self.fence.signal()
             self.fence.close()
 

@@ -58,8 +58,8 @@ FOR_ALL = (
 """Parameters of the inference node that every accelerator also reads."""
 AUTO = 'auto'
 """The value of parameter ``accelerator`` that chooses the first accelerator that fits."""
-# The registered classes derive from Accelerator. Its module imports this module, so importing it
-# here for the type would be a circular import.
+# The type is Any instead of Accelerator, the base class of the registered classes: Accelerator's
+# module imports this module, so importing Accelerator here would be circular.
 ACCELERATORS: Kinds[Any] = Kinds(
     'accelerator',
     ACCELERATOR_GROUP,

@@ -464,7 +464,7 @@ def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
 
 
 def card_need(needs: Needs) -> Need:
-    """Return whether the parameter file needs a Metis card, for any accelerator."""
+    """Return whether an accelerator that the parameter file names needs a Metis card."""
     return needs.accelerator(*_take_a_card())
 
 

@@ -132,7 +132,7 @@ class RecoveringDevice:
         return ''
 
     def lose(self, reason: str) -> None:
-        """Close the lost device and plan when to reopen it; the caller has abandoned its jobs."""
+        """Close the lost device and plan when to reopen it; its jobs must be abandoned before."""
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
         self.recovering = True
@@ -158,7 +158,7 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Note that the device yielded a result: after a loss, reopening waits 0.1 s again."""
+        """Note a result of the device: after the next loss, reopening is delayed by 0.1 s only."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()
@@ -192,13 +192,14 @@ class HangWatch:
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """Restart the count, because a result came or the device was opened again."""
+        """Restart the count of timeouts, because a result came or the device was opened again."""
         self._in_a_row = self._full_since_ns = 0
 
     def timed_out(self, submitted_ns: int) -> str:
         """
-        Note that the job submitted at *submitted_ns* had no result in time.
+        Note that a job had no result in time.
 
+        :param submitted_ns: the time from which the job's timeout counts, CLOCK_MONOTONIC.
         :returns: a message if the device hangs; otherwise an empty text.
         """
         if submitted_ns >= self._last_ns:

@@ -427,7 +427,7 @@ class Scheduler:
 
     def _wait(self, *, take: bool) -> None:
         """
-        Wait until a frame can be taken, a job is done or late, or another thread wants a call.
+        Wait until a frame can be taken, a job is done or late, or another thread requests a call.
 
         :param take: whether to take frames while the device has room.
         """
@@ -694,7 +694,7 @@ class _LatePlaces:
         return True
 
     def keep(self, fence: Fence) -> None:
-        """Keep a fence open that no lease has taken over: a closed fence would never signal."""
+        """Keep open the fence of a frame that can't be released: a closed fence never signals."""
         self._kept.append(fence)
 
     def _close_kept(self, over: Callable[[Fence], bool]) -> None:

@@ -165,10 +165,10 @@ class DiagnosticsPublisher:
     """
     Publish diagnostics once a second, and soon after a level has changed.
 
-    The publisher calls *signs* five times a second. For some seconds after its value has changed,
-    the publisher also calls *collect* each time, which takes a hundred times as long. If nobody
-    subscribes, nothing changes and no frames come, the publisher rests: it calls *signs* once a
-    second, and *collect* every five seconds.
+    The publisher calls *signs* five times a second. For some seconds after the value of *signs*
+    has changed, the publisher calls *collect* as often, which takes a hundred times as long. If
+    nobody subscribes, nothing changes and no frames come, the publisher rests: it calls *signs*
+    once a second, and *collect* every five seconds.
 
     The publisher uses the steady clock, because a simulation's time may stand still. It begins
     once the node has an executor, but does all its work on the thread of
@@ -271,7 +271,7 @@ class DiagnosticsPublisher:
 
 
 _Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
-"""A status in the message's form: part; level; name, message and hardware id; values."""
+"""A status to publish: its part; its level; its name, message and hardware id; its values."""
 
 
 def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
@@ -291,7 +291,7 @@ def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
 
 
 def _as_bytes(now_ns: int, rows: Sequence[_Row]) -> bytes:
-    """Serialise the message as CDR, which is quicker than rclpy; 4-byte numbers are aligned."""
+    """Serialise the message as CDR (4-byte numbers are aligned), faster than rclpy does."""
     out = bytearray(ENCAPSULATION + STAMP.pack(*divmod(now_ns, 1_000_000_000)) + cdr_string(''))
     out += bytes(-len(out) % 4) + COUNT.pack(len(rows))
     for _, level, texts, values in rows:

@@ -130,7 +130,7 @@ class FrameRecord(NamedTuple):
     node has no such step.
 
     :ivar number: the record's number in this log, from 1.
-    :ivar generation: the slot's generation.
+    :ivar generation: a number that grows each time that the camera fills the frame's slot again.
     :ivar buffer_uid: the number that identifies the slot's buffers.
     :ivar stamp_ns: the stamp in the frame's header, by the ROS clock.
     :ivar captured_ns: when the camera had captured the frame.
@@ -138,7 +138,8 @@ class FrameRecord(NamedTuple):
     :ivar received_ns: when the consumer took the frame.
     :ivar submitted_ns: when the device got the job.
     :ivar signalled_ns: when the consumer's thread noticed that the job's fence had signalled.
-    :ivar done_ns: when decoding began, in the order of frames; or when the frame failed.
+    :ivar done_ns: when decoding began, which waits for the results of earlier frames; or when the
+        frame failed.
     :ivar decoded_ns: when the boxes were ready.
     :ivar sent_ns: when detections were sent; in a capture node, when all consumers had the frame.
     :ivar capture_cost_ns: how long the camera's code worked on the frame.
@@ -237,7 +238,7 @@ class FrameLog:
 
     @property
     def closed(self) -> bool:
-        """Whether records are ignored: the log is closed, wasn't made, or belongs to a parent."""
+        """Whether records are ignored: the log is closed, wasn't made, or is a parent's (fork)."""
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:
@@ -463,7 +464,7 @@ class FrameLogReader:
                 continue
             if values[1] in _KINDS:
                 records.append(_record(values))
-            else:  # a kind that only another program's log can have
+            else:  # this version writes no records of this kind
                 self.lost += 1
             self._next += 1
         return records
@@ -549,7 +550,7 @@ def _as_whom() -> str:
 
 
 def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> FoundFrameLogs:
-    """Open the logs that all processes, or those in *pids*, have written themselves."""
+    """Open the logs of all processes, or of *pids*; skip logs that a process got by a fork."""
     logs: dict[tuple[int, int], FrameLogReader] = {}
     unreadable = []
 
@@ -643,7 +644,7 @@ def _text(field: bytes) -> str:
 
 
 def _namespace_pids(process: Path) -> set[int]:
-    """Return the process's pids in all its pid namespaces; a container has one of its own."""
+    """Return the process's pid in each pid namespace that it is in; each container has its own."""
     try:
         lines = (process / 'status').read_text(errors='replace').splitlines()
     except OSError:

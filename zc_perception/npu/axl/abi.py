@@ -31,7 +31,7 @@ import enum
 
 from zc_perception.errors import ConfigError, nearest
 
-#: The `AxlQuery.abi_version` of a driver that has every ioctl below.
+#: The `AxlQuery.abi_version` of a driver that has every ioctl in this module.
 ABI_VERSION = 2
 MAX_PLANES = 4
 
@@ -161,8 +161,8 @@ _IOC_READ = 2
 IOCTL_TYPE = 'U'
 
 _BOTH = _IOC_READ | _IOC_WRITE
-# By each ioctl's name in parameter `axl_ioctls`: its number, its direction as user space sees it,
-# and the type that its argument points to.
+# Each ioctl, by its name in parameter `axl_ioctls`: its number, its direction (user space writes
+# or reads the argument, or both), and the type that the argument points to.
 _IOCTLS: Mapping[
     str, tuple[int, int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]
 ] = {

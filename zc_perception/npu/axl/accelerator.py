@@ -96,7 +96,7 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """Note that a job has ended; release the handle if that waited for this last job."""
+        """Note that a job has ended; if it delayed a :meth:`release`, release the handle now."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]
@@ -123,7 +123,7 @@ class ImportsInUse:
 
 @dataclass(frozen=True)
 class CachedImport:
-    """One import; *keepers* are duplicate descriptors of its buffers: inode numbers stay used."""
+    """One import; its *keepers*, duplicate descriptors, keep the buffers' inode numbers in use."""
 
     handle: int
     identities: frozenset[BufferIdentity]
@@ -486,7 +486,8 @@ def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
     """
     Allocate *count* buffers.
 
-    :raises AllocationError: the heap has no room for all; it is closed and none stays allocated.
+    :raises AllocationError: the heap has no room for all buffers; then the heap is closed and no
+        buffer stays allocated.
     """
     buffers: list[DmaBuf] = []
     try:
@@ -532,7 +533,7 @@ class ResultBuffers:
 
     The buffer of a job that was given up becomes free again once that job's fence has signalled.
 
-    :param jobs: counts the jobs that read each import; gets each job's end from this class.
+    :param jobs: counts the jobs that read each import; this class tells it when a job has ended.
     """
 
     def __init__(
@@ -590,9 +591,9 @@ class ResultBuffers:
 
     def give_back_late(self, result: ResultBuffer, handle: int, fence: SyncFile) -> None:
         """
-        Take back a job's result buffer and import once *fence* has signalled.
+        Take back a job's result buffer and import later, once *fence* has signalled.
 
-        This object owns the fence from now on.
+        This call doesn't wait. This object owns the fence from now on.
         """
         if self._closed:
             fence.close()

@@ -51,9 +51,9 @@ from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
 JOB = 'job'
-"""The word in place of an ioctl's name in an error that a job's fence reports."""
+"""Stands for the ioctl's name in the message of an error that a job's fence reports."""
 ENOTSUPP = 524
-"""A kernel-internal errno that some exporters return to user space; C libraries don't name it."""
+"""A kernel-internal errno that some drivers return to programs; C libraries don't name it."""
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
@@ -210,7 +210,7 @@ class AxlCapabilities:
     What a driver can do: its answer to QUERY, or what its other ioctls imply.
 
     :param level: 0: the driver has no import ioctls; 1: only the ioctls numbered 64 to 66, which
-        import tight LINEAR images in one buffer; 2: all ioctls.
+        import LINEAR images without padding in one buffer; 2: all ioctls.
     :param formats: (fourcc, modifier) pairs; empty for level 1, because that driver doesn't list
         them.
     """
@@ -425,7 +425,7 @@ class AxlDevice:
     def import_fd(
         self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags
     ) -> int:
-        """Import a tight LINEAR image in one buffer (IMPORT_FD); return the handle."""
+        """Import a LINEAR image without padding in one buffer (IMPORT_FD); return the handle."""
         argument = axl_abi.AxlImportFd(
             fd=buffer.fileno(), width=width, height=height, pixfmt=fourcc, flags=int(flags)
         )

@@ -399,8 +399,9 @@ class AxRuntimeAccelerator(AxRuntime):
             if last:
                 self._session.close_model()
         finally:
-            # Decrement _holders only after close_model(): the runtime may hang in it, and the
-            # thread that decrements _holders to 0 calls the runtime again, to close the session.
+            # Decrement _holders only after close_model(), in which the runtime may hang. Otherwise
+            # close() could decrement _holders to 0 meanwhile and close the session, a call in
+            # which its thread would hang, too.
             with self._lock:
                 self._holders -= 1
                 left = self._holders

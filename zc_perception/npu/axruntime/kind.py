@@ -122,7 +122,7 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
     if not listed:
         return None
     numbers = _numbers(listed[0], 0) if isinstance(listed, list) else ()
-    if len(numbers) == 4:  # early SDKs: top, left, bottom, right
+    if len(numbers) == 4:  # early SDKs list top, left, bottom, right
         top, left, bottom, right = numbers
         numbers = (0, 0, top, bottom, left, right)
     around = [sum(numbers[slice(2 * axis, 2 * axis + 2)]) for axis in range(len(shape))]
@@ -190,7 +190,7 @@ class VoyagerRules(EngineRules):
     """Rules for manifests of engine ``axruntime``, whose compiled file gives the input's size."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """Return the model's input size; (0, 0), which nothing uses, if *file* is ``None``."""
+        """Return the input's size; if *file* is ``None``: (0, 0), a size that nothing uses."""
         super().input_size(given, file, place)
         compiled = None if file is None else read_compiled_input(file)
         if compiled is None:

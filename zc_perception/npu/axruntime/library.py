@@ -89,7 +89,7 @@ def mismatches(
     release: str, driver: str, firmware: str = '', board_controller: str = ''
 ) -> list[str]:
     """
-    Return a line with advice for each part that is too old for the runtime.
+    Return a line with advice for each driver or firmware that is too old for the runtime.
 
     There are no lines if the runtime's release is unknown.
 
@@ -333,7 +333,7 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
 
 
 def _in_site_packages() -> list[str]:
-    """Return where importable wheels may have the library; import no wheel."""
+    """Return the paths where Axelera's wheels may have the library, without importing a wheel."""
     with contextlib.suppress(ImportError, ValueError):
         package = importlib.util.find_spec('axelera')
         if package is not None:

@@ -299,7 +299,7 @@ class Session(ABC):
         self._close_context()
 
     def _connect_failure(self, refusal: Exception, code: Result) -> Exception:
-        """Return the exception *refusal*; if another process uses the device, with advice."""
+        """Return *refusal*, or an exception with advice if another process uses the device."""
         if code is not Result.DEVICE_IN_USE:
             return refusal
         others = [other.name for other in self.devices if other is not self.device]

@@ -191,11 +191,11 @@ class TensorBuffer:
 
     @property
     def place(self) -> int | NDArray[Any]:
-        """Return the Python package's argument: a dma-buf's descriptor, or an array."""
+        """Return the buffer as the Python package takes it: a dma-buf's descriptor or an array."""
         return self.values if self._buffer is None else self._buffer.fileno()
 
     def argument(self) -> Argument:
-        """Return the C library's argument for this buffer."""
+        """Return the buffer as the C library takes it."""
         if self._buffer is not None:
             return Argument(ptr=None, fd=self._buffer.fileno(), offset=0, size=self._size)
         return Argument(ptr=self.values.ctypes.data, fd=-1, offset=0, size=self._size)

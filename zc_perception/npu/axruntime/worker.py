@@ -325,7 +325,7 @@ class AxRuntimeWorker:
     ) -> None:
         self._load = load
         self.writer = writer
-        #: The number of submitted jobs that aren't over.
+        #: The number of submitted jobs that the worker hasn't finished or the owner hasn't ended.
         self.open_jobs = 0
         self._flush_after_s = flush_after_s
         self._give_back = give_back

@@ -87,7 +87,7 @@ class HogEngine(Engine):
         luma = self._converter[2].convert(planes)
         window_width, window_height = self._hog.winSize
         if luma.shape[1] < window_width or luma.shape[0] < window_height:
-            # If a picture is smaller than the detector's search window, OpenCV aborts the process.
+            # If a picture is smaller than the detector's winSize, OpenCV aborts the process.
             return [RawTensor(np.zeros((0, 6), np.float32))]
         boxes, weights = self._hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
         rows = np.zeros((len(boxes), 6), np.float32)
@@ -202,7 +202,7 @@ class OnnxEngine(TensorEngine):
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
         options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
         try:
-            # Without ONNX Runtime's fallback, which would silently run the model on the CPU.
+            # Switch off ONNX Runtime's fallback, which would silently run the model on the CPU.
             session = onnxruntime.InferenceSession(
                 str(self._file), options, providers=providers or [(CPU, {})], enable_fallback=0
             )
