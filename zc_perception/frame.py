@@ -149,7 +149,8 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
     This runs in finalizers, so it takes no lock.
 
-    :param live: weak references to the root arrays of the frame's mappings.
+    :param live: for each buffer, a weak reference to one array. All arrays of the buffer's pixels
+        are views of this array, which exists as long as one of them.
     :param forgotten: whether the owner forgot to release the frame, which is then counted.
     """
     for reference in live:
@@ -412,7 +413,7 @@ class Frame:
 
     def deliver(self, holder: str) -> Frame | None:
         """
-        For links: lease the frame to *holder*; ``None``: the holder's quota is used up.
+        For links: lease the frame to *holder*; return ``None`` if *holder* has used up its quota.
 
         :raises FrameReleasedError: this frame was released before.
         """
@@ -441,7 +442,11 @@ class Frame:
         return self._held().pool
 
     def hand_out(self) -> bool:
-        """For links: count a queued frame as delivered; ``False``: its holder is at its quota."""
+        """
+        For links: count a queued frame as delivered to its holder.
+
+        Return ``False`` if the holder has used up its quota.
+        """
         lease = self._lease
         return lease is None or lease.pool.hand_out(lease)
 
@@ -485,7 +490,7 @@ class Frame:
         """
         End the mapping that :meth:`planes` has opened.
 
-        If its arrays are still in use, this adds weak references to them to ``_live``.
+        For each buffer whose arrays are still in use, this adds a weak reference to ``_live``.
         """
         for mapping in [each for each in self._mappings if each is not None]:
             with contextlib.suppress(ValueError):  # another thread has ended the mapping

@@ -32,8 +32,8 @@ from zc_perception.native import compiled
 
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
-# Limits one fetch(), so that a source that always has an object can't block the fetching thread.
-# All sources together never have this many objects in flight.
+# The largest number of objects that one fetch() queues, so that a source that always has an object
+# can't block the fetching thread. All sources together never have this many objects in flight.
 _FETCHED_AT_ONCE = 64
 
 
@@ -71,9 +71,9 @@ class KeepLastQueue(Generic[T]):
     :param depth: the maximum number of queued objects; ``None``: no maximum, because the
         producer's pool limits the number.
     :param release: called with each object that no consumer will get.
-    :param gate: called with the first entry; returns whether the consumer may have it now. If not,
-        the queue is shut: it delivers nothing until :meth:`reopen`. An object that :meth:`get`
-        receives directly from a source is not checked.
+    :param gate: called with the oldest queued object; returns whether the consumer may have it
+        now. If not, the queue is shut: it delivers nothing until :meth:`reopen`. An object that
+        :meth:`get` receives directly from a source is not checked.
     """
 
     # The attributes that native/links.c reads and writes.
@@ -195,7 +195,7 @@ class KeepLastQueue(Generic[T]):
             self.drop_oldest(which)
 
     def drop_oldest(self, which: Callable[[T], bool] | None = None) -> bool:
-        """Drop the oldest entry, or the oldest that *which* selects; ``False``: there is none."""
+        """Drop the oldest entry (that *which* selects); return ``False`` if there is none."""
         with self._lock:
             overflow = next(
                 (entry for entry in self._entries if which is None or which(entry)), None

@@ -121,7 +121,7 @@ class VicImage:
     @contextlib.contextmanager
     def reading(self) -> Iterator[list[NDArray[np.uint8]]]:
         """
-        Yield the planes that the VIC has written, (rows, columns, components), read-only.
+        Yield the VIC's planes as read-only arrays of shape (rows, columns, components).
 
         The next transform overwrites them.
 

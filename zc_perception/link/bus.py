@@ -307,7 +307,7 @@ class BusPublisher(Generic[T]):
         return self._granted.get(subscription)
 
     def without_slots(self, subscription: BusSubscription[T]) -> str:
-        """Return why the pool can promise no slot to *subscription*; empty: it's not so."""
+        """Return why the pool can't promise *subscription* a slot; empty: it can, or need not."""
         granted = self._granted.get(subscription)
         return self._pool.too_few if granted is not None and not granted.number else ''
 

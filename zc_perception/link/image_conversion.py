@@ -147,7 +147,7 @@ class FrameToImage:
         self._convert: Callable[[Planes], object] = self._copy
 
     def _prepare(self, layout: ImageLayout, colorimetry: Colorimetry) -> None:
-        """Choose the conversion and resize the message for another format, size or colorimetry."""
+        """Choose the conversion and resize the message for frames of a layout and colorimetry."""
         size = layout.fourcc, layout.width, layout.height
         encoding = (
             native_encoding(layout.fourcc, colorimetry)
@@ -306,7 +306,7 @@ class ImageToFrame:
         When both limits are reached, :meth:`all_in_use` is true. The caller must then drop a
         waiting frame before the next message is converted.
 
-        :param depth: ``None``: 16.
+        :param depth: number of frames that may wait; ``None``: 16.
         :param on_room: called when the consumer, after it held *held* frames, may get another one.
         """
         window = min(held, MAX_SLOTS // 2)
@@ -440,7 +440,7 @@ class ImageToFrame:
         )
 
     def close(self) -> None:
-        """Close the pool; frames in use stay readable. The next call makes a new pool."""
+        """Close the pool; frames in use stay readable. The next conversion makes a new pool."""
         pool, self._pool, self._pool_key, self._unfit = self._pool, None, None, None
         if pool is not None:
             pool.close()

@@ -159,8 +159,8 @@ class PublisherGraph:
             else:
                 plain.append((name, mismatch))
                 strange.add(name)
-        # The graph learns a node's name a little later than its endpoints, maybe between the two
-        # readings above.
+        # Assign a plain writer to each other announcer, if the node of one of the two has no known
+        # name: the graph learns a node's name a little later than its endpoints.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
             if late is not None:
@@ -194,7 +194,7 @@ class PublisherGraph:
         return any(now - since < _ALONE_S for since in self._alone.values())
 
     def _without_messages(self, announcers: Counter[str]) -> int:
-        """Count the announcers without a writer on the topic for _ALONE_S or longer."""
+        """Count the announcers that have had no writer on the topic for _ALONE_S or longer."""
         now = time.monotonic()
         self._alone = {
             name: self._alone.get(name, now) for name, count in announcers.items() if count > 0
@@ -235,7 +235,7 @@ class _Heard:
         self.state: RemotePublisher | None = None
 
     def elsewhere(self, announcement: Announcement) -> bool:
-        """Say whether *announcement* names another host or socket."""
+        """Say whether *announcement* names another host or socket than this entry's."""
         return (announcement.host_id, announcement.socket) != (
             self.announcement.host_id,
             self.announcement.socket,

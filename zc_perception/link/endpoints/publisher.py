@@ -13,7 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The publisher of adapted types, its announcements and its statistics."""
+"""
+The publisher of objects that a type adapter can convert to messages.
+
+This module also has the publisher's announcements and its statistics.
+"""
 
 from __future__ import annotations
 

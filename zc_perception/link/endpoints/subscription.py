@@ -14,7 +14,9 @@
 # limitations under the License.
 
 """
-The subscription of adapted types: one queue of objects, which come directly or from messages.
+The subscription of objects that come directly, or that a type adapter makes of messages.
+
+All objects go through one queue.
 
 **Owner.** The node owns the subscription. The subscription owns its queue, its links to other
 processes, its reader of messages while it has one, and its reader of announcements. The queue owns
@@ -508,7 +510,7 @@ class AdaptedSubscription(Generic[T]):
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
 
     def _windows(self) -> list[Window]:
-        """Return a window for each directly linked publisher, and one for all message frames."""
+        """Return a window for each directly linked publisher, and one for frames of messages."""
         windows = list(self._remote.windows())
         for publisher in BUS.publishers(self._key):
             granted = publisher.granted(self._bus_subscription)
