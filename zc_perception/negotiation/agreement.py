@@ -68,7 +68,7 @@ def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> 
     """
     Return the heaps that the producer names, in its order.
 
-    If it names none, return all heaps that any participant names; prefixes of names don't count.
+    If it names none, return all heaps that any participant names in full; leave out prefixes.
     """
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]

@@ -211,7 +211,8 @@ class BufferSession:
         """
         Return why no setting suits the accepted consumers and *newcomers*; empty: one does.
 
-        :param camera: the camera's constraints; by default ``possible``.
+        :param camera: the camera's constraints; by default attribute ``possible``: those that it
+            could have if it were opened again.
         """
         consumers = [*(one for one in self._accepted() if one not in newcomers), *newcomers]
         try:

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The results of a negotiation, in their order: image limits, allocation request, buffer settings.
+The results of a negotiation's steps: first image limits, then a request, then buffer settings.
 
 Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one buffer) and the
 kernel's *Exchanging pixel buffers* (the contents of an allocation request, and the values that the
@@ -252,7 +252,8 @@ TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
 A consumer's function that imports one slot's buffers on trial, and raises an error if it can't.
 
 It undoes the import itself, or it keeps the import for later use and returns a function that
-undoes it. This function is called if the buffers are not used after all.
+undoes it. The returned function is called if a later slot's import fails: the consumer then gets
+no buffers.
 """
 
 

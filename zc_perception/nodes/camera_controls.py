@@ -79,7 +79,7 @@ class CameraControls:
 
     def attach(self, camera: Camera) -> None:
         """
-        Set the wanted values, then declare or update a parameter for each control.
+        Set the user's values in *camera*; then declare or update a parameter for each control.
 
         A warning is logged for a control that the camera lacks, and for a value that it refuses.
 

@@ -344,8 +344,8 @@ class CameraFactory:
 
     :param options: the node's parameters and a clock. Each camera uses this clock for its
         stamps, so that stamps still increase after a loss.
-    :param consumers: returns the constraints of the frames' consumers; a GStreamer pipeline is
-        asked for a format that they accept.
+    :param consumers: returns the constraints of the frames' consumers; if the camera is a
+        GStreamer pipeline, it is asked for a format that the consumers accept.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ class GStreamerNode(PerceptionNode):
         return not self.parameters['pipeline'].strip()
 
     def _text(self) -> str:
-        """Return parameter ``pipeline``; if it is empty, a pipeline with the chosen encoder."""
+        """Return parameter ``pipeline``; if empty, a pipeline with parameter ``encoder``'s one."""
         if not self._encodes:
             return str(self.parameters['pipeline'])
         wanted, gst = self.parameters['encoder'], load_gstreamer()

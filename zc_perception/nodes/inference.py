@@ -212,8 +212,8 @@ def check_classes(values: Mapping[str, Any]) -> None:
         )
 
 
-# If fewer than this share of the frames get a result, report that the model is too slow. A look at
-# the results doesn't show it: each is of the newest frame, and the frames between are dropped.
+# If fewer than this share of the frames get a result, report that the model is too slow. The
+# results alone don't show this: each one belongs to a new frame, and other frames are dropped.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',

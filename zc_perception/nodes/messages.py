@@ -129,7 +129,7 @@ class DetectionsCdr:
         self._use_frame('')
 
     def _use_frame(self, frame_id: str) -> None:
-        """Prepare the constant bytes; the length of *frame_id* changes their alignment."""
+        """Prepare the bytes that stay the same in all messages with this *frame_id*."""
         text = cdr_string(frame_id)
         # A 4-byte number follows, so pad to a multiple of 4.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id

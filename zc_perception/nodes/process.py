@@ -20,7 +20,7 @@ The program also feeds systemd's watchdog (:func:`serve`). The watchdog must res
 hangs, but not one whose camera is unplugged: a restart would not help, and would lose the
 diagnostics with the reason. So the watchdog is fed while the nodes make progress or have a known
 reason for making none: the camera is unplugged, the card recovers, the node was not activated.
-A "worry" is a fault with no other report: a thread or an executor hangs.
+A "worry" is a fault that only a restart mends: a node or an executor hangs, or a node gave up.
 """
 
 from __future__ import annotations
