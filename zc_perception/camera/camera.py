@@ -309,7 +309,8 @@ class CameraOptions:
     :param consumers: the constraints of the consumers that are known now.
     :param identity: :attr:`Camera.identity` of the camera that was lost, to find the device's
         present path; empty: no camera was lost.
-    :param before: the previous camera, which is closed already.
+    :param before: the previous camera, which is closed already; a camera of the same kind may take
+        over what it left running. ``None``: there was none.
     """
 
     parameters: Mapping[str, Any]
@@ -677,7 +678,7 @@ class DrawnCamera(Camera):
     """
     The frames' width and height if parameters ``width`` and ``height`` are 0.
 
-    (0, 0): frames have the source's size, and may have the source's format.
+    (0, 0): frames have the size of the recording that the camera plays, and may have its format.
     """
     FRAMERATE: ClassVar[float] = 30.0
     """Frames per second if parameter ``framerate`` is 0."""
@@ -813,8 +814,8 @@ class DrawnCamera(Camera):
 
         Their shapes are (height, width) and (height/2, width/2, 2).
 
-        Cameras with NV12 frames override this method instead of :meth:`draw`; the result is the
-        same.
+        Cameras with NV12 frames override this method instead of :meth:`draw`. It returns what
+        :meth:`draw` returns.
         """
         raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 

@@ -685,7 +685,7 @@ class RecordedFormat:
         return self.tight.buffer_size(0)
 
     def topic(self, name: str) -> Topic:
-        """Return topic *name* for frames of this format."""
+        """Return the description of topic *name*, whose messages are frames of this format."""
         colours = self.colorimetry
         planes = [[p.buffer, p.offset, p.stride, p.size] for p in self.layout.planes]
         metadata = {

@@ -639,9 +639,10 @@ class BlackBox:
 
     def _forget(self, now_ns: int) -> None:
         """
-        Drop messages older than the window, and the oldest ones beyond the memory limit.
+        Drop messages from before the kept time, and the oldest ones beyond the memory limit.
 
-        A video's window begins at its last key frame before *now_ns* minus the window's length.
+        The kept time begins the box's *seconds* before *now_ns*, or earlier: at the last key frame
+        that a kept video has before that moment.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}

@@ -67,7 +67,7 @@ class Part:
 
 
 class Shape:
-    """An object's polygons in drawing order. Add none after the first call of :meth:`polygons`."""
+    """An object's polygons in drawing order. After a call of :meth:`polygons`, add no more."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []

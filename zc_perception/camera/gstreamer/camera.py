@@ -193,8 +193,9 @@ class GStreamerCamera(Camera):
         self._changed: Sample | None = None
         self._unmet = ''
         resumed = before.continuation() if isinstance(before, GStreamerCamera) else None
-        # If the pipeline gave an accepted format before, it may do so again. So raise CameraError,
-        # after which the camera is opened again; ConfigError would mean a wrong parameter.
+        # The error to raise if the frames can't be used. A pipeline that gave usable frames before
+        # may do so again, and after CameraError the camera is opened again. Otherwise a parameter
+        # is wrong, which ConfigError means.
         refusal = CameraError if resumed is not None or options.identity else ConfigError
         if resumed is None:
             accepted = accepted_formats(options.consumers)
@@ -653,8 +654,8 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
         return
     wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
     if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
-        # The user wrote the pipeline of every argus camera, so nvarguscamerasrc is needed only if
-        # one of the pipelines names it.
+        # Here the user wrote all argus cameras' pipelines, and this package makes none of them. So
+        # nvarguscamerasrc is needed only if one of the pipelines names it.
         wanted.discard('nvarguscamerasrc')
     pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
     wanted |= {
@@ -730,7 +731,7 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
 
 
 def describe_gstreamer(*elements: str) -> dict[str, Any]:
-    """Return GStreamer's version and whether each element exists, or GStreamer's load error."""
+    """Return GStreamer's version and whether it has each of *elements*, or its load error."""
     try:
         gst = load_gstreamer()
     except ZcError as error:

@@ -390,7 +390,9 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
 
 def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> int:
     """
-    Return a plane's size in bytes, at most *available*.
+    Return a plane's size in bytes.
+
+    *available* is the highest possible size: the bytes up to the next plane or the memory's end.
 
     The last row of a LINEAR plane may lack its padding. A tiled plane gets all of *available*,
     because only the vendor knows its size.
