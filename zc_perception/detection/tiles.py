@@ -210,8 +210,8 @@ class Parts:
 
         Only one thread may call this method.
 
-        :param engines: a function of the engine; it returns the letterbox for a width and a
-            height.
+        :param engines: the engine's function that returns the letterbox for pictures of a width
+            and a height.
         :raises AcceleratorError: the frame is smaller than ``roi`` needs.
         """
         if self._last is None or self._last[0] != size:

@@ -235,7 +235,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     found: list[Result] = []
     try:
         for finding in check.run(system, needs):
-            # One by one, so that a later error doesn't lose earlier findings.
+            # Take the findings one by one, so that an error after a finding doesn't lose it.
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]

@@ -334,7 +334,7 @@ class V4l2Device:
                     (int(steps.step_width), int(steps.step_height)),
                 )
             )
-            break  # the first entry describes all sizes
+            break  # for a range of sizes, the first entry describes them all
         return found
 
     def frame_rates(self, fourcc: int, width: int, height: int) -> list[RateRange]:

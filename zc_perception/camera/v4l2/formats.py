@@ -153,7 +153,11 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
 
 
 def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
-    """Return the fewest bytes of a complete frame per buffer; the last row needs no padding."""
+    """
+    Return, for each buffer, how many bytes the driver must fill at least for a complete frame.
+
+    Behind the last row of a LINEAR plane, no padding is needed.
+    """
     ends = [0] * layout.num_buffers
     for index, plane in enumerate(layout.planes):
         end = plane.offset + plane.size

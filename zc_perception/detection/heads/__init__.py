@@ -20,8 +20,8 @@ Each kind of head is a class derived from :class:`~zc_perception.detection.heads
 docstring describes the outputs that it reads, and its ``OPTIONS`` declare its options.
 
 All heads work in the same steps. ``levels`` finds out what each output holds. ``score_filter``
-finds the cells that reach the score, before any box is computed. The head computes the boxes of
-these cells. ``candidates`` removes duplicates and maps the boxes to source pixels.
+finds the cells whose score reaches the threshold, before any box is computed. The head computes
+the boxes of these cells. ``candidates`` removes duplicates and maps the boxes to source pixels.
 
 Other packages add heads by entry points of the group ``zc_perception.heads``.
 """

@@ -193,7 +193,7 @@ class Columns:
 
     @staticmethod
     def _in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
-        """Cut off the unused rows, which ``count`` or a negative ``image`` marks."""
+        """Cut off the unused rows: beyond ``count``, or from the first negative ``image``."""
         end: int | None = None
         if 'count' in found:
             number = float(real(found['count']).reshape(-1)[0])
@@ -417,7 +417,11 @@ def ready_made(
     num_classes: int,
     score: float,
 ) -> Candidates:
-    """Return the rows that have finite corners, an area, a valid class, and reach the score."""
+    """
+    Return the rows whose box has finite corners, an area and a valid class.
+
+    :param score: rows with a lower score are left out, also rows with an infinite one.
+    """
     fine = (
         (scores >= np.float32(score))
         & (scores < np.inf)
@@ -436,6 +440,6 @@ def ready_made(
 
 
 def best_first(chosen: Candidates, box: Letterbox, count: int) -> Detections:
-    """Return the *count* best boxes, without suppression: the model has done it."""
+    """Return the *count* best boxes of a model that has already removed duplicates itself."""
     order = np.argsort(-chosen.scores, kind='stable')
     return in_source(chosen.chosen(order), box).chosen(slice(count))

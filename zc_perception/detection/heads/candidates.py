@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Turn a head's candidates (boxes that reach the score) into detections.
+Turn a head's candidates (boxes whose score reaches the threshold) into detections.
 
 Non-maximum suppression (NMS) removes duplicates. Then the remaining boxes are mapped to source
 pixels. :func:`keep` keeps exactly the same boxes as ``cv2.dnn.NMSBoxes``, for each class or for

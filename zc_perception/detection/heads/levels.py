@@ -547,7 +547,7 @@ class ObjectRows:
         self._sigmoid = sigmoid
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:
-        """Return the rows that reach the score, and the four numbers of their boxes (4, n)."""
+        """Return the rows that reach *score*, and the four numbers of their boxes (4, n)."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = values if self._channels_last else values.T
         found = self._filter.find(rows[:, 4], rows[:, 5:], score)

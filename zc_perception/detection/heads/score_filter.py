@@ -410,7 +410,7 @@ class ObjectFilter:
 
     def find(self, objects: Values, classes: Values, score: float) -> Found:
         """
-        Find the cells that reach the score.
+        Find the cells whose objectness, and objectness times best class score, reach *score*.
 
         :param objects: the objectness of each cell, of any shape.
         :param classes: (..., classes) the class scores of each cell.

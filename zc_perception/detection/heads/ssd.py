@@ -157,7 +157,11 @@ class Ssd(Head):
 
 
 class _PerPrior:
-    """Reads outputs of one arrangement. *priors* are (4, N): centre and size in input pixels."""
+    """
+    Reads outputs of one arrangement.
+
+    :ivar priors: (4, N) centre and size of each prior, in input pixels.
+    """
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox) -> None:
         self._spec = spec
@@ -193,7 +197,7 @@ class _PerPrior:
     def find(
         self, outputs: Sequence[RawTensor], score: float
     ) -> tuple[Found, NDArray[np.float32]]:
-        """Return the priors that reach the score, and their deltas (4, n)."""
+        """Return the priors with a class that reaches *score*, and their deltas (4, n)."""
         tensor, boxes = outputs[1 - self._box_output], outputs[self._box_output]
         scores = self._scores(tensor)
         found = (
