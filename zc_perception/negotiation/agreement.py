@@ -260,7 +260,7 @@ def _by_step(participants: Participants, name: str) -> str:
 
 
 def _steps(participants: Participants) -> str:
-    """Return a text: for each kind of alignment, who asks for it, and for how many bytes."""
+    """Return a text: for each kind of alignment, who asks for it, and their values."""
     return '; '.join(
         f'{name}: {by}'
         for name in ('stride_align', 'offset_align', 'height_align')

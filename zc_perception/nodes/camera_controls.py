@@ -53,7 +53,7 @@ class _Telling(threading.local):
 
 class CameraControls:
     """
-    Declares a parameter for each of a camera's controls, and sets the camera to its value.
+    Declares a parameter for each of a camera's controls, and sets each control to its value.
 
     A camera that is opened again gets the same values.
     """
@@ -61,8 +61,8 @@ class CameraControls:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._camera: Camera | None = None
-        # Held while a control is set. detach() waits for it, and the camera is closed only after
-        # detach().
+        # Held while a control is set. detach() waits for this lock, and the camera is closed only
+        # after detach().
         self._using = threading.Lock()
         self._telling = _Telling()
         self._attached_before = False

@@ -163,7 +163,11 @@ class GStreamerNode(PerceptionNode):
         return not self.parameters['pipeline'].strip()
 
     def _text(self) -> str:
-        """Return parameter ``pipeline``; if empty, a pipeline with parameter ``encoder``'s one."""
+        """
+        Return the pipeline's text, which is parameter ``pipeline``.
+
+        If that is empty, return a pipeline with the encoder that parameter ``encoder`` names.
+        """
         if not self._encodes:
             return str(self.parameters['pipeline'])
         wanted, gst = self.parameters['encoder'], load_gstreamer()
