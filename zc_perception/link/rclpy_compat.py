@@ -18,10 +18,11 @@ Hide the differences between rclpy versions (Humble to Rolling), and help to wri
 
 No other file depends on the version of rclpy.
 
-Publishing a message as bytes takes a quarter of the time, because rclpy reads a message object
-field by field. The bytes are CDR in the wire format of XCDR1, little-endian. Alignment is relative
-to the end of the four bytes of encapsulation. Before a publisher uses bytes, :func:`understood`
-tests whether this middleware and this version of the message's package read them correctly.
+Publishing a message as bytes takes a quarter of the time of publishing a message object, because
+rclpy reads the object field by field. The bytes are CDR in the wire format of XCDR1,
+little-endian. Alignment is relative to the end of the four bytes of encapsulation. Before a
+publisher uses bytes, :func:`understood` tests whether this middleware and this version of the
+message's package read them correctly.
 Source: OMG DDS-XTypes 1.3, 7.4.1 (XCDR1) and DDSI-RTPS 2.5, 10.2 (encapsulation).
 """
 
@@ -179,7 +180,7 @@ def create_reader(
     **options: Any,
 ) -> Any:
     """
-    Make a subscription that may be destroyed while its node is spun, on any thread.
+    Make a subscription that any thread may destroy, even while its node is spun.
 
     By default a subscription of rclpy has an event handler. If that handler is destroyed just
     after an executor has collected its wait set, the executor raises InvalidHandle, and ``spin``
@@ -195,8 +196,8 @@ def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
     """Run *call* after rclpy destroyed *entity*, a publisher or subscription, or its node."""
 
     def destroyed() -> None:
-        # The entity and this function refer to each other. End that, so that both are freed
-        # without the garbage collector.
+        # The entity and this function refer to each other. ``del`` ends this cycle, so that both
+        # are freed without the garbage collector.
         del entity.destroy
         entity.destroy()
         call()
@@ -219,8 +220,8 @@ def parameter_overrides(node: Node) -> dict[str, Any]:
     """
     Return the parameters that the command line and YAML files set for *node*.
 
-    :raises RuntimeError: this rclpy has no such private attribute. Without this error, parameter
-        files would be ignored silently.
+    :raises RuntimeError: this version of rclpy has no attribute ``Node._parameter_overrides``.
+        Without this error, parameter files would be ignored silently.
     """
     try:
         return dict(node._parameter_overrides)
@@ -391,8 +392,8 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     """
     Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and copy the user's values to *qos*.
 
-    rclpy does this for an endpoint that it creates with :class:`QoSOverridingOptions`. But some of
-    our endpoints are created later, or several times.
+    rclpy does this when it creates an endpoint with :class:`QoSOverridingOptions`. But some of our
+    endpoints are created later than their node, or several times.
 
     :param kind: ``Publisher`` or ``Subscription``.
     :raises Exception: a value that is not allowed; rclpy has several exception classes for this.
@@ -466,6 +467,6 @@ COUNT = struct.Struct('<I')
 
 
 def cdr_string(text: str) -> bytes:
-    """Return *text* as a CDR string for an offset that is a multiple of 4, without padding."""
+    """Return *text* as a CDR string; the caller puts it at an offset that is a multiple of 4."""
     encoded = text.encode(errors='replace') + b'\0'
     return COUNT.pack(len(encoded)) + encoded

@@ -98,8 +98,8 @@ class TopicView:
     :param mismatch: why the QoS of no publisher in another process matches; empty if one matches.
     :param recognises: whether objects and messages have headers. Without them, an object that
         comes directly and by message would be delivered twice.
-    :param heard: the publishers without a direct link at the time when one of them sent a message
-        that could be converted; empty if none has sent one.
+    :param heard: empty until a publisher without a direct link has sent a message that could be
+        converted; then all publishers that had no direct link when the message came.
     """
 
     local: Sequence[LocalPublisher] = ()
@@ -141,7 +141,8 @@ def choose(view: TopicView) -> Choice:
     Choose direct links if every publisher has one, else messages for all publishers.
 
     If only some publishers have a direct link, choose messages only after a publisher without one
-    has sent a message that can be converted. If copies are not allowed, never choose messages.
+    has sent a message that can be converted; but if objects or messages have no headers, choose
+    messages at once. If copies are not allowed, never choose messages.
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}

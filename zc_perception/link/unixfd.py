@@ -16,11 +16,12 @@
 """
 Send a camera's frames to GStreamer's ``unixfdsrc``: one thread for all readers of one socket.
 
-A reader is a process that connects to the socket. Each reader has its own subscription on the bus.
-The bus promises it slots for the frames that the reader may hold at the same time (its *window*).
-While the reader holds that many, its queue keeps only the newest frame. The thread sends the
-frames' descriptors and reads RELEASE_BUFFER, by which a reader returns a frame. When a reader's
-connection ends, the server takes back the frames that it holds.
+A reader is a process that connects to the socket. Each reader has its own subscription on the bus
+(:mod:`~zc_perception.link.bus`), which passes frames within this process. The bus promises the
+reader slots for the frames that the reader may hold at the same time (its *window*). While the
+reader holds that many, its queue keeps only the newest frame. The thread sends the frames'
+descriptors and reads RELEASE_BUFFER, by which a reader returns a frame. When a reader's connection
+ends, the server takes back the frames that the reader holds.
 
 Early buffers may be copied: GStreamer ignores a buffer's ``GstVideoMeta`` until the first element
 of the reader's process has asked for one. Without it GStreamer expects the planes at places of its

@@ -189,7 +189,8 @@ class Connection:
     def _offer_later(self, frame: Frame) -> None:
         unwanted: list[Frame] = []
         if len(self._pending) >= self._depth:
-            # Drop the oldest frames before deliver(): the holder's quota of leases may be used up.
+            # Drop the oldest waiting frames before deliver(), which needs a lease: the holder's
+            # quota of leases may be used up.
             with self._lock:
                 while len(self._pending) >= self._depth:
                     unwanted.append(self._pending.popleft())

@@ -233,7 +233,7 @@ class Requirements:
         return found
 
     def _max_size(self, option: Size | None) -> Size | None:
-        """Return the size limit: *option* combined with max_width, max_height; ``None``: none."""
+        """Return the smaller of *option* and (max_width, max_height), by side; ``None``: any."""
         if option is None and not (self.max_width or self.max_height):
             return None
         width, height = option or (_UNLIMITED, _UNLIMITED)

@@ -362,8 +362,8 @@ class RemoteSlots:
                         f'user {self.peer.uid} sent a memfd that others can write to; '
                         'it has to be sealed with FUTURE_WRITE'
                     )
-            # Check the planes against the sizes in BUFFERS: no buffer is smaller (from_fd() checks
-            # this), and a larger one must not be used beyond this size.
+            # Check that the planes fit into the sizes that BUFFERS names. A buffer may be larger,
+            # but its rest must not be used. from_fd() has refused smaller buffers.
             validate_layout(message.layout, message.sizes, [buffer.identity for buffer in buffers])
         except (AllocationError, LayoutError, FormatError, OSError, ValueError) as error:
             close_buffers(buffers)
