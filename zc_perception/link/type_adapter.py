@@ -115,17 +115,17 @@ class TypeAdapter(Generic[CustomT]):
         )
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
-        """Return *item* itself, or for a leased type ``item.deliver(holder)``; only for links."""
+        """For links: return *item* itself, or for a leased type ``item.deliver(holder)``."""
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:
-        """Release an object that no subscriber gets; only links call this method."""
+        """For links: release an object that no subscriber gets."""
         if self.leased:
             item.release()  # type: ignore[attr-defined]
 
     def end(self, item: CustomT) -> BufferError | None:
         """
-        Release an object after a subscriber's callback; only links call this method.
+        For links: release an object after a subscriber's callback.
 
         If the subscriber kept a view of the object's memory, return the BufferError. The object
         is then released with its last view, if its type has ``release_when_unseen``.
