@@ -58,11 +58,11 @@ class LatencyWindow:
 
     @property
     def count(self) -> int:
-        """The number of durations since the start, also of those no longer in the window."""
+        """The number of durations since the start, also of those that are no longer kept."""
         return self._count
 
     def percentiles(self) -> Percentiles:
-        """Return the percentiles of the durations in the window."""
+        """Return the percentiles of the durations that are kept."""
         with self._lock:
             samples = np.array(self._samples[: min(self._count, WINDOW)], np.int64)
         if not len(samples):

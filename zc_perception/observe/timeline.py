@@ -688,8 +688,8 @@ def build_timeline(
     Return the trace of these nodes and kernel events, for ``json.dump``.
 
     A flow (arrows) connects each frame's spans, from the camera through all nodes and the device.
-    ``otherData`` has the number of frames, how many of these are whole, and for each kind of event
-    how many there were and of how many the frame was found.
+    ``otherData`` has the number of frames, how many of these have records of all steps, and for
+    each kind of event how many events there were and for how many the frame was found.
 
     :param events: the kernel's events, if they could be recorded; events without a known frame
         are in the trace, too.

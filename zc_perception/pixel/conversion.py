@@ -354,8 +354,8 @@ class _Aligned:
     First the columns that fill whole vectors are converted. Then the remaining columns are copied
     to scratch memory that is one vector wide, and converted there.
 
-    :param parts: for each input, how many columns and how many rows share an element, and the
-        element's number of components, as a tuple; empty: one component.
+    :param parts: for each input three values: how many columns share an element, how many rows
+        share it, and ``(n,)`` if an element has n components, or ``()`` if it has one.
     """
 
     def __init__(

@@ -329,8 +329,8 @@ class ImportTable:
 
     :ivar imports: the imports that were recorded.
     :ivar earlier: imports from before the recording, which are known only from their jobs.
-    :ivar clearings: the times at which the node released its last import, after several releases
-        in a row: the time, the images released in this row, and all images used until then.
+    :ivar clearings: for each time when the node had released all its imports, after several
+        releases in a row: this time, the images of these releases, and all images used until then.
     :ivar last: the newest import, unless a job or a release of its thread followed. Its job may
         come after the end of the trace.
     """

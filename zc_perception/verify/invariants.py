@@ -469,8 +469,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
     ):
-        # The early mappings were made after the first reading of all processes' maps, and may have
-        # ended before the second reading.
+        # These mappings were made after the first reading of all processes' maps and before the
+        # measured time. They may have ended before the second reading.
         told = (
             f'frames were mapped {early} times just before the window, and whether they '
             'stayed mapped in it is not known'
