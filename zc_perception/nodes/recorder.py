@@ -329,14 +329,14 @@ class RecorderNode(PerceptionNode):
 
     @property
     def recorder(self) -> Recorder:
-        """The object that writes the recording; it exists once the node was configured."""
+        """The object that writes the recording; none before configuring, or with a black box."""
         if self._recorder is None:
             raise self.lacks('recording')
         return self._recorder
 
     @property
     def subscription(self) -> AdaptedSubscription[Frame]:
-        """The subscription of ``image_raw``, while the node is configured."""
+        """The subscription of ``image_raw``, while the node is configured to record frames."""
         if self._subscription is None:
             raise self.lacks('subscription')
         return self._subscription

@@ -170,7 +170,7 @@ class Accelerator(ABC):
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 
-    A description leaves out the accelerator's name, which is added where it is shown."""
+    Their descriptions leave out the accelerator's name, which is added where they are shown."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks of ``zc_doctor`` for this accelerator."""
     IMPORTS: ClassVar[bool] = False

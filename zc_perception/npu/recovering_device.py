@@ -83,7 +83,7 @@ class RecoveringDevice:
         self.accelerator = accelerator
         self.capabilities = accelerator.capabilities()
         self.state = DeviceState()
-        #: The same as ``state.recovering``, but faster to read; each frame reads it several times.
+        #: The same as ``state.recovering``, but quicker to read; the scheduler reads it per frame.
         self.recovering = False
         self.losses = 0
         self.recovered = 0

@@ -25,5 +25,6 @@ Read in this order:
    nodes.
 2. :mod:`~zc_perception.observe.diagnostics` publishes ``/diagnostics``. ``metrics`` computes its
    figures: latencies, and the recent growth of counters.
-3. ``processes`` reads ``/proc`` about other processes, and advises users without the rights.
+3. ``processes`` reads ``/proc`` about other processes, and tells users which
+   rights they lack for that.
 """

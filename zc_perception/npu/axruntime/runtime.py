@@ -118,7 +118,7 @@ class Connection:
     One thread runs the model. Loading and releasing the model takes the session's lock.
 
     :param model: the model: the C library's handle, or the Python package's object.
-    :param handle: the connection, likewise.
+    :param handle: the connection: also the C library's handle, or the Python package's object.
     """
 
     def __init__(self, session: Session, model: Any, handle: Any) -> None:

@@ -231,7 +231,7 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """Run the model once on an empty tensor, so that unusable memory fails before a frame."""
+        """Run the model once on an empty tensor: unusable memory must fail before frames come."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
