@@ -36,7 +36,8 @@ class Turn(IntEnum):
     """
     The order in which a forked child drops its copies of the parent's objects.
 
-    Leases come first, then the objects that count leases, then those that would release leases.
+    Leases come first, then the pools, which count leases. Objects with a thread follow, then the
+    links, whose normal end releases leases. The logs of frames come last.
     """
 
     FRAMES = 0

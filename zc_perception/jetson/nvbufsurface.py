@@ -129,7 +129,7 @@ class TransformCompute(IntEnum):
 
 
 class TransformFlag(IntFlag):
-    """``NvBufSurfTransform_Transform_Flag``: which parameters the library uses."""
+    """``NvBufSurfTransform_Transform_Flag``: which of a transform's parameters are used."""
 
     CROP_SRC = 1
     CROP_DST = 2

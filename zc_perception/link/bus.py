@@ -155,8 +155,8 @@ class BusPublisher(Generic[T]):
     subscription holds as many objects as it may, and its queue is full, the newest object replaces
     the oldest one in the queue.
 
-    :param deliver: makes the holder's own object from the published one; returns ``None`` if the
-        holder's quota of the pool's leases is used up.
+    :param deliver: called with a published object and a holder's name; returns an object of the
+        holder's own, or ``None`` if the holder has used up its quota of the pool's leases.
     :param release: releases an object of the history.
     :param objection: returns why a consumer can't use this publisher's buffers; empty: it can.
     :param pool_of: returns the pool of an object's slot; ``None``: the objects take no slots.
@@ -312,7 +312,7 @@ class BusPublisher(Generic[T]):
         return self._pool.too_few if granted is not None and not granted.number else ''
 
     def in_hand(self, subscription: BusSubscription[T]) -> tuple[tuple[int, float], ...]:
-        """Return sequence and seconds held of each frame that *subscription* holds."""
+        """Return each frame that *subscription* holds, as (sequence, seconds that it was held)."""
         granted = self._granted.get(subscription)
         return self._pool.in_hand(granted.holder) if granted is not None else ()
 
@@ -375,7 +375,7 @@ if compiled is not None:
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
-    """Remove *entry* from the list of *key*, if it is in there; return whether it was."""
+    """Remove *entry* from the list under *key* in *table*; return whether it was there."""
     entries = table.get(key, [])
     if entry not in entries:
         return False

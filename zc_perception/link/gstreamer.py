@@ -247,7 +247,14 @@ class LentFrames:
         return buffer
 
     def _book(self, num_bytes: int, looks: bool) -> None:
-        """Count the frames in the copy ledger if an element has mapped a watched frame."""
+        """
+        Note a frame that is lent; count it as a copy if an element has mapped a watched frame.
+
+        Else count it if an element maps a watched frame before _LOOK_EVERY more frames are lent.
+
+        :param num_bytes: size of the frame's image.
+        :param looks: whether the frame is watched.
+        """
         self._lent += 1
         self._looking |= looks
         self._unbooked.append(num_bytes)

@@ -170,7 +170,8 @@ class PublisherGraph:
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
         # If a node has adapted and plain publishers, the graph shows how many of each kind there
-        # are, but not which writer belongs to which kind.
+        # are, but not which writer belongs to which kind. So don't remember more writers of this
+        # node as adapted.
         both = set(known.values()) & strange
         self._adapted = frozenset(
             gid for gid, name in known.items() if name not in both or gid in self._adapted
@@ -408,7 +409,11 @@ class Announcements:
         return [*found, *ended[: max(0, adapted - len(found))]]
 
     def _proved(self, state: RemotePublisher) -> bool:
-        """Say whether a connection, or a file and a socket, prove that the publisher is alive."""
+        """
+        Say whether it is proved that the publisher is alive.
+
+        The proof is a connection, or an announcement file whose socket a process listens at.
+        """
         heard = self._known.get(state.publisher_id)
         return state.state is RemoteState.CONNECTED or (
             state.listens and heard is not None and heard.confirmed

@@ -382,13 +382,14 @@ class AdaptedSubscription(Generic[T]):
         self._window_warnings.say(windows, self._too_slow())
         if news and executor is not None:
             call_soon(executor, self.update_rung)
-        # A multi-threaded executor raises a callback's exception only when it wakes up the next
-        # time.
+        # Wake the executor after a callback has raised, because a multi-threaded executor raises
+        # the exception only when it wakes up.
         if self._raised and self._wake is not None:
             self._raised = False
             self._wake()
         self._go_on()
-        # An executor resumes a coroutine only when it wakes up, even if the result is there.
+        # Wake the executor while a coroutine runs, because an executor resumes a coroutine only
+        # when it wakes up, even if the result that the coroutine awaits is there.
         if self._draining and executor is not None:
             wake_up(executor)
 
