@@ -72,7 +72,9 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept any name of this package
+# A type checker that saw __getattr__ would accept every attribute of this package, even a
+# misspelt one.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import the public name *name*; ImportError: its module needs rclpy, which is missing."""

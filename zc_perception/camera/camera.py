@@ -323,7 +323,7 @@ class CameraOptions:
     before: Camera | None = None
 
     def stamp_clock(self) -> StampClock:
-        """Return the clock that makes stamps: :attr:`clock` made ready for reuse, or a new one."""
+        """Return the lost camera's :attr:`clock`, made ready for reuse; if ``None``, a new one."""
         return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
 
     def open_heaps(self) -> OfferedHeaps:
@@ -536,7 +536,7 @@ class Camera(ABC):
         """
 
     def possible(self) -> BufferConstraints:
-        """Return the constraints that the camera could have if it were opened again."""
+        """Return the constraints that the camera could have if it were closed and reopened."""
         return self.constraints()
 
     @property

@@ -301,7 +301,8 @@ def describe_libcamera() -> dict[str, Any]:
 
 
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
-# After an unplugged camera refuses a request, its cancelled requests come back within this time.
+# After an unplugged camera refuses a request, its earlier requests come back as cancelled within
+# this time, in seconds.
 _CANCELLED_WITHIN_S = 2.0
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 

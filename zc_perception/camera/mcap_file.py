@@ -71,9 +71,10 @@ _FOOTER_FIELDS = struct.Struct('<QQI')
 _FOOTER_BYTES = _RECORD.size + _FOOTER_FIELDS.size + len(MAGIC)
 _STATISTICS_FIELDS = '<QHIIIIQQ'
 _LONGEST = 1 << 20
-"""Read at most this many bytes of a record; only chunks are longer."""
+"""Read at most this many bytes of a record that isn't a chunk; none of these is longer."""
 _CHUNK_BYTES = 1 << 20
-# Write at most this many bytes at once, so that progress is noticed even on a slow disk.
+# Write at most this many bytes at once, so that a recorder sees progress even on a slow disk, and
+# doesn't take the disk for stuck.
 _PIECE_BYTES = 1 << 20
 # _recover compares the checksums of chunks whose last message is at most this many nanoseconds
 # older than the file's last message.

@@ -795,7 +795,7 @@ class Snapshot:
         return output.getvalue()
 
     def _files(self) -> Mapping[str, bytes]:
-        """Return each file's content by its suffix: the recording, and a picture if possible."""
+        """Return files' contents by suffix: the recording, and a picture if one can be made."""
         files = {SUFFIX: self._recording()}
         picture = self.picture()
         if picture is not None:

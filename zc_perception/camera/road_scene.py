@@ -779,7 +779,11 @@ class RoadScene:
         return tuple(objects), sprites
 
     def _accept(self, sprite: _Sprite, objects: list[SceneObject], sprites: list[_Sprite]) -> None:
-        """Append ``sprite`` and its ground truth, unless too small, large, cut off or hidden."""
+        """
+        Append ``sprite`` to ``sprites``, and its ground truth to ``objects``.
+
+        Nothing is appended if the sprite is too small or large, or too much cut off or hidden.
+        """
         vertices = np.concatenate(sprite.polygons)
         x0, y0 = vertices.min(axis=0).tolist()
         x1, y1 = (vertices.max(axis=0) + 1).tolist()

@@ -289,7 +289,7 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
     Only the message's completeness is checked, not its values.
 
     :param store: the type store of rosbags, which can deserialise *msgtype*.
-    :raises FormatError: *content* isn't such a message.
+    :raises FormatError: *content* isn't a complete message of type *msgtype*.
     """
     if content[: len(ZSTD)] == ZSTD:
         raise FormatError(

@@ -133,6 +133,7 @@ def pyav(path: str) -> Any:
             "how pictures are turned and coloured: pip install -U 'av<20'"
         )
     # Old versions of PyAV pass FFmpeg's warnings to Python's logging, from the decoding threads.
+    # Keep all messages but those of crashes out of it.
     if av.logging.get_level() is not None:
         av.logging.set_level(av.logging.PANIC)
     return av
@@ -165,7 +166,7 @@ def _first_line(head: bytes) -> str | None:
     if not head or head.startswith(_YUV4MPEG) or any(True for _ in controls):
         return None
     try:
-        # The last character of *head* may be incomplete.
+        # An incremental decoder accepts that the last character of *head* is incomplete.
         text = codecs.getincrementaldecoder('utf-8-sig')().decode(head)
     except UnicodeDecodeError:
         return None
