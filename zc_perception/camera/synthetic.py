@@ -162,7 +162,7 @@ class SyntheticCamera(DrawnCamera):
 
     Frame *n* of a scene with the same seed is always the same picture.
 
-    :param seed: selects the scene; the counter's picture contains the lowest 8 bits.
+    :param seed: selects the scene; the counter's picture contains the seed's lowest 8 bits.
     :param palette: colours of the objects, a key of ``road_scene.PALETTES``.
     :param pattern: one of :data:`PATTERNS`.
     :raises ValueError: a scene or pattern of that size is impossible.

@@ -83,7 +83,7 @@ class Detections:
 
     @classmethod
     def empty(cls) -> Detections:
-        """Return an object without detections."""
+        """Return the :class:`Detections` of a frame in which no object was found."""
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.intp))
 
 

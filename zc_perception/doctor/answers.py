@@ -17,7 +17,7 @@
 Functions that checks run in a separate process, by :func:`~zc_perception.machine.asking.ask`.
 
 Each function makes the same calls as the nodes, and may load any library. It returns a JSON value.
-It imports the modules that it needs itself, so that the other functions start faster.
+Its imports are inside the function, so that the other functions start faster.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@
 V4L2's constants, structs and ioctl requests, under C's names without the prefix ``v4l2_``.
 
 For example ``Format`` is ``struct v4l2_format``. Sources: ``include/uapi/linux/videodev2.h`` and
-``v4l2-controls.h``, 64-bit. ``test/camera/test_v4l2_abi.py`` compares this file with these headers
-with the help of a C compiler.
+``v4l2-controls.h``, for 64-bit systems. ``test/camera/test_v4l2_abi.py`` compares this file with
+these headers with the help of a C compiler.
 """
 
 from __future__ import annotations

@@ -187,7 +187,8 @@ def aligned_format(
     """
     Ask for strides that are a multiple of *align* bytes; return the driver's answer.
 
-    The driver's own strides are rounded up. The driver may answer with other strides.
+    The wanted strides are those that the driver chose itself, rounded up to such multiples. The
+    driver may answer with other strides.
 
     :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes
         nothing.
@@ -258,7 +259,7 @@ def _fast_enough(
     device: V4l2Device, found: _Usable, size: Size, framerate: float
 ) -> tuple[tuple[FormatOffer, ...], int | None, tuple[str, ...]]:
     """
-    Return the formats that come nearest to the rate, a JPEG fourcc, and why others are left out.
+    Return the formats nearest to the wanted rate, a JPEG fourcc, and why others are left out.
 
     The JPEG fourcc is ``None`` if NV12 is among these formats, or if JPEGs come too slowly.
     """
