@@ -17,7 +17,8 @@
 The constraints of one participant: the buffers that it can use.
 
 Constraints can be written as text. A parameter file can state a stand-in: the constraints of a
-consumer that comes later. A consumer's HELLO message has a part of its constraints. An example:
+consumer that comes later. A consumer in another process sends a part of its constraints as text,
+in its first message, HELLO. An example:
 ``NAME: NV12 NV12:0x0300000000000010; stride_align=256; heap=dma_heap/; slots=2; contiguous``
 
 Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participants) and the kernel's

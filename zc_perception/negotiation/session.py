@@ -73,7 +73,8 @@ class Consumer:
     :param constraints: the consumer's constraints; ``participant`` is its name in messages.
     :param trial_import: imports one slot's buffers on trial; ``None``: the consumer imports
         nothing, or does so in its own process.
-    :param name: the name of the stand-in that it replaces; by default its name in messages.
+    :param name: the name of the stand-in (the constraints stated for this consumer before it came)
+        that it replaces; by default its name in messages.
     """
 
     constraints: BufferConstraints
@@ -170,7 +171,7 @@ class BufferSession:
         return settings
 
     def _standing_in(self, consumers: Sequence[Consumer]) -> list[BufferConstraints]:
-        """Return the stand-ins that none of *consumers* replaces."""
+        """Return the constraints of later consumers, without those that are in *consumers* now."""
         here = {consumer.name or consumer.constraints.participant for consumer in consumers}
         return [one for one in self._stand_ins if one.participant not in here]
 
@@ -180,7 +181,8 @@ class BufferSession:
         """
         Return the request that :meth:`allocate` would make, and the consumers it would refuse.
 
-        :raises NegotiationError: camera and stand-ins can't agree.
+        :raises NegotiationError: no setting suits both the camera and the stand-ins, which are the
+            constraints of consumers that come later.
         """
         refused: dict[Consumer, Outcome] = {}
         fitting: list[Consumer] = []

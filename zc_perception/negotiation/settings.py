@@ -252,8 +252,8 @@ TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
 A consumer's function that imports one slot's buffers on trial, and raises an error if it can't.
 
 It undoes the import itself, or it keeps the import for later use and returns a function that
-undoes it. The returned function is called if a later slot's import fails: the consumer then gets
-no buffers.
+undoes it. :func:`~zc_perception.negotiation.session.trial_failure` calls the returned function if
+the import of a later slot fails.
 """
 
 

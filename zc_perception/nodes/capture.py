@@ -219,7 +219,7 @@ class StereoRig:
 
     @property
     def sides(self) -> StereoSides:
-        """The object that pairs the frames; ConfigError: no side has begun."""
+        """The object that pairs the frames; ConfigError: neither camera's side has begun."""
         if self._sides is None:
             raise ConfigError('stereo: no side has begun')
         return self._sides
@@ -232,7 +232,7 @@ class StereoRig:
         self._begun.add(side)
 
     def end(self, side: Side) -> None:
-        """End a side; when both have ended, another rule may be set. Idempotent."""
+        """End a side; when both have ended, another pairing rule may be set. Idempotent."""
         self._begun.discard(side)
         if not self._begun:
             self._sides = None
@@ -475,7 +475,7 @@ class CaptureNode(PerceptionNode):
         return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
-        """Return the constraints of present consumers, and stand-ins for missing ones."""
+        """Return the present consumers' constraints, and those stated for consumers to come."""
         here = [] if self._offer is None else self._offer.consumers()
         names = {constraints.participant.partition(' (pid ')[0] for constraints in here}
         return [*(one for one in self._stand_ins if one.participant not in names), *here]

@@ -466,7 +466,7 @@ class InferenceNode(PerceptionNode):
 
     def _open_stages(self, stream: InferenceStream) -> None:
         """
-        Open a stage for each further topic that the parameters or the model ask for.
+        Open a :class:`Stage` for each further topic that the parameters or the model ask for.
 
         Import the stages' module only if there are any, because its message types load slowly.
         """

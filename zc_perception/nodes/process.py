@@ -221,7 +221,7 @@ class NodeGroup:
         return Liveness(lambda: self.nodes, {'the executor': self.soon})
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run a function on the executor's thread. Any thread may call this."""
+        """Let the executor's thread run a function soon. Any thread may call this."""
         call_soon(self._spinner.executor, function)
 
     def add_node(self, node: Node) -> None:
