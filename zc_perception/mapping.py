@@ -60,8 +60,8 @@ class PlaneViews(Sequence[NDArray[Any]]):
     RGB (height, width, 3). Components are ``uint8``, or little-endian ``uint16`` if they have more
     than 8 bits. A word that holds several components (RGB565) is one unsigned integer.
 
-    The mapping ends with the block, or when this object is collected. It then ends the CPU access
-    of every buffer, also if the block or another buffer's SYNC raises.
+    The mapping ends with the ``with`` block, or when this object is collected. This ends the CPU
+    access to every buffer, even if the block or another buffer's SYNC raises.
 
     :param live: a list. For each buffer, one array spans its memory and the planes are views of
         this array. If such an array is still in use when the mapping ends, a weak reference to it

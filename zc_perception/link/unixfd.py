@@ -445,7 +445,8 @@ class UnixfdServer:
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
         self._watch(queue.fileno(), partial(self._serve, reader), reader)
         BUS.add_subscription(self._key, subscription)
-        # Show the reader in statistics() only now: from then on it must get all frames.
+        # Show the reader in statistics() only now: whoever sees it there may expect that it gets
+        # every frame published afterwards.
         self._readers = (*self._readers, reader)
         self._connected += 1
         for publisher in BUS.publishers(self._key):

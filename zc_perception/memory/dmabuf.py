@@ -370,7 +370,7 @@ class DmaBuf:
             fences.
         :returns: a fence, which has signalled already if no device is busy with the buffer;
             ``None`` for a memfd, and on kernels before 6.0.
-        :raises OSError: EMFILE, ENOMEM.
+        :raises OSError: EMFILE, ENOMEM: no descriptor or no memory is left.
         """
         argument = bytearray(abi.DMA_BUF_SYNC_FILE.pack(int(access), -1))
         if not self._optional_ioctl(abi.DMA_BUF_IOCTL_EXPORT_SYNC_FILE, argument):
@@ -563,7 +563,7 @@ def pending_fence(
     :param errors: whether to include fences that have signalled an error.
     :returns: ``None`` if no device is busy; also for memfds, and on kernels before 6.0, where
         this can't be found out.
-    :raises OSError: EMFILE, ENOMEM.
+    :raises OSError: EMFILE, ENOMEM: no descriptor or no memory is left.
     """
     pending: SyncFile | None = None
     try:

@@ -244,7 +244,7 @@ class SyncFile:
 
         :param name: the new fence's name in the kernel's listings, at most 31 bytes.
         :raises ValueError: the name is too long.
-        :raises OSError: EMFILE, ENOMEM.
+        :raises OSError: EMFILE, ENOMEM: no descriptor or no memory is left.
         """
         argument = bytearray(
             abi.SYNC_MERGE_DATA.pack(

@@ -1490,7 +1490,7 @@ class BorrowedMemory(NamedTuple):
 
 def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) -> Buffers:
     """
-    Return buffers with duplicated descriptors, one for each part; if one part fails, close all.
+    Return one buffer with a duplicated descriptor for each part; if one fails, close them all.
 
     :param heap: the allocator's name, if known.
     :raises AllocationError: a part is neither a dma-buf nor memory whose size can't change.
@@ -1507,10 +1507,10 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
 
 class HeldBuffers:
     """
-    Stores callbacks that give the buffers of each slot in use back to their owner.
+    Stores, for each slot in use, callbacks that return the slot's buffers to the buffers' owner.
 
-    The thread that ends the slot's use calls them, without this object's lock. Pass :meth:`free`
-    to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
+    The thread that ends a slot's use calls the slot's callbacks, without this object's lock. Pass
+    :meth:`free` to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
     """
 
     def __init__(self) -> None:
@@ -1578,8 +1578,8 @@ class ForeignBufferPool(BufferPool):
     because the pool can't allocate any.
 
     :param layout: the layout of every frame.
-    :param known: the buffers of each frame that is known already; each frame gets a slot, and the
-        pool owns the buffers.
+    :param known: the buffers of each frame that the source has now; each frame gets a slot, and
+        the pool owns the buffers.
     :param name: the producer's name, for messages.
     :param on_free: gets each slot that becomes free, and gives the buffers back to their owner.
     :param reserve: as for :class:`BufferPool`.

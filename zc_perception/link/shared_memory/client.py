@@ -261,7 +261,7 @@ class SharedMemoryClient:
     ended. Any thread may call any method, and only :meth:`wait` blocks. Locks are taken in this
     order: ``_connecting``, held during an attempt; ``_lock``; the lock of the slots.
 
-    :param path: the ``socket`` of the announcement.
+    :param path: the path of the publisher's socket, as its announcement names it.
     :param name: this consumer's name in the diagnostics of both ends.
     :param publisher_id: the ``publisher_id`` of the announcement; empty: any publisher that
         listens at *path*.

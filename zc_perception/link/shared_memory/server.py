@@ -405,7 +405,7 @@ class SharedMemoryServer:
         overflow = None
         with self._lock:
             if self._history is None:
-                overflow = kept  # the server is closed
+                overflow = kept  # the server is closed, so keep no frame
             elif kept is not None:
                 kept.published_ns = frame.published_ns
                 self._history.append(kept)
