@@ -80,7 +80,7 @@ class _Trigger(ABC):
     """
     A service that handles one call at a time, on its own thread.
 
-    The thread starts at the first call. So neither the executor nor a camera waits for the disk.
+    So neither the executor nor a camera waits for the disk. The thread starts at the first call.
 
     :param refused: how the answer to a refused or failed call begins.
     """

@@ -740,7 +740,8 @@ class _Loader(yaml.SafeLoader):
         """
         Refuse a mapping that has a key twice.
 
-        The check comes before YAML merges other mappings (``<<``), whose keys may be replaced.
+        The check comes before YAML merges other mappings into this one (``<<``), because this
+        mapping may give their keys again.
         """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}

@@ -264,7 +264,7 @@ class FrameLog:
         )  # fmt: skip
 
     def failed(self, frame: Frame, failed_ns: int, entry: InFlight | None = None) -> None:
-        """Record that a frame failed; *entry*: its job, ``None`` if it was never submitted."""
+        """Record that a frame failed; *entry*: the frame's job, ``None`` if there was none."""
         if entry is None:
             self._write(_FAILED, frame.data, frame.published_ns, 0, 0, 0, failed_ns, 0, 0, 0, 0, 0)
         else:
@@ -311,7 +311,7 @@ class FrameLog:
         """
         Replace the facts: the node's settings and counters, which don't belong to one frame.
 
-        If they are more than 28 KiB as JSON, *warn* is called and the earlier facts stay.
+        If they are more than 28 KiB as JSON, the log keeps the earlier facts and calls *warn*.
 
         :param facts: the facts, or a function that returns them, which is only called while the
             log is open.

@@ -257,7 +257,7 @@ class InputSlot:
         self.buffer = TensorBuffer(tensor, heap)
         self.arguments: Any = pack((self.buffer,))
         self.prepared: object = None
-        # The number of calls that may still read this slot.
+        # The number of the runtime's calls that may still read this slot.
         self.users = 0
 
     def close(self) -> None:

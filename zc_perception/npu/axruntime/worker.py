@@ -202,7 +202,7 @@ class LoadPlan:
 
 class LoadedModel:
     """
-    A model on the device, with an input and an output slot for each job that may be open.
+    A model on the device, with an input and an output slot for each job that may be in flight.
 
     :param options: these also tell whether inputs and outputs are dma-bufs.
     :raises ZcError: the model can't be loaded, or can't run with these kinds of memory.
@@ -243,7 +243,7 @@ class LoadedModel:
         self._plan.connection.load_instance(self.options)
 
     def close(self, *, lent: Collection[OutputSlot | None] = ()) -> None:
-        """Take the model off the device; release the memory of all slots but those in *lent*."""
+        """Take the model off the device; free the slots, but not *lent*, which jobs still use."""
         self._plan.connection.close_instance()
         for filled in self.inputs:
             filled.close()
