@@ -57,7 +57,11 @@ For each distortion model, the allowed numbers of coefficients.
 plumb_bob has 4 without k3. rational_polynomial has 12 with OpenCV's thin prism, 14 with tilt, too.
 """
 _OTHER_NAMES = {'fisheye': 'equidistant'}
-"""For a model name that camera_calibration of Foxy and Galactic writes, the name in CameraInfo."""
+"""
+CameraInfo's names of distortion models that have other names in calibration files.
+
+The keys are those other names; camera_calibration of Foxy and Galactic writes them.
+"""
 
 _MATRICES = {
     'camera_matrix': ('k', 3, 3),

@@ -427,7 +427,7 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return the purpose of the heap's buffers; ``None``: parameter ``heap`` has no effect."""
+        """Return what heap buffers are used for; ``None``: parameter ``heap`` has no effect."""
         return None
 
     @classmethod
@@ -442,7 +442,8 @@ class Camera(ABC):
         """
         Return for ``zc_doctor`` the pool that the camera will have; ``None``: not known.
 
-        :param heaps: the heaps that parameter ``heap`` allows; ``None``: it has no effect.
+        :param heaps: the heaps that parameter ``heap`` allows; ``None``: :meth:`heap_use`
+            returned ``None``.
         :param agree: negotiates the buffers' settings with the consumers.
         :raises NegotiationError: the camera and its consumers can't agree.
         """
@@ -814,8 +815,8 @@ class DrawnCamera(Camera):
 
         Their shapes are (height, width) and (height/2, width/2, 2).
 
-        Cameras with NV12 frames override this method instead of :meth:`draw`. It returns what
-        :meth:`draw` returns.
+        Cameras with NV12 frames override this method instead of :meth:`draw`. Like
+        :meth:`draw`, it returns whether the frame exists.
         """
         raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 
@@ -890,7 +891,7 @@ class DrawnCamera(Camera):
         return self._first_stamp_ns + self._elapsed_ns()
 
     def _elapsed_ns(self) -> int:
-        """Return the ns from the first frame to the next one, for a camera that isn't live."""
+        """For a camera that isn't live, return the coming frame's time in ns after the first."""
         return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:

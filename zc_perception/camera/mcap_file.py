@@ -181,7 +181,7 @@ class Contents:
         return number
 
     def records_of(self, number: int) -> tuple[bytes, bytes]:
-        """Return the two records that describe a channel: its schema's, then the channel's own."""
+        """Return the two records that describe a channel: schema record and channel record."""
         topic = self.topics[number]
         types = list(dict.fromkeys(one.msgtype for one in self.topics.values()))
         schema = types.index(topic.msgtype) + 1

@@ -639,10 +639,10 @@ class BlackBox:
 
     def _forget(self, now_ns: int) -> None:
         """
-        Drop messages from before the kept time, and the oldest ones beyond the memory limit.
+        Drop the messages that are too old, and the oldest ones beyond the memory limit.
 
-        The kept time begins the box's *seconds* before *now_ns*, or earlier: at the last key frame
-        that a kept video has before that moment.
+        Too old are messages that came more than the box's *seconds* before *now_ns*. But messages
+        since the last key frame that each video had by then are kept, for decoding the video.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}
