@@ -71,8 +71,8 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
-# Levels of diagnostics: no calibration is OK, because many cameras need none; a wrong one is a
-# fault.
+# Levels of diagnostics: a missing calibration gets level OK, because many cameras need none; a
+# wrong calibration is a fault.
 CALIBRATION = Part(
     'calibration',
     Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('why the file or its URL is wrong; '

@@ -282,7 +282,7 @@ class Painter:
         colour: Colour,
     ) -> None:
         """Write a label above, in or below its box, where no other label is; else leave it out."""
-        text = text.encode('ascii', 'replace').decode()  # the font has no other characters
+        text = text.encode('ascii', 'replace').decode()  # the font has only ASCII characters
         left, top, _, bottom = corner
         width, height = self._size(text)
         most_x, most_y = picture.shape[1] - width, picture.shape[0] - height
