@@ -243,7 +243,7 @@ class Silence:
 
     def _learn(self, pause: float) -> None:
         """
-        Learn from a pause that has ended how long usual pauses are.
+        Learn how long pauses usually are, from a pause that has ended.
 
         A single unusually long pause is an outage, from which nothing is learnt. Two in a row are
         a slower rate of events.

@@ -32,9 +32,9 @@ from typing import NamedTuple
 _STATUS = Path('/proc/self/status')
 # The bits of capabilities in the kernel's <linux/capability.h>.
 _BITS = {'CAP_SYS_PTRACE': 19, 'CAP_SYS_ADMIN': 21}
-# The environment variables of a shell that has sourced ROS, which a program run by sudo needs to
-# find its modules. Commands that it starts, such as ``ros2 launch``, need them to find their nodes
-# and the nodes of the same domain.
+# Environment variables of a shell that has sourced ROS; sudo removes them. The program that sudo
+# runs needs them to find its modules. Commands that this program starts, such as ``ros2 launch``,
+# need them to find their nodes and the nodes of the same domain.
 _OF_ROS = (
     'PATH',
     'PYTHONPATH',

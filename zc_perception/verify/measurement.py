@@ -192,7 +192,11 @@ class WatchedNode(NodeView):
 
     @property
     def idle(self) -> bool:
-        """Whether the node finished no frame since :meth:`expect_facts`: its facts are current."""
+        """
+        Whether the node has finished no frame since :meth:`expect_facts`.
+
+        If so, its facts are still current.
+        """
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
@@ -387,7 +391,7 @@ class Measurement:
 
     Everything runs on the caller's thread, in this order:
 
-    1. Entering the context removes trace instances that killed runs left, and then starts to
+    1. Entering the context removes trace instances that a killed run left, and then starts to
        record the kernel's events, before any other source is read.
     2. :meth:`watch` installs the probe on ``memmove``, reads all sources once, and waits until
        each node has rewritten its facts. Then the measured time begins, in which :meth:`watch`

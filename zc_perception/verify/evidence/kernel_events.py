@@ -292,7 +292,7 @@ def _removed(path: Path) -> list[Unreadable]:
 
 
 def remove_leftovers(tracing: Path = TRACING, proc: Path = PROC) -> list[str]:
-    """Remove trace instances and probes that killed ``zc_verify`` left; return their names."""
+    """Remove trace instances and probes that a killed ``zc_verify`` left; return their names."""
     try:
         names = {entry.name for entry in (tracing / 'instances').iterdir()}
         events = (tracing / 'dynamic_events').read_text(errors='replace').splitlines()
@@ -560,7 +560,7 @@ class KernelRecording:
         return b''.join(self._chunks).decode(errors='replace')
 
     def trace(self) -> Trace:
-        """Return the events in order of time; after an error at least one counts as lost."""
+        """Return the events in order of time; if reading failed, at least one counts as lost."""
         # Split only at newlines, because a thread's name may contain any other line separator.
         trace = parse_trace(self.text().split('\n'))
         trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)
