@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Write frames and messages to a recording (:mod:`mcap_file`) without delaying other users.
+Write frames and messages to a recording (:mod:`mcap_file`) without delaying consumers.
 
 :class:`Recorder` copies each frame out of the producer's buffer at once, so that the slot is free
 again; its first thread writes the copy. The memory for copies that wait for the disk is bounded.
@@ -210,7 +210,7 @@ class _Syncing:
                     sync_whole(metadata)
                 if self._open is not None and (shortage := self._look()):
                     raise RecordingError(shortage)
-            except Exception as error:  # without this, syncing would end silently
+            except Exception as error:  # an uncaught error would end the thread silently
                 if not told:
                     told = True
                     self._tell(error)
@@ -400,7 +400,7 @@ class Recorder:
                 if self._part is not None and now - flush_s >= _FLUSH_S:
                     self._part.writer.flush()
                     flush_s = now
-            except Exception as error:  # without this, the thread would end without a message
+            except Exception as error:  # an uncaught error would end the thread silently
                 self._end(error)
             if isinstance(item, _Item):
                 self._give_back(item)
