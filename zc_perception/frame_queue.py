@@ -195,7 +195,7 @@ class KeepLastQueue(Generic[T]):
             self.drop_oldest(which)
 
     def drop_oldest(self, which: Callable[[T], bool] | None = None) -> bool:
-        """Drop the oldest entry (that *which* selects); return ``False`` if there is none."""
+        """Drop the oldest entry that *which* selects; return ``False`` if there is none."""
         with self._lock:
             overflow = next(
                 (entry for entry in self._entries if which is None or which(entry)), None

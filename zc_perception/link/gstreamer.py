@@ -147,6 +147,7 @@ class LentFrames:
     frame is released. Frames that a stuck element holds aren't released, because the element or
     its device may still read them.
 
+    :param name: NAME in the thread's name.
     :param ledger: the copy ledger, which counts the frames that elements read with the CPU.
     """
 
@@ -576,6 +577,7 @@ class AccessUnits:
     """
     Takes access units from a pipeline's sink, on the thread ``gstreamer h264 NAME``.
 
+    :param name: NAME in the thread's name.
     :param headers: the headers of the frames that the pipeline got, by PTS.
     :param take: called with each access unit, on that thread.
     """
@@ -728,6 +730,7 @@ class FrameFeed:
     It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
 
     :param description: the pipeline's text without a source, see :func:`complete`.
+    :param name: NAME in the thread's name.
     :param listeners: returns the number of listeners to the output. Without listeners, frames are
         released unused. When the number grows, the encoder makes a key frame. Called for each
         frame on the thread ``gstreamer NAME``.
@@ -879,7 +882,8 @@ class FrameFeed:
             self._lost += 1  # the fence failed, so the frame has no new pixels
             return frame
         pts = pipeline.pts_of(frame.data)
-        if self._units is not None:  # before the push, as the unit may come during it
+        # Store the header before the push, because the access unit may come during the push.
+        if self._units is not None:
             self._headers[pts] = frame.data.header
             if len(self._headers) > _MOST_HEADERS:
                 del self._headers[next(iter(self._headers))]

@@ -383,7 +383,7 @@ class ImageToFrame:
         :raises LayoutError: the encoding doesn't allow the message's size.
         :raises NegotiationError: the frames' consumer can't use NV12 of this size in any memory
             that this machine offers.
-        :raises AllocationError: no memory.
+        :raises AllocationError: no memory is left for the frames.
         """
         picture = RawPicture(
             message.width,

@@ -190,7 +190,7 @@ class PublisherGraph:
 
     @property
     def undecided(self) -> bool:
-        """Whether a publisher of which only the announcer was found may still add its writer."""
+        """Whether a publisher that has only an announcer may still add a writer on the topic."""
         now = time.monotonic()
         return any(now - since < _ALONE_S for since in self._alone.values())
 

@@ -228,7 +228,7 @@ class NodeSpinner:
         )
         self._thread.start()
         # Stop the thread before the interpreter ends: a thread that is inside the middleware must
-        # not run longer.
+        # not outlive the interpreter.
         atexit.register(self.stop)
 
     def take(self) -> None:

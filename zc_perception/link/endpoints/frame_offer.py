@@ -315,7 +315,7 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         with self._lock:
             served, self._granted = self._granted, []
-        # A consumer without an outcome left during the agreement: it is not marked as failed.
+        # A consumer that has no outcome has left during the agreement: don't mark it as failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
             'new buffers were agreed on for it, and it cannot use these either',
@@ -500,7 +500,7 @@ class FrameOffer:
             return ', '.join(consumer.constraints.participant for consumer in self._granted)
 
     def give_up(self, why: str) -> None:
-        """Refuse the consumers that the last :meth:`renew` was for, because it has failed."""
+        """Refuse the consumers for which :meth:`renew` was called last: that agreement failed."""
         with self._lock:
             granted, self._granted = self._granted, []
         self._fail(granted, why)

@@ -319,7 +319,8 @@ class FramePublisher:
     :raises LayoutError: the format doesn't allow the size, or a plane ends outside of its buffer.
     :raises ConfigError: another parameter has an invalid value.
     :raises NegotiationError: the *participants* can't use such buffers.
-    :raises AllocationError: no memory, or one of *fds* is neither a dma-buf nor a sealed memfd.
+    :raises AllocationError: no memory is left for the buffers, or one of *fds* is neither a
+        dma-buf nor a sealed memfd.
     """
 
     def __init__(
@@ -535,7 +536,7 @@ class FramePublisher:
             self._send(pool, slot, out.header, cost_ns, out.take_fence())
         finally:
             if out is not None:
-                # If the frame wasn't sent, close its fence here; the caller may keep 'out'.
+                # If the frame wasn't sent, close its fence now: the user's code may keep 'out'.
                 out.close_fence()
             with self._lock:
                 self._lent -= 1

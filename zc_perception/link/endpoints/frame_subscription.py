@@ -203,8 +203,8 @@ def create_frame_subscription(
     :param trusted_uids: ids of users whose publishers are trusted, besides your own user and root.
     :param callback_group: group of the callback; by default the node's default group.
     :param ledger: counts the copies of messages; by default the subscription makes its own.
-    :raises ConfigError: *callback* can't be called; *depth* or *max_held* is 0; *copy_free* has
-        another value; *trusted_uids* are not user ids.
+    :raises ConfigError: *callback* can't be called; *depth* or *max_held* is 0; *copy_free* is
+        neither ``preferred`` nor ``required``; *trusted_uids* are not user ids.
     """
     check_callback(callback)
     return FrameSubscription(
@@ -406,7 +406,8 @@ def create_camera_subscription(
     :param qos: QoS of both topics, in place of *depth*. By default messages of best-effort and of
         reliable publishers are taken.
     :param depth: how many of the newest frames wait for their message or for the callback.
-    :raises ConfigError: as for :func:`create_frame_subscription`.
+    :raises ConfigError: *callback* can't be called; *depth* or *max_held* is 0; *copy_free* is
+        neither ``preferred`` nor ``required``; *trusted_uids* are not user ids.
     """
     check_callback(callback)
     return CameraSubscription(
@@ -463,8 +464,8 @@ class FrameReader(FrameSubscription):
         current one, kept ones, and those whose arrays you still have. A variable with an array of
         the previous frame holds that frame until the variable gets another value. While you hold
         that many, no frame comes, and a warning names the frames.
-    :raises ConfigError: *depth* or *max_held* is 0; *copy_free* has another value; *trusted_uids*
-        are not user ids.
+    :raises ConfigError: *depth* or *max_held* is 0; *copy_free* is neither ``preferred`` nor
+        ``required``; *trusted_uids* are not user ids.
     """
 
     def __init__(
