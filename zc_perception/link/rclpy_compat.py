@@ -109,7 +109,7 @@ def trigger(guard: Any) -> None:
 
 
 def _says_shut_down(error: RuntimeError) -> bool:
-    """Say whether an RCLError means that ROS was shut down, as by a signal at any moment."""
+    """Say whether an RCLError means that ROS was shut down, which a signal can do at any time."""
     return 'context is invalid' in str(error)
 
 

@@ -320,7 +320,8 @@ class UnixfdServer:
 
     :param name: the publisher's name, for the thread and messages.
     :param window: number of frames that a reader may hold at the same time.
-    :param drm: whether linear dma-bufs, too, get caps with a ``drm-format``.
+    :param drm: whether the caps of dma-bufs have a ``drm-format`` even where GStreamer has a name
+        for the pixel format.
     :param framerate: returns the camera's frames per second, called for each layout; 0: unknown.
     :param quarantine_s: after a reader ends without returning its buffers, don't reuse them for
         this many seconds, unless a fence shows earlier that its devices have finished.

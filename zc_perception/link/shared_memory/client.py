@@ -343,7 +343,7 @@ class SharedMemoryClient:
         return self._slots is not None
 
     def _attempt(self) -> None:
-        """Continue the current attempt, or begin one; called with ``_connecting`` held."""
+        """Go on with the current attempt to connect, or begin one; needs lock ``_connecting``."""
         with self._lock:
             greeting, self._greeting = self._greeting, None
             target, path, hello = self._target, self._path, self._hello
@@ -580,7 +580,7 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # set this before _slots, which tells other threads of the end
+            self.parted_s = now  # before _slots becomes None, which shows other threads the end
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)

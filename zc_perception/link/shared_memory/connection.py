@@ -51,8 +51,8 @@ from zc_perception.native import compiled
 
 _MAX_U32 = 0xFFFFFFFF
 _FRAME_TYPE = int(MessageType.FRAME)
-# The pool waits this much longer for the fence of a quarantine than the fence takes at most. So
-# the pool doesn't give up before the fence has signalled.
+# A quarantine's fence signals within quarantine_timeout_s. The pool waits this many seconds
+# longer, so that it doesn't give up before the fence has signalled.
 _PATIENCE_S = 1.0
 
 
@@ -242,8 +242,9 @@ class Connection:
                         self._watch(fence)
                         break
                 except (AcceleratorError, ValueError, OSError):
-                    # The fence failed. A sync_file is sent nevertheless: the consumer will see the
-                    # error. Other fences can't be sent, so drop the frame.
+                    # The fence failed. If it is a sync_file, send it with the frame nevertheless:
+                    # the consumer will see the error. Other fences can't be sent, so drop the
+                    # frame.
                     if isinstance(fence, SyncFile):
                         passed = fence
                     else:
@@ -412,7 +413,7 @@ class Connection:
         """
         Record that sending failed; called with the lock held.
 
-        Ignore errors that mean that the peer closed: the server's thread will read its EOF.
+        Ignore errors that mean that the peer closed: the server's thread will then read EOF.
         """
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._fail('send', f'{what} could not be sent: {error}')

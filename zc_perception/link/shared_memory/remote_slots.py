@@ -234,7 +234,7 @@ class PlainReceiver:
 
 
 def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> CameUnread:
-    """Make a :class:`CameUnread` for ``native/receiver.c``; it owns the descriptors *numbers*."""
+    """Make a :class:`CameUnread` that owns descriptors *numbers*; called by native/receiver.c."""
     return CameUnread(packet, own(numbers), truncated, error)
 
 
