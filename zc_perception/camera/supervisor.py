@@ -306,8 +306,8 @@ class CameraSupervisor:
                 return
             frame = camera.capture()
             streaming = self._condition.state is CameraState.STREAMING
-            # A camera of a stereo pair returns no frame while the pair's other camera has none. If
-            # it has captured frames itself, it still counts as streaming.
+            # A camera of a stereo pair returns no frame while the pair's other camera has none.
+            # Nevertheless, a camera that has captured frames counts as streaming.
             if not streaming and (frame is not None or camera.statistics().captured):
                 self._become(CameraCondition(CameraState.STREAMING, losses=self._losses))
             if frame is None:

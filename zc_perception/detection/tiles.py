@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     )  # imported late, because importing OpenCV would delay the start of every node
 
 _MOST = 16
-# Boxes from different tiles whose IoS reaches this are the same object.
+# Boxes from different tiles are the same object if their IoS (the intersection's share of the
+# smaller box) reaches this.
 _SAME = 0.5
 # A box counts as cut if one of its edges is nearer than this to an inner border of its tile, as a
 # share of the tile's side.
@@ -137,7 +138,7 @@ class Tiling(Letterbox):
         return cls(**values, regions=regions, whole=whole)
 
     def outputs_of(self, tile: int, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
-        """Return the part of *outputs* that the model made of the tile with index *tile*."""
+        """Return the part of *outputs* that the model made from the tile with index *tile*."""
         each = len(outputs) // len(self.regions)
         first = tile * each
         return outputs[first:][:each]

@@ -68,8 +68,9 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.modifier import LINEAR
 
-# The cost of decoding JPEGs in the negotiation. It is larger than the differences between the
-# costs of other formats, so JPEGs are chosen last: reading any other format takes less CPU time.
+# The cost, in the negotiation, of a format that is decoded from JPEGs. It is larger than all
+# differences between the costs of other formats, so JPEGs are chosen last: decoding takes more CPU
+# time than reading any other format.
 _DECODING_COST = 1000.0
 # A camera's rate counts as the wanted rate if it is at least this share of it: 29.97 counts as 30.
 _NEAR = 0.99
@@ -569,7 +570,7 @@ class ImportedMemory(FrameMemory):
                 raise CameraError(f"'{self._device.path}': the driver imports no dma-bufs")
             self._make(min(made, MOST_BUFFERS), driver)
         finally:
-            # This call also takes queued buffers back.
+            # A request for 0 buffers also takes the queued buffers back from the driver.
             self._device.request_buffers(0, self.memory)
             super().close()
 

@@ -151,7 +151,7 @@ class Columns:
 
     def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
         """
-        Return for each word its tensor, and a view (n, width) of its columns.
+        Return, for each word of ``head.columns``, its tensor and a view (n, width) of its columns.
 
         :raises AcceleratorError: the outputs don't fit the columns.
         """

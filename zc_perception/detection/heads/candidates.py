@@ -43,10 +43,10 @@ _CHUNK = 2048
 # Above this number of boxes, _keep() first guesses which boxes are duplicates and removes them in
 # rounds. Below, to suppress duplicates with OpenCV alone is quicker.
 _FEW = 550
-# The highest number of these rounds of guesses.
+# The highest number of rounds in which _keep() guesses duplicates.
 _ROUNDS = 3
-# Stop the rounds of guesses when a round removes fewer boxes than a quarter of those that it
-# leaves.
+# _keep() stops guessing duplicates when a round removes fewer boxes than a quarter of those that
+# it leaves.
 _LITTLE = 4
 # OpenCV takes two boxes whose sides are shorter than this for the same object, wherever they are.
 _NO_SIZE = 1e-7

@@ -102,7 +102,8 @@ class ReadyFor(Generic[_Reader]):
     ) -> tuple[_Reader, Sequence[RawTensor]]:
         """Return the reader for *outputs*, and the outputs converted by *read* for this reader."""
         key: list[object] = [box.input_width, box.input_height]
-        # Compare this key for every frame: that is quicker than the checks of readable().
+        # Compare the outputs' arrangement, as a key, for every frame: this is quicker than the
+        # checks of readable().
         for output in outputs:
             values, scale = output.values, output.scale
             key += (
@@ -128,7 +129,11 @@ def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
 
 
 def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> Sequence[RawTensor]:
-    """Remove the masks' prototypes, if *masks* isn't 0; raise AcceleratorError without them."""
+    """
+    Return *outputs* without the masks' prototypes; return all of them if *masks* is 0.
+
+    :raises AcceleratorError: *masks* isn't 0, and no output has that many channels.
+    """
     if not masks:
         return outputs
     which = prototypes(outputs, masks)

@@ -59,7 +59,7 @@ def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """Apply the sigmoid, or clip probabilities to 1, because a device may round them above 1."""
+    """Apply the sigmoid, if asked for; else clip scores to 1: a device may round them above 1."""
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 

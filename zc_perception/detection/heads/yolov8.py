@@ -88,7 +88,7 @@ class Distances:
     """
     Compute the four distances of each box, the expected values of its four distributions.
 
-    With one bin, the numbers are the distances themselves.
+    With one bin, the model gives the distances themselves.
     """
 
     def __init__(self, bins: int) -> None:
