@@ -132,7 +132,7 @@ def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> S
     """
     Return *outputs* without the masks' prototypes; return all of them if *masks* is 0.
 
-    :raises AcceleratorError: *masks* isn't 0, and no output has that many channels.
+    :raises AcceleratorError: *masks* isn't 0, and no output is a grid with that many channels.
     """
     if not masks:
         return outputs
