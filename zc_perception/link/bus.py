@@ -143,7 +143,9 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
     """
-    A publisher, as the bus sees it; it owns the objects of its history.
+    A publisher, as the bus sees it.
+
+    With transient_local QoS it owns a history: its last objects, which later subscriptions get.
 
     :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and
     for the first frame of a new pool. The bus calls the other methods, on any thread that adds
@@ -186,7 +188,7 @@ class BusPublisher(Generic[T]):
 
     def publish(self, item: T) -> None:
         """
-        Give each served subscription its own object, made from *item*; never block.
+        Give each of the :attr:`served` subscriptions an object made from *item*; never block.
 
         The caller keeps its own lease of *item*.
         """

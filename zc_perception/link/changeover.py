@@ -16,10 +16,11 @@
 """
 Drop objects that come twice when a subscription changes between direct links and messages.
 
-A subscription takes objects one way at a time: directly, or from messages. The same object may
-come both ways in two cases: while messages are read only to find out which publisher sends them,
-and for 2 s after a change. The object is recognised by its *key*, (frame_id, stamp). Stamp 0
-identifies no object: after a change, a message with stamp 0 is never dropped.
+A subscription takes objects one way at a time: directly (within the process, or by shared memory),
+or from messages. The same object may come both ways in two cases: while messages are read only to
+find out which publisher sends them, and for 2 s after a change. The object is recognised by its
+*key*, (frame_id, stamp). Stamp 0 identifies no object: after a change, a message with stamp 0 is
+never dropped.
 
 - **From direct to messages**: a camera's messages may arrive later than its direct objects. So
   messages of objects that came directly, and older messages, are dropped until a message of the

@@ -276,7 +276,7 @@ class FrameToJpeg:
 
 class ImageToFrame:
     """
-    Converts messages of plain publishers into NV12 frames in its own small pool.
+    Converts ``sensor_msgs/Image`` messages into NV12 frames in its own small pool.
 
     The messages may have any of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`; alpha is
     ignored.

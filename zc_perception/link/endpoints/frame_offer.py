@@ -315,7 +315,7 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         with self._lock:
             served, self._granted = self._granted, []
-        # A consumer that has no outcome has left during the agreement: don't mark it as failed.
+        # A consumer that isn't part of the session has left: don't mark it as failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
             'new buffers were agreed on for it, and it cannot use these either',

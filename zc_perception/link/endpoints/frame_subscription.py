@@ -196,8 +196,9 @@ def create_frame_subscription(
     :param max_held: how many frames of each publisher you hold at most at the same time,
         including kept frames and frames whose arrays you kept. While you hold that many, no frame
         comes, and a warning names the frames. If a publisher grants fewer, a warning says so.
-    :param copy_free: ``preferred``: take messages, which are copies, if there is no direct link.
-        ``required``: never take messages; while there is no direct link, the log shows an error.
+    :param copy_free: ``preferred``: take messages, which are copies, if there is no direct link
+        (within the process, or by shared memory). ``required``: never take messages; while there
+        is no direct link, the log shows an error.
     :param constraints: formats, alignments and memory that you need; by default any buffers are
         accepted.
     :param trusted_uids: ids of users whose publishers are trusted, besides your own user and root.

@@ -13,7 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Make messages for plain readers on a separate thread, so a slow viewer can't slow a camera."""
+"""
+Make ROS messages on a separate thread, so that a slow viewer can't slow a camera.
+
+The messages are for plain readers: subscribers that don't take objects directly.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ def _is_object(entry: object) -> bool:
 
 class MessageWriter(Generic[T]):
     """
-    Publishes the messages of one adapted publisher.
+    Publishes the messages of one publisher of this package.
 
     Each object is converted once for each message type, whatever the number of readers.
 
@@ -103,7 +107,8 @@ class MessageWriter(Generic[T]):
         self._extras: dict[str, Any] = {}
         self._latched: tuple[Any, ...] = ()
         self._profile = qos
-        # For leased types keep-all counts as depth 1: else waiting frames would use up all slots.
+        # With leased objects keep-all counts as depth 1: else waiting frames would use up all
+        # slots.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
         self._most = depth
@@ -165,7 +170,7 @@ class MessageWriter(Generic[T]):
             self._node.destroy_publisher(publisher)
 
     def readers(self) -> int:
-        """Return the number of plain readers of the topic itself, in any process."""
+        """Return the number of readers of messages on the topic itself, in any process."""
         return subscription_count(self._publisher)
 
     @property
@@ -254,7 +259,7 @@ class MessageWriter(Generic[T]):
         """
         Set _busy before the thread takes an entry; called as the queue's gate.
 
-        So write_message() publishes no message ahead of an entry that has just left the queue.
+        While _busy is set, write_message() publishes no message ahead of the entry that was taken.
         """
         self._busy = True
         return True

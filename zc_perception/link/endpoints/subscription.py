@@ -22,20 +22,21 @@ All objects go through one queue.
 processes, its reader of messages while it has one, and its reader of announcements. The queue owns
 the objects that wait in it; the callback owns the object that it was called with.
 
-**Two ways.** While every publisher has a direct link, the subscription takes all objects directly,
-else all from messages (:func:`~zc_perception.link.rungs.choose`). If only some publishers have a
-direct link, the subscription also reads messages, but only to find out which publisher sends them.
-When a message that can be converted comes from a publisher without a direct link, the subscription
-changes to messages (``_judge``). After that it ignores direct objects.
+**Two ways.** While every publisher has a direct link (within the process, or by shared memory),
+the subscription takes all objects directly, else all from messages
+(:func:`~zc_perception.link.rungs.choose`). If only some publishers have a direct link, the
+subscription also reads messages, but only to find out which publisher sends them. When a message
+that can be converted comes from a publisher without a direct link, the subscription changes to
+messages (``_judge``). After that it ignores direct objects.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
 the bus. Objects of other processes are fetched from their sockets by the thread that takes objects
 from the queue: the user's thread or, if there is a callback, the executor (``_drain``). Messages
 come on the executor (``_on_message``). The bus wakes the executor, and so does a thread of the
-links, which waits for the sockets. Twice a second the lookout's thread checks which nodes publish
-(``_look``). The lookout changes nothing: only the executor makes and destroys readers of messages
-(``update_rung``). Any thread may call ``statistics``, ``pause``, ``resume``, ``hold`` and
-``destroy``.
+links, which waits for the sockets. Twice a second the thread of :mod:`~zc_perception.lookout`
+checks which nodes publish (``_look``). It changes nothing: only the executor makes and destroys
+readers of messages (``update_rung``). Any thread may call ``statistics``, ``pause``, ``resume``,
+``hold`` and ``destroy``.
 
 **Locks**, in the order in which they are taken: ``_drain_lock`` is held while the callback runs,
 so the callback may destroy its own subscription; ``_rung_lock`` is held while the way is chosen;
@@ -198,7 +199,8 @@ class AdaptedSubscription(Generic[T]):
         rclpy.spin(node)
 
     For camera frames use the subclass :class:`FrameSubscription`. While every publisher has a
-    direct link, the subscription reads no messages, so that publishers convert no objects for it.
+    direct link (within the process, or by shared memory), the subscription reads no messages, so
+    that publishers convert no objects for it.
 
     **Owner.** The subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. All
     subscribers in a process get the same object: do not change it. An object with a lease, such as
@@ -555,8 +557,9 @@ class AdaptedSubscription(Generic[T]):
                 self._folder, self.topic, self._domain, own_ids, self._remote.connected()
             )
         announced = self._announcements.known(own_ids)
-        # If some adapted publishers' QoS doesn't match, we can't know which announcements are
-        # theirs. So connect to none: by messages, the middleware serves only matching publishers.
+        # If the QoS of some publishers of this package doesn't match, we can't know which
+        # announcements are theirs. So connect to none: by messages, the middleware serves only
+        # matching publishers.
         all_match = count.matching == count.adapted
         reachable = (
             [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
