@@ -63,7 +63,7 @@ def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) 
 
 
 def _unfinished(path: Path) -> Path:
-    """Return a temporary path in *path*'s folder, short even if *path* has the longest name."""
+    """Return a temporary path in *path*'s folder; its name is short, even if *path*'s is long."""
     return Path(os.path.realpath(path)).with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 

@@ -30,7 +30,7 @@ import shutil
 from typing import NamedTuple
 
 _STATUS = Path('/proc/self/status')
-# The bits of capabilities in the kernel's <linux/capability.h>.
+# The bit numbers of these capabilities, from the kernel's <linux/capability.h>.
 _BITS = {'CAP_SYS_PTRACE': 19, 'CAP_SYS_ADMIN': 21}
 # Environment variables of a shell that has sourced ROS; sudo removes them. The program that sudo
 # runs needs them to find its modules. Commands that this program starts, such as ``ros2 launch``,

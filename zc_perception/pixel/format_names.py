@@ -295,7 +295,7 @@ def ros_encoding(fourcc: int) -> str:
     """
     Return a format's ``encoding`` in a ``sensor_msgs/Image``.
 
-    ``nv12`` is this package's own name, because sensor_msgs has only one for NV21.
+    ``nv12`` is this package's own name, because sensor_msgs names NV21 but not NV12.
 
     :raises FormatError: ROS has no name for the format; convert the image, such as to ``rgb8``.
     """

@@ -67,7 +67,7 @@ class _Frames:
             self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
-        """Return the frames whose job a submit event may be: those in flight at its time."""
+        """Return the frames in flight that a submit event may be for, by handle and job number."""
         return [
             record
             for number in (event.number('seqno'), 0)

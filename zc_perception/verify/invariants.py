@@ -109,9 +109,10 @@ class Findings:
     """
     Collects the evidence against one invariant, and makes the check's result.
 
-    :ivar broken: violations, each a pair of reason and next step; one makes the check false.
-    :ivar unknown: facts that are not known, as such pairs; one makes the check unknown, unless
-        there is a violation.
+    :ivar broken: violations, each a pair of reason and next step. If there is any, the check is
+        false.
+    :ivar unknown: facts that are not known, each also a pair of reason and next step. If there is
+        any, and no violation, the check is unknown.
     """
 
     broken: list[tuple[str, str]] = field(default_factory=list)

@@ -593,7 +593,7 @@ _REASON, _STEP = 'it started during the measurement, and was not measured', 'mea
 
 class Newcomers:
     """
-    Finds nodes that start during the measurement, because they are not measured.
+    Finds nodes that start during the measurement, to report that they are not measured.
 
     :param found: the nodes that are measured, and the unreadable processes that are reported
         already.
