@@ -156,7 +156,7 @@ def histories(seen: Observation) -> dict[int, History]:
 
 
 def attachments_are_recorded(seen: Observation) -> bool:
-    """Return whether the trace has all attachments of the measured time, with buffer, device."""
+    """Return whether the trace has each attachment of the measured time: buffer and device."""
     known = all(seen.event_sources.get(event, FUNCTION) != FUNCTION for event in (ATTACH, DETACH))
     return known and seen.trace is not None and not seen.trace.gap
 

@@ -13,7 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The evidence about one measured span of time: what the checks of the invariants read."""
+"""
+The evidence about the measured time: what the checks of the invariants read.
+
+Messages and ``result.json`` call the measured time "window".
+"""
 
 from __future__ import annotations
 
