@@ -95,7 +95,7 @@ class BusSubscription(Generic[T]):
     What the publishers of this process know about a subscription.
 
     :param holder: the subscription's name in the pools' leases, unique in the process.
-    :param queue: its queue, into which publishers put objects.
+    :param queue: the subscription's queue, into which publishers put objects.
     :param notify: wakes the subscription's reader after an object was queued; must not block.
     :param consumer: the subscription's constraints on a publisher's buffers; ``None``: it can use
         any buffers.

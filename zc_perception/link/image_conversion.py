@@ -147,7 +147,7 @@ class FrameToImage:
         self._convert: Callable[[Planes], object] = self._copy
 
     def _prepare(self, layout: ImageLayout, colorimetry: Colorimetry) -> None:
-        """Choose the conversion and resize the message for frames of a layout and colorimetry."""
+        """Choose the conversion and resize the message for *layout* and *colorimetry*."""
         size = layout.fourcc, layout.width, layout.height
         encoding = (
             native_encoding(layout.fourcc, colorimetry)

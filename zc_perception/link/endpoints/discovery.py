@@ -294,7 +294,7 @@ class Announcements:
         and the earlier one is connected or confirmed. An announcement with invalid values is
         ignored.
 
-        :param confirmed: whether it was read from a file in the sockets' folder.
+        :param confirmed: whether the announcement was read from a file in the sockets' folder.
         :param connected: ids of publishers that are known to be connected.
         """
         publisher_id = announcement.publisher_id
@@ -428,7 +428,7 @@ class Rivals:
     another host, are only in the graph, which shows killed publishers for a while. So these are
     reported after they have been in the graph for :data:`UNPROVED_S`.
 
-    :param monotonic: clock in seconds.
+    :param monotonic: returns the time of a steady clock, in seconds.
     """
 
     def __init__(

@@ -523,7 +523,7 @@ class FrameOffer:
 
 
 def _bounded(producer: BufferConstraints) -> BufferConstraints:
-    """Return *producer* with ``max_slots`` limited to the largest size of a pool."""
+    """Return *producer* with ``max_slots`` limited to the number that a pool can have."""
     most = producer.max_slots
     return replace(producer, max_slots=MAX_SLOTS if most is None else min(most, MAX_SLOTS))
 

@@ -178,7 +178,7 @@ class PublisherStatistics:
         before them were converted.
     :param conversion_errors: number of objects and messages that could not be published as
         messages.
-    :param turned_away: number of readers that get no messages now, because of *withheld*.
+    :param turned_away: number of readers that get no messages now, for the reason *withheld*.
     :param withheld: why no messages are made; empty if they are made.
     """
 

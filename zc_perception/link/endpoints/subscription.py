@@ -940,7 +940,8 @@ class AdaptedSubscription(Generic[T]):
             self._wake.close()
         with self._message_lock:
             self._unjudged.clear()
-        self.queue.end()  # release the objects now: an executor's last task may keep the queue
+        # Release the queue's objects now: an executor's last task may keep the queue alive.
+        self.queue.end()
         if self._frame_maker is not None:
             self._frame_maker.close()
         with self._drain_lock:
