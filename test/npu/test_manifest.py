@@ -278,6 +278,7 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
     ('content', 'words'),
     [
         (b'car\n\nperson\n', "names 'labels.txt', which can't be read: line 2 is empty"),
+        (b'# our classes\ncar\n\nperson\n', 'line 3 is empty'),
         (
             b"item {\n  id: 1\n  name: 'car'\n}\n",
             "line 1 is 'item {'; each line must name one class",

@@ -890,10 +890,11 @@ def names_of(text: str) -> tuple[str, ...]:
         return tuple(values)
     if values and isinstance(values, Mapping) and all(str(key).isdecimal() for key in values):
         return _numbered([(int(key), str(name)) for key, name in values.items()])
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if not line.startswith('#')]
+    whole = [line.strip() for line in text.splitlines()]
+    places = [place for place, line in enumerate(whole, 1) if not line.startswith('#')]
+    lines = [whole[place - 1] for place in places]
     if lines and lines[0].endswith('{'):
-        raise ValueError(f"line 1 is '{lines[0]}'; each line must name one class")
+        raise ValueError(f"line {places[0]} is '{lines[0]}'; each line must name one class")
     numbered = [re.match(r'(\d+)[\s:,;]+(\S.*)', line) for line in lines]
     pairs = [(int(match[1]), match[2]) for match in numbered if match]
     if (
@@ -908,7 +909,7 @@ def names_of(text: str) -> tuple[str, ...]:
         for line in lines
     )
     if not names or '' in names:
-        where = names.index('') + 1 if names else 1
+        where = places[names.index('')] if names else 1
         raise ValueError(f'line {where} is empty; each line must name one class')
     return names
 
