@@ -221,7 +221,7 @@ def test_libcameras_cameras_are_listed(
     answer = ask(describe_libcamera)
     assert '/base/imx708@1a' in answer['cameras'] and answer['version'] == version
     (tmp_path / 'libcamera.py').write_text('')
-    assert 'something else' in ask(describe_libcamera)['error']
+    assert "isn't libcamera's" in ask(describe_libcamera)['error']
 
 
 def test_gstreamers_elements_and_pipelines_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
