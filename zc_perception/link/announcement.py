@@ -174,7 +174,11 @@ def made_here(publisher_id: str) -> bool:
 
 @functools.cache
 def _process(pid: int) -> str:
-    """Return a random text for process *pid*, so that a forked child gets a different one."""
+    """
+    Return a random text, always the same for *pid*.
+
+    A forked child has another *pid*, so it gets a different text.
+    """
     return secrets.token_hex(8)
 
 

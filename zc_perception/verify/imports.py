@@ -67,7 +67,7 @@ class _Frames:
             self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
-        """Return the frames in flight that a submit event may be for, by handle and job number."""
+        """Return the frames in flight whose handle and job number fit those of a submit event."""
         return [
             record
             for number in (event.number('seqno'), 0)

@@ -134,10 +134,10 @@ def _properties(model: Any) -> dict[str, str]:
 
 class BindingSession(Session):
     """
-    A session of the Python interface.
+    A session that uses AxRuntime's Python interface.
 
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
-    :raises AcceleratorError: there is no package, no device, or not the wanted device.
+    :raises AcceleratorError: AxRuntime's Python package or the wanted device is missing.
     """
 
     interface = 'python'

@@ -251,7 +251,11 @@ def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
 
 
 class InputSlot:
-    """The input tensor's memory; ``prepared``: the converter that wrote its constant bytes."""
+    """
+    The memory of one input tensor.
+
+    ``prepared`` is the converter that wrote the bytes that all frames share, such as borders.
+    """
 
     def __init__(self, tensor: TensorSpec, heap: Heap | None, pack: Pack) -> None:
         self.buffer = TensorBuffer(tensor, heap)

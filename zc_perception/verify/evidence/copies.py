@@ -537,7 +537,7 @@ def copies_of(
     end_ns: int,
 ) -> list[LargeCopy]:
     """
-    Return the nodes' copies that are large or read frames, most frequent first.
+    Return the nodes' copies that are large or whose source is a frame, most frequent first.
 
     Only copies from *start_ns* to *end_ns* count.
     """
