@@ -48,6 +48,7 @@ from zc_perception.pixel.layout import ImageLayout
 
 _IDLE_POLL_S = 0.5
 _LONGEST_STOP_S = 1.0
+_STOP_MARGIN_S = 0.4
 _CALL_MARGIN_S = 1.0
 T = TypeVar('T')
 
@@ -266,7 +267,7 @@ class Scheduler:
         self._stop = True
         self._awake()
         if self._thread.is_alive():
-            self._thread.join(min(self._timeout_s, _LONGEST_STOP_S) + 2 * _IDLE_POLL_S)
+            self._thread.join(min(self._timeout_s, _LONGEST_STOP_S) + _STOP_MARGIN_S)
         self._calls.refuse('the node is stopping')
         with self._lock:
             self._left_alone = self._thread.is_alive() and not self._ended
