@@ -361,7 +361,7 @@ class User:
         self.worst_frozen_s = self.worst_unmet_s = 0.0
         self._lives = itertools.count(1)
         self._all_lives: list[Life] = []
-        self._spare: Node | None = None
+        self._spares: list[Node] = []
 
     def say(self, text: str) -> None:
         """Append a line to the trail that a failure shows."""
@@ -573,7 +573,7 @@ class User:
             life = Life(next(self._lives), kind, fate.choice((1, 1, 2, 3)), fate.uniform(0.2, 6.0))
             depth, spun_before = fate.choice((1, 1, 2, 5, 10)), fate.choice((True, False))
             self.say(f'subscribes, life {life.number}: {kind}, held={life.held}, depth={depth}')
-            node, self._spare = self._spare, None
+            node = self._spares.pop() if self._spares else None
             if node is None:
                 node = self._ros.node(f'{self.name}_{life.number}')
                 if spun_before:
@@ -699,9 +699,11 @@ class User:
         if how == 'destroy':
             frames.destroy()
             life.ended = True
-            if keeps_node:
-                self._spare = node
-                return
+            with self._lock:
+                # Another thread may have ended another life, or all of them, meanwhile.
+                if keeps_node and not self._over:
+                    self._spares.append(node)
+                    return
         del frames
         self._end_node(node, removes_first)
         life.ended = True
@@ -720,9 +722,8 @@ class User:
         if self.life is not None:
             self.end_life(self.life, 'destroy')
         self.let_go(float('inf'))
-        if self._spare is not None:
-            self._end_node(self._spare)
-            self._spare = None
+        for node in self._spares:
+            self._end_node(node)
 
     @property
     def busy(self) -> int:

@@ -44,6 +44,8 @@ KEYS = {
     'pixel_copies_per_frame',
     'boxes_iou_min',
 }
+IN_FLIGHT = 4
+"""Frames whose tensor is made but whose detections aren't published when the demo ends."""
 
 
 def _demo(args: list[str], domain: int) -> subprocess.CompletedProcess[str]:
@@ -62,12 +64,10 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     assert set(summary['latency_ms']) == set(StageLatencies.STAGES)
     assert all(0 <= stage['p50'] <= stage['p99'] for stage in summary['latency_ms'].values())
     copies = summary['pixel_copies_per_frame']
-    assert (
-        copies['draw'] == 1
-        and 0.5 < copies['tensor'] <= 1.01
-        and 'to_ros' not in copies
-        and 'from_ros' not in copies
-    )
+    assert copies['draw'] == 1 and 'to_ros' not in copies and 'from_ros' not in copies
+    # A slow machine's inference takes fewer frames than the camera makes: one tensor for each.
+    tensors = round(copies['tensor'] * summary['captured'])
+    assert summary['frames'] <= tensors <= summary['frames'] + IN_FLIGHT
     assert summary['boxes_iou_min'] >= 0.5
     picture = cv2.imread(str(tmp_path / 'detections.png'))
     assert picture is not None and picture.shape == (360, 640, 3)
