@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from fractions import Fraction
 import math
 import os
 from pathlib import Path
@@ -174,6 +173,8 @@ class Calibration:
         :raises ConfigError: the new size has another aspect ratio, or a side of the picture or of
             the region of interest would not be a whole number.
         """
+        from fractions import Fraction  # imported late: it loads module decimal
+
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
         # Rounding a side to whole pixels changes it by less than one pixel, so a larger difference

@@ -33,7 +33,6 @@ import importlib
 import os
 import platform
 import sys
-import sysconfig
 from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
@@ -64,9 +63,15 @@ compiled, FORM = _load()
 
 def how_it_runs() -> str:
     """Return a text for people: whether compiled code runs, and how Python was built."""
-    options = str(sysconfig.get_config_var('CONFIG_ARGS') or '')
-    # Distributions optimise their interpreters, but Debian's build options don't show it.
-    optimised = '--enable-optimizations' in options or sys.base_prefix == '/usr'
-    built = 'optimised' if optimised else 'not optimised'
+    built = 'optimised' if _optimised() else 'not optimised'
     name = f'{platform.python_implementation()} {platform.python_version()}'
     return f'{FORM}, {name} ({built} when it was built)'
+
+
+def _optimised() -> bool:
+    # Distributions optimise their interpreters, but Debian's build options don't show it.
+    if sys.base_prefix == '/usr':
+        return True
+    import sysconfig  # imported late, because each start asks, mostly of such an interpreter
+
+    return '--enable-optimizations' in str(sysconfig.get_config_var('CONFIG_ARGS'))

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
-from fractions import Fraction
 import re
 from typing import NamedTuple
 
@@ -492,6 +491,8 @@ def frame_caps(
             )
         described += f', drm-format=(string){drm_format_string(layout.fourcc, layout.modifier)}'
     feature = '(memory:DMABuf)' if name == DMA_DRM else ''
+    from fractions import Fraction  # imported late: it loads module decimal, and few need caps
+
     rate = Fraction(framerate).limit_denominator(_MOST_DENOMINATOR)
     return (
         f'video/x-raw{feature}, {described}, width=(int){layout.width}, '

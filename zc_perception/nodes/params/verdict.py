@@ -103,21 +103,19 @@ def declares(kind: NodeKind, parameter: str) -> bool:
         return known(parameter, kind.ENDPOINTS) or not any(
             known(parameter, other.ENDPOINTS) for other in node_kinds().values()
         )
-    return (
-        parameter in EVERY_NODE
-        or parameter.startswith(tuple(kind.PREFIXES))
-        or any(spec.name == parameter for spec in kind.SPECS)
+    return parameter in EVERY_NODE or _has_own(kind, parameter)
+
+
+def _has_own(kind: NodeKind, parameter: str) -> bool:
+    """Return whether this kind of node has the parameter; false for QoS parameters."""
+    return parameter.startswith(tuple(kind.PREFIXES)) or any(
+        spec.name == parameter for spec in kind.SPECS
     )
 
 
 def owners(parameter: str) -> list[str]:
     """Return the kinds of node that have this parameter, QoS parameters left out."""
-    return [
-        name
-        for name, kind in node_kinds().items()
-        if parameter.startswith(tuple(kind.PREFIXES))
-        or any(spec.name == parameter for spec in kind.SPECS)
-    ]
+    return [name for name, kind in node_kinds().items() if _has_own(kind, parameter)]
 
 
 def belongs_elsewhere(parameter: str) -> str:
@@ -152,9 +150,16 @@ def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
 
 
 def somebody_has(parameter: str) -> bool:
-    """Return whether any node of this package has the parameter, in any namespace."""
-    endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
-    return bool(owners(parameter)) or qos_overrides.known_in_any_namespace(parameter, endpoints)
+    """
+    Return whether any node of this package has the parameter, in any namespace.
+
+    It imports the kinds of node only up to the first one that has it, because each start asks.
+    """
+    return any(
+        _has_own(kind, parameter)
+        or qos_overrides.known_in_any_namespace(parameter, kind.ENDPOINTS)
+        for kind in map(node_kind, NAMES)
+    )
 
 
 _WILDCARDS = {'*', '**'}
@@ -359,11 +364,13 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     """Return a sentence for each key in a section for any name that none of our nodes has."""
-    sentences, known = [], names_of(node_kinds().values())
+    sentences = []
     for key in dict.fromkeys(
         key for node in nodes for key in sorted(file.keys_for_any_name(node))
     ):
-        if key in EVERY_NODE or key.startswith(PREFIX) or owners(key):
+        if key in EVERY_NODE or key.startswith(PREFIX):
+            continue
+        if any(_has_own(node_kind(name), key) for name in NAMES):
             continue
         sections = [
             section
@@ -372,9 +379,8 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
         ]
         where = ', '.join(f"'{section}'" for section in sections)
         line = f' (line {file.lines[sections[0], key][-1]})'
-        sentences.append(
-            f"section {where}: no node here has a parameter '{key}'{nearest(key, known)}{line}"
-        )
+        hint = nearest(key, names_of(node_kinds().values()))
+        sentences.append(f"section {where}: no node here has a parameter '{key}'{hint}{line}")
     return sentences
 
 
