@@ -16,9 +16,9 @@
 """
 Find the classes that a parameter selects by name: the kinds of camera, accelerator and head.
 
-A table lists this package's kinds. Other packages add kinds by entry points, in the groups that
-are named here. An entry point is part of the metadata of an installed package, so a kind's module
-is imported only when the kind is used.
+Each :class:`Kinds` lists this package's kinds. Other packages add kinds by entry points, in the
+groups ``zc_perception.*`` below. An entry point is part of the metadata of an installed package,
+so its name can be read without an import of the kind's module.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ HEAD_GROUP = 'zc_perception.heads'
 @functools.cache
 def _somebody_offers(path: tuple[str, ...]) -> bool:
     """
-    Return whether a package on *path* may have entry points in this package's groups.
+    Return whether a package in a folder of *path* may have entry points for new kinds.
 
     This check is fast. Reading all entry points by importlib would add 20 ms or more to each start
     of a node, and usually no other package has such an entry point.
     """
     for folder in path:
         if os.path.isfile(folder):
-            return True  # an archive, which only importlib can read
+            return True  # an archive: only importlib can read it
         with contextlib.suppress(OSError):
             for name in os.listdir(folder or '.'):
                 if name.endswith(('.dist-info', '.egg-info', 'EGG-INFO', '.egg')):
@@ -67,7 +67,7 @@ def _somebody_offers(path: tuple[str, ...]) -> bool:
 
 
 def _entry_points(group: str, name: str = '') -> list[EntryPoint]:
-    """Return a group's entry points, or those of *name*."""
+    """Return the entry points in *group*; with *name*, only those that have this name."""
     from importlib.metadata import entry_points  # imported here, because this import is slow
 
     return [entry for entry in entry_points(group=group) if name in ('', entry.name)]
@@ -107,7 +107,8 @@ def load_entry_point(group: str, name: str) -> object | None:
     try:
         return entry.load()  # type: ignore[no-any-return]
     except Exception as error:  # the module is another package's, and may raise anything
-        # AttributeError: the module lacks the class; importing the module alone would succeed.
+        # If the module lacks the class, an import of the module alone would succeed. The message
+        # then suggests a command that imports the class.
         outermost = entry.attr.partition('.')[0]
         trial = (
             f'from {entry.module} import {outermost}'
@@ -126,12 +127,12 @@ T = TypeVar('T')
 @dataclass(frozen=True)
 class Declared(Generic[T]):
     """
-    The declarations of all kinds of one :class:`Kinds`, such as of all cameras.
+    The declarations of all kinds in one :class:`Kinds`, such as of all kinds of camera.
 
     :param classes: by name, the classes that can be imported.
     :param broken: for each class that can't be imported, a message with the reason and package.
-    :param parameters: the parameters of all kinds, each once; its description names the kinds that
-        read it.
+    :param parameters: the parameters of all kinds, each once. A parameter's description names the
+        kinds that read it.
     :param readers: by parameter name, the kinds that read the parameter.
     """
 
@@ -148,7 +149,8 @@ class Kinds(Generic[T]):
 
     A kind's class declares everything about itself, such as its parameters in ``PARAMETERS``,
     whose descriptions don't name the kind. Nodes, launch files, ``--help``, the YAML schema and
-    ``zc_doctor`` read these declarations here. A module is imported only when its kind is used.
+    ``zc_doctor`` get the declarations from :attr:`declared`, which imports the modules of all
+    kinds. Otherwise a module is imported only when its kind is used.
 
     :param noun: the word for one of the kinds in messages, such as ``camera``.
     :param group: the group of entry points by which other packages add kinds.
@@ -191,7 +193,7 @@ class Kinds(Generic[T]):
         Import the class of a kind.
 
         :raises ConfigError: the kind is unknown, can't be imported, or is not a class derived from
-            :attr:`base`.
+            :attr:`base`; for another package's kind, also the error of :attr:`declared`.
         """
         if name in self.built_in:
             return cast('type[T]', _named(self.built_in[name]))
@@ -218,7 +220,7 @@ class Kinds(Generic[T]):
 
 @functools.cache
 def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
-    """Return the kinds' declarations; *path* is ``sys.path``, as a key of the cache."""
+    """Return the declarations of *kinds*; the cache makes a new entry if *path* has changed."""
     classes: dict[str, type[T]] = {}
     broken: list[str] = []
     declarations: dict[str, dict[str, ParameterSpec]] = {}

@@ -59,17 +59,19 @@ class ParameterSpec:
 
     :param low: the lowest allowed number; used only together with *high*, the highest.
     :param besides: one number outside the range that is allowed, too, with a special meaning.
+    :param even: whether odd numbers are refused.
     :param choices: allowed strings. If ``true`` and ``false`` are among them, booleans are allowed
         too, because YAML reads these words as booleans unless they are quoted.
-    :param other_choices: returns further allowed strings; called only for a value that is not in
-        *choices*, and for messages.
+    :param other_choices: returns further allowed strings; called when a value is not in *choices*,
+        and for texts that list the allowed values.
     :param renamed: former choices with their present names, for messages.
     :param whole_numbers: whether integers are accepted as strings, also in a list, because YAML
         reads a number without quotes as an integer.
     :param dynamic: whether the parameter may change while the node runs. Other parameters may
         change only while the node is unconfigured, and never in a node without a lifecycle.
     :param fixed: whether the value can be set only when the node starts.
-    :param check: raises ConfigError for a value of the right type and range that can't be used.
+    :param check: called with a value of the right type and range; raises ConfigError if the value
+        can't be used.
     """
 
     name: str
@@ -100,16 +102,16 @@ class ParameterSpec:
         return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
     def said(self) -> str:
-        """Describe the allowed values and the default, for messages about two declarations."""
+        """Describe the allowed values and the default, for messages that compare declarations."""
         return f'{self.allowed()}, by default {self.default!r}'
 
     def convert(self, value: Any) -> Any:
-        """Check *value*, convert it to the parameter's type; raise ConfigError if not allowed."""
+        """Convert *value* to the parameter's type; raise ConfigError if it isn't allowed."""
         kind: Any = type(self.default)
-        if isinstance(value, array.array):  # rclpy returns a message's list of numbers as an array
+        if isinstance(value, array.array):  # rclpy gives a list of numbers as an array
             value = value.tolist()
         if kind is float and type(value) is int:
-            with contextlib.suppress(OverflowError):  # stays an int, and is refused by its type
+            with contextlib.suppress(OverflowError):  # a too large int stays one: refused below
                 value = float(value)
         if (
             kind is list

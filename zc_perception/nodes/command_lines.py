@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Options and ``--help`` of the programs that run nodes; needs neither ROS nor NumPy."""
+"""Define options and ``--help`` of the programs that run nodes, without ROS and NumPy."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
 
 
 def options_of(program: str) -> NodeOptionParser:
-    """Return the parser of a program's options."""
+    """Return the parser for the options of *program*, a key of :data:`PROGRAMS`."""
     parser = NodeOptionParser(program, *PROGRAMS[program], _KINDS.get(program, {}))
     if program == 'perception':
         which = parser.main.add_mutually_exclusive_group()
@@ -164,7 +164,7 @@ def options_of(program: str) -> NodeOptionParser:
         )
     if not program.startswith(
         'component_container'
-    # A container has no such option: the requests to load components have their parameters.
+    # A container has no such option: components get their parameters by the requests to load them.
     ):
         parser.add_unknown_parameters()
     return parser
@@ -175,7 +175,7 @@ _NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
 
 
 def check_namespace(name: str, where: str) -> None:
-    """Raise ConfigError if a relative *name* can't be a namespace."""
+    """Raise ConfigError, beginning with *where*, if *name* can't be a relative namespace."""
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, with one '/' between two parts"
         raise ConfigError(
@@ -185,7 +185,7 @@ def check_namespace(name: str, where: str) -> None:
 
 
 def check_cameras(names: Sequence[str], where: str) -> None:
-    """Raise ConfigError for names that can't be namespaces or are given twice."""
+    """Raise ConfigError if a camera's name can't be a namespace or is given twice."""
     for name in names:
         check_namespace(name, where)
         if names.count(name) > 1:

@@ -16,8 +16,8 @@
 """
 Declarations of the nodes' own parameters; this module needs no ROS.
 
-Classes of cameras, accelerators and other kinds declare their own. ``CHECKS`` and
-``check_together`` of a node's class refuse values that a declaration allows but that can't work.
+Each kind of camera or accelerator declares its parameters in its class. A node's class refuses,
+by ``CHECKS`` and ``check_together``, values that a declaration allows but that can't work.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ class NodeSpecs:
     """
     All parameters of a node: its own, and those of all kinds of camera or accelerator.
 
-    Iterate to get each parameter once; only this imports the kinds' modules.
+    Iterate to get each parameter once. Iteration, :attr:`broken` and :meth:`unread` import the
+    modules of all kinds; the constructor doesn't.
 
     :param own: the node's own parameters.
     :param chooses: the own parameter that chooses a kind, such as ``camera``.
-    :param kinds: the kinds from which it chooses.
+    :param kinds: the kinds from which that parameter chooses.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """Yield each parameter once; ConfigError: a kind's parameter is called like an own one."""
+        """Yield each parameter once; ConfigError: a kind's and a node's own have the same name."""
         yield from self.own
         if self.kinds is None:
             return
@@ -75,7 +76,12 @@ class NodeSpecs:
         return () if self.kinds is None else self.kinds.declared.broken
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return by name a sentence for each changed parameter that the chosen kind ignores."""
+        """
+        Return a sentence for each parameter that is set in vain, by the parameter's name.
+
+        These parameters have another value in *values* than their default, but the kind that
+        *values* choose doesn't read them.
+        """
         found: dict[str, str] = {}
         if self.kinds is None:
             return found
@@ -83,7 +89,7 @@ class NodeSpecs:
         defaults = {spec.name: spec.default for spec in (*self.own, *declared.parameters)}
         chosen = values.get(self.chooses, defaults[self.chooses])
         if chosen not in self.kinds.names:
-            return found  # The check of that parameter reports the wrong choice.
+            return found  # The wrong choice is reported by its own check.
         for name, value in values.items():
             readers = declared.readers.get(name, ())
             if readers and chosen not in readers and value != defaults[name]:

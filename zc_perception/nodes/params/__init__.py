@@ -14,12 +14,15 @@
 # limitations under the License.
 
 """
-Parameters: values of files and command lines, their checks, and a running node's parameters.
+Read parameters from files and command lines, check them, and hold those of a running node.
 
-To find the source of a refusal: a message with "it must be" comes from
-:mod:`~zc_perception.parameters`, by a declaration in :mod:`~zc_perception.nodes.declarations`. All
-other messages about a file, before a start, come from :mod:`~zc_perception.nodes.params.verdict`.
-Messages about a node's keys at its start, and about ``ros2 param set``, come from
+To find the source of an error message: most messages "parameter 'NAME' is …; it must be …" come
+from :mod:`~zc_perception.parameters`, which applies a declaration, such as one in
+:mod:`~zc_perception.nodes.declarations`. A node's ``CHECKS`` write the others, or for QoS
+:mod:`~zc_perception.nodes.params.qos_overrides`. A message that a file can't be read comes from
+:mod:`~zc_perception.nodes.params.yaml_file`. Other messages about a file come from
+:mod:`~zc_perception.nodes.params.verdict`. Messages that a node writes at its start about an
+unknown parameter, and messages about ``ros2 param set``, come from
 :mod:`~zc_perception.nodes.params.node_parameters`.
 
 Read in this order:
@@ -28,7 +31,7 @@ Read in this order:
 2. :mod:`~zc_perception.nodes.params.yaml_file`: reads a parameter file as ROS does, with the line
    of each key.
 3. :mod:`~zc_perception.nodes.params.verdict`: checks whether nodes would start with a file, for
-   launch files and ``zc_doctor``. It also has the package's nodes by name.
+   launch files and ``zc_doctor``. It also finds the package's node classes by name.
 4. :mod:`~zc_perception.nodes.params.node_parameters`: declares, checks and changes the parameters
    of a running node.
 

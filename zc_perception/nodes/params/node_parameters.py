@@ -16,8 +16,9 @@
 """
 Declare a node's parameters, set them at the start, and check later changes.
 
-Start values and later changes go through the same check (:mod:`zc_perception.parameters`). Every
-error message has the value, the allowed values, and the next step.
+Start values and later changes are checked by the same declarations
+(:mod:`zc_perception.parameters`). A message about a refused value has the value and the allowed
+values.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ROS_TYPES = {
     str: Parameter.Type.STRING,
     list: Parameter.Type.STRING_ARRAY,
 }
-# Stands for an empty list of texts: ROS can't tell the type of [], and would declare bytes.
+# The value that nodes declare for an empty list of strings: ROS would take [] for a list of bytes.
 _NO_STRINGS = ['']
 
 
@@ -58,7 +59,13 @@ def _declared(name: str, value: Any) -> Parameter:
 
 
 def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor:
-    """Return the parameter's description, range and flags for ``ros2 param describe``."""
+    """
+    Return description, range and flags of a parameter, for ``ros2 param describe``.
+
+    :param changeable: whether the node has a lifecycle, so that static parameters (those without
+        :attr:`~zc_perception.parameters.ParameterSpec.dynamic`) can be set while it is
+        unconfigured.
+    """
     when = (
         ''
         if spec.dynamic or spec.fixed or not changeable
@@ -73,8 +80,8 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
     )
     if spec.low is not None and spec.high is not None:
         low, high = spec.low, spec.high
-        # ROS checks each value against this only range, so widen it by the one value that is
-        # allowed outside of the real range.
+        # A descriptor has one range, and ROS refuses values outside it. So extend the range to the
+        # one number that is allowed outside it.
         if spec.besides is not None:
             text.additional_constraints = spec.allowed()
             low, high = min(low, spec.besides), max(high, spec.besides)
@@ -113,14 +120,15 @@ class NodeParameters(Mapping[str, Any]):
     """
     The values of a node's declared parameters, by name.
 
-    :param on_change: called with name and new value after a change at run time.
+    :param on_change: called with name and new value after a change at run time; if it raises, all
+        changes of the request are undone.
     :param prefixes: prefixes of parameters that the node declares later.
     :param check: called with name and new value before a change at run time; raises ConfigError
         to refuse it.
-    :param changeable: returns why static parameters can't be set now; empty: they can. Without
-        this function they can never be set.
-    :raises ConfigError: start values aren't allowed, or keys are mistyped; the message has a
-        sentence for each.
+    :param changeable: returns why static parameters (those that aren't ``dynamic``) can't be set
+        now; empty: they can. Without this function they can't be set after the start.
+    :raises ConfigError: a start value isn't allowed; the message has a sentence for each such
+        value, and for each key that is probably mistyped.
     """
 
     def __init__(
@@ -144,9 +152,10 @@ class NodeParameters(Mapping[str, Any]):
         self._node_name = node.get_name()
         self.endpoints_declared = False
         """
-        Whether all publishers and subscriptions exist; set by the owner.
+        Whether all publishers and subscriptions of the node exist; the node sets it.
 
-        From then on, a QoS key that none of them has declared is reported as unknown.
+        If true, :meth:`unclaimed` includes each QoS key that no publisher or subscription has
+        declared.
         """
         wrong = []
         for spec in self._specs.values():
@@ -162,8 +171,8 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            # Report mistyped keys, too. Other unknown keys may be meant for another package's
-            # node.
+            # Report also the unknown keys that are similar to a known one. The rest may be meant
+            # for another package's node.
             for name in self.unclaimed():
                 if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
                     wrong.append(f"parameter '{name}' is unknown{hint}")
@@ -172,9 +181,10 @@ class NodeParameters(Mapping[str, Any]):
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
         """
-        Return the parameters with converted values, and the errors.
+        Return the parameters of a request with converted values, and the errors.
 
-        The values must be converted, because ROS accepts no int for a double.
+        The request must be carried out with the converted values, because ROS refuses an integer
+        for a parameter of type double.
         """
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
@@ -200,7 +210,8 @@ class NodeParameters(Mapping[str, Any]):
                 accepted.append((spec.name, self._new_value(spec, parameter)))
             except ConfigError as error:
                 reasons.append(str(error))
-            # An exception out of this callback would end the process's executor.
+            # rclpy calls this method in a callback, and an exception that leaves a callback would
+            # end the process's executor.
             except Exception as error:
                 reasons.append(
                     f"parameter '{spec.name}' can't be checked: {one_line(error)}; please "
@@ -257,11 +268,11 @@ class NodeParameters(Mapping[str, Any]):
         return len(self._values)
 
     def given(self) -> list[str]:
-        """Return the declared parameters that got a value at the start."""
+        """Return the names of the declared parameters that got a value at the start."""
         return [name for name in self._overrides if name in self._specs]
 
     def unclaimed(self) -> list[str]:
-        """Return the keys set at the start that are no parameters of this node."""
+        """Return the keys that were set at the start but that this node doesn't have."""
         foreign, judged = self._foreign_prefixes, self.qos_overrides()
         return [
             name
@@ -273,7 +284,7 @@ class NodeParameters(Mapping[str, Any]):
         ]
 
     def qos_overrides(self) -> list[str]:
-        """Return the QoS parameters that publishers and subscriptions have declared."""
+        """Return the QoS parameters that this node's publishers and subscriptions declared."""
         return [
             parameter.name
             for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()
@@ -283,9 +294,16 @@ class NodeParameters(Mapping[str, Any]):
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
 
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
-        """Return a sentence about an unknown key: its node, the most similar key, or all keys."""
+        """
+        Return a sentence about an unknown parameter, with a hint.
+
+        The hint is the node that has the parameter, or the most similar known parameter, or a list
+        of the known ones.
+
+        :param others: further known names, besides this node's declared and QoS parameters.
+        """
         others = [*others, *self.qos_overrides()]
-        # A similar parameter of this node goes before a more similar one of another node.
+        # Prefer a similar parameter of this node to a more similar one in *others*.
         hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)
         if hint:
             return f"parameter '{name}' is unknown{hint}"

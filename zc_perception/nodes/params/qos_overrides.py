@@ -13,7 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Parameters ``qos_overrides.TOPIC.publisher.*``, which change the QoS of a topic."""
+"""
+Handle the QoS parameters, which change the QoS of a node's publishers and subscriptions.
+
+Their names are ``qos_overrides.TOPIC.publisher.POLICY`` and
+``qos_overrides.TOPIC.subscription.POLICY``, such as ``qos_overrides./image_raw.publisher.depth``.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,7 @@ _USUAL = {
     'reliability': 'reliable or best_effort',
     'durability': 'volatile or transient_local',
 }
-# The middleware stores this number in 32 bits.
+# The largest depth: the middleware stores the depth in 32 bits.
 _DEEPEST = 2**31 - 1
 _KEY = re.compile(rf'{re.escape(PREFIX)}(/.+)\.(publisher|subscription)\.([a-z_]+)')
 
@@ -55,7 +60,8 @@ class Endpoint:
 
     :param topic: the topic's name relative to the node's namespace.
     :param direction: ``publisher`` or ``subscription``.
-    :param adapted: whether it passes type-adapted frames, which not every QoS allows.
+    :param adapted: whether it passes frames as objects or shared memory, not only as messages.
+        This excludes some QoS, see :func:`qos_problems`.
     """
 
     topic: str
@@ -63,12 +69,12 @@ class Endpoint:
     adapted: bool = False
 
     def prefix(self, namespace: str) -> str:
-        """Return the prefix of this endpoint's parameter names, if its topic isn't remapped."""
+        """Return the prefix of this endpoint's QoS parameters, for a topic that isn't remapped."""
         return f'{PREFIX}{namespace.rstrip("/")}/{self.topic}.{self.direction}.'
 
 
 def _check_policy(name: str, value: Any) -> None:
-    """Raise ConfigError if a QoS policy can't have this value."""
+    """Raise ConfigError if *value* isn't allowed for the QoS parameter *name*."""
     policy = name.rpartition('.')[2]
     if policy == 'depth':
         good = type(value) is int and 0 <= value <= _DEEPEST
@@ -84,7 +90,12 @@ def _check_policy(name: str, value: Any) -> None:
 
 
 def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> QoSProfile:
-    """Return the QoS that *values* set for an endpoint whose topic isn't remapped."""
+    """
+    Return the QoS that QoS parameters set for an endpoint whose topic isn't remapped.
+
+    :param values: values by parameter name; a policy without one has rclpy's default, and depth 1.
+    :raises ConfigError: a value isn't allowed.
+    """
     qos, prefix = QoSProfile(depth=1), endpoint.prefix(namespace)
     for policy in _USUAL:
         if prefix + policy in values:
@@ -97,7 +108,14 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
 def qos_problems(
     endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield errors of publishers and subscriptions with these values, if no topic is remapped."""
+    """
+    Yield the errors of QoS parameters, for endpoints whose topics aren't remapped.
+
+    An endpoint with ``adapted`` refuses also keep-last with depth 0, and as a publisher
+    transient_local with keep-all.
+
+    :param values: the node's parameter values by name.
+    """
     for endpoint in endpoints:
         try:
             qos = overridden(endpoint, namespace, values)
@@ -119,7 +137,7 @@ def qos_problems(
 
 
 def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
-    """Return whether a parameter sets the QoS of one of *endpoints*, in any namespace."""
+    """Return whether parameter *name* sets the QoS of one of *endpoints*, in any namespace."""
     found = _KEY.fullmatch(name)
     return found is not None and any(
         f'{found[1]}.{found[2]}'.endswith(f'/{endpoint.topic}.{endpoint.direction}')
@@ -129,7 +147,7 @@ def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
 
 
 def override_names(endpoints: Iterable[Endpoint], namespace: str) -> list[str]:
-    """Return a node's possible QoS parameters, if no topic is remapped."""
+    """Return the names of all QoS parameters of these endpoints, if no topic is remapped."""
     return [endpoint.prefix(namespace) + policy for endpoint in endpoints for policy in _USUAL]
 
 

@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-Find mistakes in a command line: which parameters it sets for which nodes.
+Read which parameters a command line sets for which nodes, and find mistakes in it.
 
 A node gets only names and values; only the command line shows for which node each was meant. A
-key that none of our nodes has is refused if it was set for one of our nodes by name, or by a bare
-``-p`` (one without a node's name). In a section for nodes of any name, the key may be another
-package's, so it causes a warning. So does a bare ``-p`` from a launch file, because
-``SetParameter`` passes it to the programs of all packages.
+key that none of this package's nodes has is refused if it was set for one of them by name, or by a
+bare ``-p`` (one without a node's name). A key in a section for nodes of any name may be meant for
+another package's node, so it causes only a warning. The same holds for a bare ``-p`` with the
+option ``--unknown-parameters warn``, which launch files use: the launch action ``SetParameter``
+passes a bare ``-p`` to the programs of all packages.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
     """Return a ConfigError that explains rclpy's error about a command line in plain words."""
     for flag, path in itertools.pairwise(arguments):
-        # Look only into regular files: rcl has emptied a pipe by reading it.
+        # Don't read a pipe: rcl has read it already, so it is empty.
         if flag == '--params-file' and (os.path.isfile(path) or not os.path.exists(path)):
             try:
                 read_parameter_yaml(path)
@@ -88,7 +89,8 @@ class CommandLine:
     """
     The parameters of a command line.
 
-    Its parameter files are read once, at the first use; rcl has already found them valid.
+    The parameter files that it names are read once, at the first use; before that, rcl has found
+    them valid.
 
     :param words: the command line with its ROS arguments.
     :param tolerant: whether an unknown parameter of a bare ``-p`` causes only a warning.
@@ -109,7 +111,7 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """Return the keys that a node gets, and for which nodes each was set."""
+        """Return the keys that the node of this full name gets, and for whom each was set."""
         of_any: set[str] = set()
         bare: set[str] = set()
         named: set[str] = set()
@@ -130,7 +132,13 @@ class CommandLine:
         )
 
     def place(self, node: str, key: str) -> str:
-        """Return file, section and line that set a node's key; empty: an argument ``-p`` does."""
+        """
+        Return a message's ending with the file, section and line that set a node's key.
+
+        It is empty if no file sets the key, or if any argument ``-p`` has this key.
+
+        :param node: the node's full name.
+        """
         if any(text.partition(':=')[0].rpartition(':')[2] == key for _, text in self._arguments):
             return ''
         for file in reversed(self._files):
@@ -141,7 +149,12 @@ class CommandLine:
         return ''
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Refuse parameters that were clearly meant for one of *nodes* but don't reach it."""
+        """
+        Refuse parameters that were clearly meant for one of *nodes* but don't reach it.
+
+        :raises ConfigError: a parameter is refused, or a file gives a node's parameter twice in
+            one section.
+        """
         for flag, text in self._arguments:
             if prefix := _NODE_PREFIX.match(text):
                 _check_argument(prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
@@ -155,7 +168,13 @@ class CommandLine:
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
-    """Refuse ``-p NODE:KEY:=VALUE`` if NODE is one of *nodes*, but misspelt."""
+    """
+    Refuse ``-p NODE:KEY:=VALUE`` if NODE matches no node, but probably means one of *nodes*.
+
+    :param name: NODE, without slashes at its ends.
+    :param where: how the message begins.
+    :raises ConfigError: NODE has the kind or last name of a node, or a similar name.
+    """
     own = last_name('/' + name)
     if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
         return
@@ -191,14 +210,16 @@ def check_start(
     """
     Refuse or report start keys that no node has, so that a mistyped key doesn't go unnoticed.
 
-    Keys that may be meant for other packages' nodes cause a warning, see the module's text. A key
-    that another of our nodes has is ignored, unless it was set for this node by name.
+    A key that may be meant for another package's node causes a warning, see the docstring of this
+    module. A key that another node of this package has is ignored, unless the command line sets it
+    for a node of *nodes* by name.
 
     :param nodes: all nodes of this process.
-    :param component: whether the only node is a component of a container; the origin of its keys
-        is then unknown.
-    :raises ConfigError: a key is unknown; the message names the file or the node, each wrong
-        section or key, and the right one.
+    :param component: whether the only node is a component of a container. It is then unknown how
+        its keys were set, so unknown keys cause only warnings.
+    :raises ConfigError: a key is refused, or :meth:`CommandLine.check` refuses a section or an
+        argument; the message names the file or the node, each wrong section or key, and the right
+        one.
     """
     line.check([(node.get_fully_qualified_name(), node.kind) for node in nodes])
     declared = {name for node in nodes for name in node.parameters.qos_overrides()}

@@ -16,9 +16,10 @@
 """
 Make the JSON schema of parameter files, with which editors complete and check them.
 
-The nodes' declarations give the schema. ``python -m zc_perception.nodes.params.schema
-config/perception.schema.json`` writes it; a test compares the file. A parameter file names the
-schema in its first line: ``# yaml-language-server: $schema=perception.schema.json``.
+The schema is made from the nodes' declarations. ``python -m zc_perception.nodes.params.schema
+config/perception.schema.json`` writes it; a test fails if that file is out of date. A parameter
+file names the schema in its first line:
+``# yaml-language-server: $schema=perception.schema.json``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _EVERY_NODE = {
     spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description}
     for spec in EVERY_NODE_SPECS
 }
-# Parameters that nodes declare later. In a file, their names are nested or have dots.
+# Prefixes of parameters that have no declaration here, because a node declares them only when it
+# opens its topics or camera. In a file, their names are nested or have dots.
 OPEN_ENDED = {
     'qos_overrides': (
         'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.'
@@ -101,7 +103,7 @@ def _section(parameters: str) -> dict[str, Any]:
 
 
 def file_schema() -> dict[str, Any]:
-    """Return the schema of a whole file; sections for other packages' nodes are allowed."""
+    """Return the schema of a parameter file; it allows sections for other packages' nodes."""
     definitions: dict[str, Any] = {}
     everywhere: dict[str, Any] = {}
     for name, node in node_kinds().items():
@@ -149,7 +151,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the schema as text."""
+    """Return the schema of a parameter file as JSON text."""
     return json.dumps(file_schema(), indent=2, ensure_ascii=False) + '\n'
 
 
