@@ -16,8 +16,9 @@
 """
 Start console scripts: read options, import what the script needs, handle errors.
 
-A script reads its options, and answers ``--help`` and ``--version``, before it imports ROS, NumPy
-or OpenCV. If a module is missing, it prints one line that names the package to install.
+A script reads its options before it imports ROS, NumPy or OpenCV; ``--help`` and ``--version``
+work without them. If a module is missing, the script prints one line that names the package to
+install.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class OptionParser(StrictParser):
     """
     Parses the command-line options of one program.
 
-    :param what: the program's purpose, for ``--help``; *examples* are command lines.
+    :param what: the program's purpose, for ``--help``.
+    :param examples: command lines, for ``--help``.
     :param after: the text at the end of ``--help``.
 
     ``main`` is the group of the options that most users need; ``--help`` shows it first. ``more``

@@ -27,7 +27,8 @@ Read in this order:
    :mod:`~zc_perception.nodes.command_lines`; :mod:`~zc_perception.nodes.process` runs nodes.
 
 ``params/`` handles parameters; ``launching`` has the functions that launch files share. This
-module imports almost nothing, so that :data:`STARTUP` can record the start from its beginning.
+module imports almost nothing, so that :data:`STARTUP` can record a program's start from its
+beginning.
 """
 
 from __future__ import annotations
@@ -51,4 +52,4 @@ class Startup:
 
 
 STARTUP = Startup()
-"""The stages of this process; empty in programs that don't run nodes."""
+"""The stages that this process has reached; empty in programs that don't run nodes."""

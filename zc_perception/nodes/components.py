@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The nodes as components, which any container can make and spin.
+The nodes as components, which any container of Python nodes can make and spin.
 
 A container makes them with ``rclpy.node.Node``'s own arguments. With parameter ``autostart`` a
-component starts when an executor first spins it. Components need not be connected: a consumer and
-the camera of its topic find each other in the process (:mod:`~zc_perception.link.bus`), in any
+component starts when an executor first spins it. Nobody needs to connect components: a consumer
+and the camera of its topic find each other in the process (:mod:`~zc_perception.link.bus`), in any
 order of loading. If one is unloaded, the other goes on. If a parameter, file or device can't be
 used, the constructor raises, and the error's text answers the load request.
 """
@@ -42,7 +42,7 @@ _SOON_S = 0.001
 
 class SelfStarting(PerceptionNode):
     """
-    A node that starts itself, on its own thread, when an executor first spins it.
+    A node that starts itself, on a thread made for this, when an executor first spins it.
 
     A parameter that no node of the package has causes only a warning, because a launch file's
     global parameters and a file's section for all nodes (``/**``) reach every component.

@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-Component containers: load, unload and list Python components, as rclcpp's do for C++ components.
+Component containers for Python nodes; they do what rclcpp's containers do for C++ nodes.
 
 :func:`run` runs the programs ``component_container`` and ``component_container_mt``.
-:class:`ComponentManager` serves ``ros2 component`` and launch files. :class:`ContainerExecutor`
-goes on after an exception in a callback, and can remove a node while it spins. rclpy's own
-executors end with the first exception, don't report which node raised it, and keep the
-interpreter from ending while a callback hangs. The class uses only rclpy's documented interface.
+:class:`ComponentManager` answers requests of ``ros2 component`` and launch files to load, unload
+and list components. :class:`ContainerExecutor` goes on after an exception in a callback, and can
+remove a node while it spins. rclpy's own executors end with the first exception, don't report
+which node raised it, and keep the interpreter from ending while a callback hangs. The executor
+uses only rclpy's documented interface.
 """
 
 from __future__ import annotations
@@ -88,16 +89,17 @@ from zc_perception.terminal import Interruption, interruptions
 
 NAME = 'ComponentManager'
 # Components are entry points in the group of rclpy's pull request 599, so that packages that were
-# written for it can be loaded. The ament resource index isn't used, because C++ containers would
-# try to open a Python class as a library.
+# written for that request can be loaded. The ament resource index isn't used, because C++
+# containers would try to open a Python class as a library.
 GROUP = 'rclpy_components'
 MAX_COMPONENT_THREADS = 64
-# How many requests may wait: rclcpp's number. A launch file sends many requests at once, and none
-# may be lost.
+# How many requests may wait for a service; rclcpp has the same number. A launch file sends many
+# requests at once, and none may be lost.
 _REQUESTS = QoSProfile(depth=200)
 _IN_PROCESS = 'use_intra_process_comms'
 # The extra arguments of a load request, as rclcpp defines them. For each: the argument of rclpy's
 # Node with this meaning, or, if rclpy has none, the only value that is possible and the reason.
+# construct() itself handles use_intra_process_comms, which Node doesn't take.
 _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'forward_global_arguments': 'use_global_arguments',
     'enable_rosout': 'enable_rosout',
@@ -112,7 +114,7 @@ _EXTRAS: dict[str, str | tuple[bool, str]] = {
 }
 _CALLBACKS_END_S = 1.0
 _POLL_S = 0.02
-_M_ARENA_MAX = -8  # <malloc.h>
+_M_ARENA_MAX = -8  # from glibc's malloc.h
 _HEAPS = 2
 _MAX_FAILURES_IN_A_ROW = 20
 _PAUSE_S = 0.05
@@ -125,10 +127,10 @@ class ContainerExecutor(Executor):
     One thread at a time waits for work; while it runs a callback, another thread waits.
 
     :param name: name of the threads; a number is appended.
-    :param on_error: called with the node and its exception, on the callback's thread; the node is
-        ``None`` for a task. The function must not raise.
-    :param on_end: called when the executor ends by itself: the context was shut down, or waiting
-        fails (:attr:`failure`).
+    :param on_error: called with a node and the exception of its callback, on the thread that ran
+        the callback; the node is ``None`` for a task. The function must not raise.
+    :param on_end: called on each of these threads that ends without :meth:`stop`: the context was
+        shut down, or waiting for work has failed too often (attribute ``failure`` has the trace).
     """
 
     def __init__(
@@ -166,7 +168,8 @@ class ContainerExecutor(Executor):
                 failures = 0
             except ExternalShutdownException:
                 break
-            # A wait fails if another thread destroys one of its entities; the next wait works.
+            # A wait fails if another thread destroys one of the entities that are waited for; the
+            # next wait works.
             except Exception:
                 failures += 1
                 if failures == _MAX_FAILURES_IN_A_ROW:
@@ -215,7 +218,7 @@ class ContainerExecutor(Executor):
             self._changed.notify_all()
 
     def add_node(self, node: Node) -> bool:
-        """Add *node*, as rclpy does, also after :meth:`leave`."""
+        """Add *node*, as rclpy does, even if :meth:`leave` has removed it before."""
         self._left.discard(node)
         return bool(super().add_node(node))
 
@@ -223,7 +226,8 @@ class ContainerExecutor(Executor):
         """
         Remove *node* and wait for its running callbacks; return whether they have ended.
 
-        A callback of the node that itself calls this method makes the wait last until *timeout_s*.
+        If a callback of the node calls this method, the wait always takes *timeout_s*, because
+        the callback waits for itself.
         """
         self.remove_node(node)
         with self._changed:
@@ -315,8 +319,8 @@ def construct(
     If the constructor fails, the incomplete node is removed from the graph.
 
     :param warn: called with a sentence for each ignored argument.
-    :raises LoadError: the request is wrong, or the component's constructor has raised; the cause
-        is then its exception.
+    :raises LoadError: the request is wrong, or the component's constructor has raised; the
+        constructor's exception is then the cause of the LoadError.
     """
     arguments: dict[str, Any] = {'use_global_arguments': False, _IN_PROCESS: True}
     for extra in _parameters(request.extra_arguments):
@@ -343,7 +347,8 @@ def construct(
             f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 '
             "(error), 50 (fatal), or 0 for the container's"
         ) from None
-    # The request's remap rules come first, so that a rule for the name wins over node_name.
+    # The request's remap rules come first, so that a rule for the node's name wins over the
+    # request's node_name.
     rules = list(request.remap_rules)
     for rule in rules:
         if ':=' not in rule:
@@ -359,7 +364,7 @@ def construct(
     try:
         node = kind.__new__(kind, **arguments)
         if not in_process:
-            # Set this before the constructor makes publishers and subscriptions.
+            # Set the attribute before the constructor makes publishers and subscriptions.
             setattr(node, IN_PROCESS_ATTRIBUTE, False)
         node.__init__(**arguments)  # type: ignore[misc]
     # Catch SystemExit, too: one component must not end the others.
@@ -395,7 +400,7 @@ def _discard(node: Node) -> None:
 
 @dataclass(eq=False)
 class _Loaded:
-    """A loaded component; *node* is ``None`` after its end."""
+    """A component from its load to its unload; *node* is ``None`` once it has been destroyed."""
 
     unique_id: int
     node: Node | None
@@ -412,11 +417,13 @@ class ComponentManager(Node):
     their requests, and so do unloads. ``list_nodes`` waits for neither.
 
     **Steps of an unload.** Lifecycle transitions down to unconfigured; removal from the executor
-    (running callbacks have a second to return); ``stop()`` if the class has this method;
-    ``destroy_node()``. If a step fails, the error is logged, and the next step follows.
+    (running callbacks have a second to return); ``stop()`` if the component has this method
+    without parameters; ``destroy_node()``. If a step fails, the error is logged, and the next
+    step follows.
 
-    **Foreign code.** An exception in a module, a constructor or an unload is answered to the
-    client and logged. The container goes on.
+    **Foreign code.** An exception in a component's module or constructor is logged, and its text
+    answers the load request. An exception in a step of an unload is only logged. The container
+    goes on.
 
     :param on_end: called when the components' executor has ended by itself.
     """
@@ -457,8 +464,8 @@ class ComponentManager(Node):
         self.components.start()
         keys = command_line(self.context).keys(self.get_fully_qualified_name())
         for name in self.parameters.unclaimed():
-            # Don't report parameters from a file's section for all nodes: components may get them
-            # by forward_global_arguments.
+            # Don't report a parameter from a file's section for all nodes if a node of this
+            # package has it: a component may get it by forward_global_arguments.
             if keys.get(name) is not MeantFor.ANY_NODE or not somebody_has(name):
                 self._say_warning(
                     f"parameter '{name}' is not one of the container; give a component its "
@@ -487,7 +494,7 @@ class ComponentManager(Node):
 
     def _load(self, request: Any) -> _Loaded:
         kind = load_class(request.package_name, request.plugin_name)
-        # Failed loads use up a number, too, as in rclcpp.
+        # A load uses up a number even if the constructor fails, as in rclcpp.
         unique_id = next(self._ids)
         node = construct(kind, request, self.context, self._say_warning)
         try:
@@ -527,7 +534,7 @@ class ComponentManager(Node):
         return response
 
     def _unload(self, loaded: _Loaded) -> bool:
-        """Unload a component; return ``False`` if another thread does so already."""
+        """Unload a component; return ``False`` if its unload has begun or ended already."""
         with self._lock:
             if loaded.ending or loaded.node is None:
                 return False
@@ -544,7 +551,7 @@ class ComponentManager(Node):
         return True
 
     def _end(self, node: Node, name: str) -> None:
-        """Run the class's steps of an unload; a failed step doesn't stop the following ones."""
+        """Run the steps of an unload, see :class:`ComponentManager`; go on if a step fails."""
 
         def leave() -> None:
             if not self.components.leave(node, _CALLBACKS_END_S):
@@ -601,7 +608,13 @@ class ComponentManager(Node):
         )
 
     def close(self, timeout_s: float) -> bool:
-        """Unload all components, the latest first; return whether all ended in *timeout_s*."""
+        """
+        Unload all components, each on its own thread, and wait for them.
+
+        The unload of the component that was loaded last begins first.
+
+        :return: whether all unloads have ended within *timeout_s*.
+        """
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing = True
@@ -647,7 +660,7 @@ def _destroy(node: Node) -> None:
 def limit_heaps() -> None:
     """Limit the number of glibc's heaps, unless ``MALLOC_ARENA_MAX`` is set."""
     if 'MALLOC_ARENA_MAX' not in os.environ:
-        # Other C libraries don't have this function.
+        # C libraries other than glibc have no mallopt().
         with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
 
@@ -676,7 +689,12 @@ _EXECUTOR_ENDS_S = 0.2
 
 
 def run(program: str, *, multi_threaded: bool) -> int:
-    """Run until a signal; return 0, :data:`EXIT_USAGE` for a wrong ROS argument, 1 for a bug."""
+    """
+    Run a container until a signal; return the program's exit code.
+
+    The code is 0 after a signal, :data:`EXIT_USAGE` if a ROS argument is wrong, and
+    :data:`EXIT_FAILURE` if an executor ended because waiting for work failed.
+    """
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Flush each line that a component prints; otherwise ros2 launch would show it late.
@@ -716,7 +734,8 @@ def _serve(context: rclpy.Context, stop: Interruption, multi_threaded: bool) -> 
     if not ended or staying:
         names = ', '.join(f"thread '{name}'" for name in sorted(staying)) or 'a component'
         manager.get_logger().warning(f'the container ends without waiting for: {names}')
-        # End the process directly: the interpreter's end would wait for these threads.
+        # End the process directly: the interpreter's normal end would wait for threads that
+        # aren't daemons.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -20,7 +20,7 @@ A program passes its parameter file to rcl. A component can't read a file: the l
 read it and send the values. launch_ros would read it by its own rules, which differ between
 distributions, and would go on if the container refuses a component. So this module reads the file
 by rcl's rules and checks it (:mod:`~zc_perception.nodes.params.verdict`) before anything starts.
-The modules for this are imported late, so that showing a launch file's arguments needs no OpenCV.
+The module that checks is imported late, so that ``ros2 launch --show-args`` needs no OpenCV.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ _ON = ['true', 'True', 'TRUE', '1']
 SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
 """Choices of an argument that is true or false.
 
-launch's own conditions accept these words, and front ends in Python and YAML write them."""
+launch's own conditions accept these words. Each form in which a launch file in Python or YAML
+passes a boolean is one of them."""
 # Arguments that launch and launch_ros read, although no action declares them.
 _OF_LAUNCH = (
     'launch-prefix',
@@ -88,9 +89,11 @@ def description(*entities: Action) -> LaunchDescription:
 
 def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
     """
-    Refuse unknown arguments, unless another launch file includes this one.
+    Refuse launch arguments that aren't *known*, unless another launch file includes ours.
 
-    In that case they may be arguments of the other file.
+    The other file may know such an argument.
+
+    :raises ConfigError: an argument is unknown, and the command line starts our launch file.
     """
     names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
     unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
@@ -211,7 +214,7 @@ def process_arguments() -> list[DeclareLaunchArgument]:
 
 
 def camera_arguments() -> list[DeclareLaunchArgument]:
-    """Return the arguments of launch files for one kind of camera."""
+    """Return the arguments that choose the kind of camera and what it reads."""
     return [
         DeclareLaunchArgument(
             'camera',
@@ -255,7 +258,7 @@ def container_arguments() -> list[DeclareLaunchArgument]:
 
 
 class Chosen:
-    """The values of the launch arguments, by name; ConfigError: a value isn't allowed."""
+    """The values of the launch arguments, by name; methods raise ConfigError for a wrong value."""
 
     def __init__(self, context: LaunchContext) -> None:
         self._context = context
@@ -264,7 +267,7 @@ class Chosen:
         return str(LaunchConfiguration(name).perform(self._context)).strip()
 
     def flag(self, name: str) -> bool:
-        """Return whether an argument of the choices :data:`SWITCH` is true."""
+        """Return whether argument *name*, whose choices are :data:`SWITCH`, is true."""
         return self[name] in _ON
 
     def number(self, name: str) -> float:
@@ -292,8 +295,8 @@ class Chosen:
             name = installed
         path = os.path.expanduser(name)
         if not os.path.isfile(path):
-            # launch_ros would only warn and start with default values: on a vehicle with the
-            # wrong camera.
+            # launch_ros would only warn and start the nodes with default values, so a vehicle
+            # would run with the wrong camera.
             hint = f"installed are {', '.join(_installed())} in '{config_file('')}'"
             raise ConfigError(f"params_file '{path}' does not exist or is not a file; {hint}")
         return read_parameter_yaml(path, 'params_file')
@@ -303,7 +306,14 @@ class Chosen:
         return self[name].replace(',', ' ').split()
 
     def namespace(self, camera_name: str = '') -> str:
-        """Return a camera's full namespace; it begins with the namespace of an outer group."""
+        """
+        Return a camera's full namespace.
+
+        If launch argument ``namespace`` doesn't begin with a slash, the result lies in the
+        namespace that a launch group around our launch file has set.
+
+        :param camera_name: last part of the result; empty: the only camera, without a name.
+        """
         pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
         own = self['namespace']
         if own.strip('/'):
@@ -312,11 +322,15 @@ class Chosen:
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 
     def kinds(self) -> Sequence[str]:
-        """Return a camera's kinds of node, consumers first: the camera negotiates at its start."""
+        """
+        Return the kinds of node that each camera has, in the order of their start.
+
+        Consumers come first, because the camera negotiates buffers with them when it starts.
+        """
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """Return a node's parameters that launch arguments set; they replace the file's values."""
+        """Return the parameters of a node that launch arguments set, instead of the file."""
         values: dict[str, Any] = {}
         given = self._context.launch_configurations
         if kind == 'capture':
@@ -366,8 +380,8 @@ def program(
         executable=executable,
         namespace=namespace if namespace != '/' else None,
         parameters=[dict_or_file for dict_or_file in parameters if dict_or_file],
-        # Unknown parameters are only warnings, because a SetParameter around the launch file sets
-        # its parameter on all nodes, also on those of other packages.
+        # Unknown parameters are only warnings: a launch file that includes ours may use
+        # SetParameter, which sets a parameter of other packages' nodes on our nodes, too.
         arguments=[
             *arguments,
             '--unknown-parameters',
@@ -390,7 +404,8 @@ def perception_program(
     names = [side.value for side in Side] if stereo else cameras
     _judge(chosen, file, names or [''], PLUGINS)  # the program itself logs the warnings
     namespace = chosen.namespace()
-    # The program refuses a namespace with --cameras, so prefix each camera's name with it.
+    # The program refuses a namespace with --cameras, so put the namespace before each camera's
+    # name.
     if cameras and namespace != '/':
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
     options = ['--stereo'] if stereo else ['--cameras', *cameras] if cameras else []
@@ -405,7 +420,7 @@ def perception_program(
 def container(
     chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str
 ) -> list[Action]:
-    """Return the actions of a container and of the loads into it."""
+    """Return the actions that start a container and load *components* into it."""
     process = ComposableNodeContainer(
         package=PACKAGE,
         executable=_CONTAINERS[chosen['executor']],
@@ -452,10 +467,15 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def components(
     chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
-    """Check the file; return by camera (``''``: only one) its nodes with their values."""
+    """
+    Check the parameter file; return each camera's nodes with their parameters.
+
+    :param cameras: names of the cameras, which are the keys of the result; ``''``: the only
+        camera, without a name.
+    """
 
     def component(camera: str, kind: str, values: Mapping[str, Any]) -> ComposableNode:
-        # Send a text as text, even if YAML would read a number, such as accelerator_device
+        # Send a text as text, even if YAML would read it as a number, such as accelerator_device
         # "01:00.0".
         typed = {
             name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
@@ -482,7 +502,11 @@ def node_values(
     cameras: Sequence[str] = ('',),
     kinds: Sequence[str] | None = None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Check the file; return by camera and kind a node's values from file and arguments."""
+    """
+    Check the parameter file and log its warnings; return each node's values, by camera and kind.
+
+    The values come from the file and from launch arguments (:meth:`Chosen.overrides`).
+    """
     from zc_perception.nodes.params.verdict import component_values
 
     paths, warnings = _judge(chosen, file, cameras, chosen.kinds() if kinds is None else kinds)
@@ -500,7 +524,7 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Check the file; return by camera and kind the nodes' full names, and the warnings."""
+    """Check the file; return the nodes' full names, by camera and kind, and its warnings."""
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
@@ -522,10 +546,11 @@ class LoadComponents(LoadComposableNodes):
     """
     Loads components into a container, as launch_ros does, but reports failures.
 
-    Before each load it sends the container another request, because a load request to a container
-    that has just ended is never answered.
+    Before each load it asks the container for its list of nodes and waits for the answer, because
+    a load request to a container that has just ended is never answered.
 
-    :param required: whether a component that can't be loaded ends the launch.
+    :param required: whether a failure ends the launch; if not, it is logged, and the components
+        after it aren't loaded.
     :param timeout_s: seconds within which the container must answer; ``None``: no limit, for a
         container that the launch starts itself.
     """
@@ -552,7 +577,7 @@ class LoadComponents(LoadComposableNodes):
         return actions
 
     def load_again(self, context: LaunchContext) -> None:
-        """Load the components again after a restart of the container."""
+        """Load the components again; called at each start of the container, ignores the first."""
         self._starts += 1
         if self._starts > 1:
             load, requests = self._load_in_sequence, self._requests
@@ -563,10 +588,10 @@ class LoadComponents(LoadComposableNodes):
     def _load_in_sequence(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        """Load one component after the other; overrides launch_ros, runs on a thread of launch."""
+        """Load one component after the other; overrides launch_ros; runs on a thread of launch."""
         try:
             self._load_all(load_node_requests, context)
-        # At its end, launch destroys the node of these clients.
+        # When launch ends, it destroys the node to which these clients belong.
         except InvalidHandle:
             if not context.is_shutdown:
                 raise
@@ -574,7 +599,8 @@ class LoadComponents(LoadComposableNodes):
     def _load_all(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        # The event of the container's first start may arrive after this line, so count one start.
+        # The event of the container's first start may arrive after this line, so count at least
+        # one start.
         self._requests, starts = load_node_requests, max(self._starts, 1)
         over = lambda: context.is_shutdown or self._starts > starts  # noqa: E731
         for request in load_node_requests:
@@ -611,7 +637,7 @@ class LoadComponents(LoadComposableNodes):
 
         def tell() -> None:
             # Raise the error in launch's own loop, so that ros2 launch ends with 1; an error on
-            # this thread could go unnoticed.
+            # the thread that loads could go unnoticed.
             context.register_event_handler(
                 EventHandler(
                     matcher=lambda event: event is failure, entities=OpaqueFunction(function=end)
@@ -623,7 +649,12 @@ class LoadComponents(LoadComposableNodes):
 
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
-    """Return the answer; ``None``: *over* is true, or *timeout_s* passed (0: no limit)."""
+    """
+    Send a request and wait for the answer; return it, or ``None`` if the wait ended before.
+
+    :param over: ends the wait when it returns true; asked every second, and only without a limit.
+    :param timeout_s: longest wait; 0: no limit.
+    """
     done = threading.Event()
     future = client.call_async(request)
     future.add_done_callback(lambda _: done.set())
@@ -635,10 +666,10 @@ def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float 
 
 
 def _containers(context: LaunchContext) -> str:
-    """Return the names of the containers that are running."""
+    """Return a text that names the running containers, for an error message."""
     suffix, node = '/_container/load_node', get_ros_node(context)
-    # Ask for each node's services: the list of all services has also names that only our clients
-    # use.
+    # Ask for each node's services: the list of all services has also those that no node serves
+    # and for which only our clients wait.
     names = {
         service.removesuffix(suffix)
         for own, namespace in node.get_node_names_and_namespaces()

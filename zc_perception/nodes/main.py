@@ -63,7 +63,7 @@ def _perception(program: str, options: argparse.Namespace) -> int:
 
 
 def _record(program: str, options: argparse.Namespace) -> int:
-    """Record until a signal or a limit; return 1 if the disk failed."""
+    """Record until a signal or a limit, or repair a recording; return 1 if the disk failed."""
     if options.repair is not None:
         return _repair(options.repair)
     from zc_perception.errors import EXIT_FAILURE
@@ -73,7 +73,8 @@ def _record(program: str, options: argparse.Namespace) -> int:
     nodes: list[RecorderNode] = []
 
     def build(context: object, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-        # run_program() ends only after a signal, so send it SIGINT.
+        # run_program() ends only after a signal, so the recorder sends SIGINT to this process
+        # when a limit is reached or the disk has failed.
         end = partial(os.kill, os.getpid(), signal.SIGINT)
         nodes.append(RecorderNode(context=context, on_finished=end))
         return nodes
