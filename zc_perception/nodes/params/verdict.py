@@ -19,12 +19,12 @@ Check whether nodes would start with a parameter file, before anything runs (:fu
 Three questions are answered, by the rules that nodes apply at their start:
 
 1. Does each section match the node that it was meant for (:func:`judge_sections`)? rcl silently
-   ignores a section that matches no node: a vehicle then drives with defaults. Sections for nodes
+   ignores a section that matches no node; the node then runs with defaults. Sections for nodes
    of other packages and for cameras that don't run here are allowed, since several programs may
    share a file. A section is refused if it clearly names one of the nodes but doesn't match it.
 2. Does the node have each parameter? An unknown key is refused in a section that names the node.
-   In a section for any name (``/**``, ``/front/*``) the key may be another package's, so it is
-   only a warning, given if none of our nodes has the parameter.
+   In a section for nodes of any name (``/**``, ``/front/*``) the key may be meant for another
+   package's node, so it causes only a warning, and only if no node of this package has it.
 3. Does the node accept the values (:func:`value_problems`)? Each value is checked by its
    declaration (``SPECS``) and the node's ``CHECKS``, then the QoS of its ``ENDPOINTS``. If nothing
    is refused, all values are checked together, by
@@ -74,12 +74,12 @@ class NodeKind(Protocol):
     ENDPOINTS: Sequence[qos_overrides.Endpoint]
 
     def check_together(self, values: Mapping[str, Any], node: str) -> None:
-        """Raise ConfigError if these values contradict each other."""
+        """Raise ConfigError if these values of the node named *node* contradict each other."""
 
 
 @functools.cache
 def node_kind(name: str) -> NodeKind:
-    """Import and return the class of this kind of node."""
+    """Import and return the node class of the kind *name*, one of :data:`NAMES`."""
     kind: NodeKind = getattr(
         importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name]
     )
@@ -87,7 +87,7 @@ def node_kind(name: str) -> NodeKind:
 
 
 def node_kinds() -> dict[str, NodeKind]:
-    """Return all node classes by kind."""
+    """Import and return all node classes of this package, by the name of their kind."""
     return {name: node_kind(name) for name in _CLASSES}
 
 
@@ -95,8 +95,9 @@ def declares(kind: NodeKind, parameter: str) -> bool:
     """
     Return whether a node of this kind has a parameter.
 
-    A parameter that is declared later is recognised by its prefix. A QoS parameter counts as the
-    node's unless it is known as another node's, because its topic may be remapped.
+    A parameter that the node declares only while it runs is recognised by its prefix. A QoS
+    parameter doesn't count if only other kinds of node have its topic. It counts if no kind has
+    the topic, which may then be the new name of a remapped one.
     """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
@@ -114,12 +115,17 @@ def _has_own(kind: NodeKind, parameter: str) -> bool:
 
 
 def owners(parameter: str) -> list[str]:
-    """Return the kinds of node that have this parameter, QoS parameters left out."""
+    """Return the kinds of node that have this parameter; none for a QoS parameter."""
     return [name for name, kind in node_kinds().items() if _has_own(kind, parameter)]
 
 
 def belongs_elsewhere(parameter: str) -> str:
-    """Return the end of a message: the other nodes that have the parameter; empty: none has it."""
+    """
+    Return the end of a message about a parameter that a node doesn't have: which nodes have it.
+
+    It is empty if no node of this package has the parameter. ``NODE.NAME`` counts as parameter
+    ``NAME`` of node ``NODE``.
+    """
     names = [f"'{name}'" for name in owners(parameter)]
     if names:
         return (
@@ -133,7 +139,13 @@ def belongs_elsewhere(parameter: str) -> str:
 
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
-    """Return the end of a message about an unknown key: its node, or the most similar key."""
+    """
+    Return the end of a message about a key that a node of this kind doesn't have.
+
+    It names the nodes that have the key, or else the most similar key of this node, if any.
+
+    :param namespace: the node's namespace, which is part of the names of its QoS parameters.
+    """
     names = [
         *(spec.name for spec in kind.SPECS),
         *EVERY_NODE,
@@ -143,7 +155,7 @@ def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
 
 
 def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
-    """Return the names of these nodes' parameters, and the prefixes of those declared later."""
+    """Return names of parameters of *kinds*, and prefixes of those declared at run time."""
     kinds = list(kinds)
     specs = (spec.name for kind in kinds for spec in kind.SPECS)
     return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
@@ -153,7 +165,8 @@ def somebody_has(parameter: str) -> bool:
     """
     Return whether any node of this package has the parameter, in any namespace.
 
-    It imports the kinds of node only up to the first one that has it, because each start asks.
+    The function imports the node classes one by one, and stops at the first that has the
+    parameter: it is called at each start of a node, and imports take time.
     """
     return any(
         _has_own(kind, parameter)
@@ -164,7 +177,7 @@ def somebody_has(parameter: str) -> bool:
 
 _WILDCARDS = {'*', '**'}
 Node = tuple[str, str]
-"""A node's full name and its kind."""
+"""A pair: the full name of a node, and the name of its kind."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +185,11 @@ class Problem:
     """
     One reason why a node would not start with a file.
 
-    :param text: a sentence with the value, the allowed values, and the next step.
+    :param text: a sentence that says what is wrong, and what to write instead.
     :param node: kind of the node; empty: the problem concerns a section.
-    :param section: the section with the value; empty: several values contradict each other.
-    :param line: line of the key or section in the file; 0: several lines are wrong.
+    :param section: the section that is wrong or has the value; empty: the value isn't from the
+        file, it is a QoS, or several values contradict each other.
+    :param line: line of the key or section in the file; 0: there is no such single line.
     """
 
     text: str
@@ -192,8 +206,9 @@ class Verdict:
     """
     The errors and warnings that the nodes would report about a file.
 
-    :ivar misses: sections meant for a node that they don't match; the nodes would not start.
-    :ivar problems: other reasons why the nodes would not start.
+    :ivar misses: errors of sections that end in a kind of node, such as ``/front/capture``, but
+        don't match the node of that kind; the nodes would not start.
+    :ivar problems: all other reasons why the nodes would not start.
     :ivar warnings: sentences that the nodes would only log as warnings.
     """
 
@@ -259,7 +274,7 @@ def check_file(
     nodes: Mapping[str, str],
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[str]:
-    """Raise the errors that :func:`judge` finds, and return its warnings."""
+    """Raise one ConfigError with all errors that :func:`judge` finds; else return the warnings."""
     verdict = judge(file, nodes, on_top)
     wrong = dict.fromkeys(
         f'{one.node}: {one}' if one.node else str(one) for one in verdict.misses + verdict.problems
@@ -279,10 +294,13 @@ def component_values(
     """
     Return the values for a component, which doesn't get the file itself.
 
-    They are the file's values for the component, replaced by *on_top*. Left out are other nodes'
-    parameters from sections for any name, and parameters that the chosen kind of camera or
-    accelerator doesn't read: :func:`judge` has reported these with their lines. An empty list has
-    no type in ROS, so it becomes a list with one empty string, which the node ignores.
+    They are the file's values for the component; a value in *on_top* replaces the file's. Left out
+    are parameters of other nodes, from sections for nodes of any name. Left out are also those
+    that the chosen kind of camera or accelerator doesn't read; :func:`judge` warns about them. An
+    empty list has no type in ROS, so it becomes a list with one empty string, which the node
+    ignores.
+
+    :param node: the component's full name.
     """
     own, values = node_kind(kind), file.values(node)
     others = {name for name in file.keys_for_any_name(node) if not declares(own, name)}
@@ -300,12 +318,14 @@ def expected_nodes(
     sections: Sequence[Section], namespaces: Sequence[str] | None
 ) -> dict[str, str]:
     """
-    Return the nodes that will get a file, as :func:`judge` takes them.
+    Return the nodes that will probably get a file: kind by full name, for :func:`judge`.
 
-    They are the camera nodes of each namespace, or without *namespaces* the nodes that the file
-    names (one of each kind if it names none). A recorder or GStreamer node is added only if the
-    file has a section for it, because the programs for cameras start neither.
+    They are a capture, an inference and an overlay node in each of *namespaces*. Without
+    *namespaces* they are the nodes of these kinds that the file names; for a kind that it doesn't
+    name, one node in each namespace that the file has. A recorder or GStreamer node is added only
+    if the file has a section for it, because the programs for cameras start neither.
 
+    :param sections: the file's sections.
     :param namespaces: the namespaces of all cameras; ``None``: unknown.
     """
     named = {name: nodes_named(name, sections) for name in NAMES}
@@ -338,8 +358,10 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
     """
     Return why a node would not start with *values*, as pairs of parameter and sentence.
 
-    The parameter is empty if several are the reason. Unknown keys are ignored.
+    The parameter is empty for an error of QoS parameters, and if several values contradict each
+    other. Unknown keys are ignored.
 
+    :param node: the node's full name.
     :param values: start values by parameter; a missing parameter has its default.
     """
     found: list[tuple[str, str]] = []
@@ -363,7 +385,12 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
-    """Return a sentence for each key in a section for any name that none of our nodes has."""
+    """
+    Return a sentence for each key of a file that no node of this package has.
+
+    Only sections for nodes of any name, such as ``/**``, count, and of these only the sections
+    that match one of *nodes*.
+    """
     sentences = []
     for key in dict.fromkeys(
         key for node in nodes for key in sorted(file.keys_for_any_name(node))
@@ -390,7 +417,12 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
-    """Return the errors of a file's sections; *among*: the sections of all files that are used."""
+    """
+    Return errors: sections that miss the node they were meant for, and keys given twice.
+
+    :param nodes: all nodes that will get the file.
+    :param among: the sections of all files that the nodes get; empty: they get only this file.
+    """
     among = among or [section for section, _ in file.sections]
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     refused: list[Problem] = []
@@ -418,9 +450,9 @@ def judge_sections(
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
     """
-    Return whether a section's last *name* means this node, by its own name or its kind.
+    Return whether *name*, the last part of a section's name, is the name or the kind of *node*.
 
-    The kind doesn't count if another section has the node's own name and matches.
+    The kind doesn't count if a section of *among* has the node's name and matches the node.
     """
     own = last_name(node)
     return name == own or (
@@ -430,9 +462,10 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
     """
-    Return whether a camera's written namespace is probably a misspelling of the meant one.
+    Return whether the namespace *written* is probably a misspelling of the namespace *meant*.
 
-    Names with other numbers or whole words are those of other cameras.
+    If the two differ in a number or in a whole word, such as ``front`` and ``rear``, they are the
+    namespaces of two cameras, and no misspelling. Both are given as their parts.
     """
     one, other = '_'.join(written), '_'.join(meant)
     pairs = list(zip(one.split('_'), other.split('_'), strict=False))
@@ -445,7 +478,14 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Return the error of a section that was meant for a node but matches none; else ``''``."""
+    """
+    Return the error of a section that matches no node but was meant for one of *nodes*.
+
+    It is empty if the section is probably for a camera that doesn't run here.
+
+    :param nodes: the full names of the nodes whose name or kind ends the section.
+    :param among: the sections of all files that the nodes get.
+    """
     shown = section.lstrip('/')
     literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:
@@ -467,5 +507,5 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
 
 
 def _names(section: str, node: str) -> bool:
-    """Return whether a section matches the node, with no wildcard in its last two parts."""
+    """Return whether a section matches *node* and its last two parts are no wildcards."""
     return section_matches(section, node) and not set(section.split('/')[-2:]) & _WILDCARDS

@@ -17,8 +17,8 @@
 Read a parameter file: its values as rcl reads them, and the line of each key.
 
 rcl's own parser (library ``rcl_yaml_param_parser``, same header from Humble to Kilted) reads the
-values. It keeps no line numbers, so a walk over PyYAML's events finds the lines. If both find
-different parameters, ROS would start with other values than the file shows, so the file is
+values. It keeps no line numbers, so a walk over PyYAML's events finds the lines. If rcl and PyYAML
+find different parameters, ROS would start with other values than the file shows, so the file is
 refused. Without ROS (where only ``zc_doctor`` runs), PyYAML reads the values.
 """
 
@@ -40,7 +40,7 @@ from zc_perception.errors import ConfigError, message_of
 
 KEY = 'ros__parameters'
 Section = tuple[str, dict[str, Any]]
-"""A section's full node name, which may have wildcards, and values by dotted name."""
+"""A pair: the full node name of a section, which may have wildcards, and values by dotted name."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class ParameterYaml:
 
     :param where: how messages about the file begin.
     :param sections: the sections in the file's order; a later one replaces values of earlier ones.
-    :param lines: lines by section and parameter; with an empty name, where the section begins.
+    :param lines: by section and parameter name, each line that gives the parameter; by section and
+        an empty name, the lines where the section begins.
     :param by_rcl: whether rcl has read the values; else PyYAML has.
     """
 
@@ -65,7 +66,7 @@ class ParameterYaml:
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
-        """Return the keys that only sections for nodes of any name (such as ``/**``) set."""
+        """Return *node*'s keys that are set only in sections for any name, such as ``/**``."""
         matching = [
             (section, values)
             for section, values in self.sections
@@ -78,7 +79,7 @@ class ParameterYaml:
 
 
 def section_matches(section: str, node: str) -> bool:
-    """Return whether a section matches a node; ``*``: one part of a name, ``**``: any number."""
+    """Return whether a section matches a node; ``*``: one part of a name, ``**``: 0 or more."""
     pattern = ''.join(
         '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
         for token in section.split('/')[1:]
@@ -96,7 +97,7 @@ def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
 
 
 def last_name(section: str) -> str:
-    """Return the last part of a full name."""
+    """Return the last part of a full name, without a slash."""
     return section.rpartition('/')[2]
 
 
@@ -186,7 +187,7 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """Convert rcl's variant: one of its pointers is set, or for an empty list none."""
+    """Convert a value of rcl, which has one pointer set, or for an empty list none, to Python."""
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
@@ -203,7 +204,7 @@ def _python(variant: Any) -> Any:
 
 def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
     """
-    Return the sections that rcl reads from *raw*, or its error message.
+    Return the sections that rcl reads from the file's bytes *raw*, or rcl's error message.
 
     rcl reads a copy, because the file may be a pipe, which can be read only once.
     """
@@ -276,7 +277,7 @@ def _section_name(name: str) -> str:
 
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
-    """Read the value that begins with *event*; :data:`_UNREADABLE`: rcl can't read it."""
+    """Read the value that begins with *event*; return ``_UNREADABLE`` if rcl can't read it."""
     if isinstance(event, yaml.SequenceStartEvent):
         items = []
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
@@ -299,9 +300,9 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Yield path, line and value of each key below *above*; value ``None``: a key with subkeys."""
+    """Yield path, line and value of each key below *above*; value ``None``: it has subkeys."""
     while not isinstance(key := next(events), yaml.MappingEndEvent):
-        # For mypy: PyYAML's parser gives each event its place.
+        # For mypy: always true, because PyYAML's parser gives each event its place in the file.
         assert key.start_mark is not None
         keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
         if isinstance(key, yaml.ScalarEvent):
@@ -318,14 +319,16 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     """
     Return lines and values of each key, by section and name as in :class:`ParameterYaml`.
 
-    PyYAML reads the value. It is ``None`` where a section begins, and for a name with subkeys.
+    The values are those that PyYAML reads. A value is ``None`` where a section begins, and for a
+    name with subkeys. It is ``_UNREADABLE`` if rcl can't read it or would read something else.
 
     :raises yaml.YAMLError: the file isn't YAML.
     """
     found: dict[_Key, list[tuple[int, Any]]] = {}
     events, begun = yaml.parse(raw, Loader=yaml.SafeLoader), 0
     for event in events:
-        # The whole file is one text or number. Refuse it: rcl would treat it as empty.
+        # The whole file is one text or number, which rcl would treat as an empty file. Mark it, so
+        # that it is refused.
         if isinstance(event, yaml.ScalarEvent):
             found['', event.value] = [(1, _UNREADABLE)]
         for keys, line, value in (
@@ -333,7 +336,8 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
         ):
             if KEY not in keys:
                 begun = line
-                # Such as a key that begins with KEY and goes on: rcl would treat it as KEY.
+                # A value outside of `ros__parameters`. Refuse it: for example, rcl would take a
+                # longer key that begins so for `ros__parameters` itself.
                 if value is not None:
                     found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
@@ -346,7 +350,13 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
 
 
 def _refusal(reason: str, sections: Mapping[str, int]) -> str:
-    """Return rcl's error in plain words, with the line if it is known."""
+    """
+    Return rcl's error *reason* in plain words, with the line if it is known.
+
+    If rcl names no line, the cause is probably a section whose name can't be a node's.
+
+    :param sections: by section, the line where it begins.
+    """
     problem, line = _in_plain_words(_RCL_LINE.sub('', reason)), _RCL_LINE.search(reason)
     odd = next((section for section in sections if not _NODE.fullmatch(section)), '')
     if line:
@@ -367,8 +377,9 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
     """
     Read a parameter file; refuse it if rcl and PyYAML find different parameters.
 
-    :param called: the file's name in messages.
-    :raises ConfigError: the file can't be read, or is no parameter file for ROS.
+    :param called: the words for the file in messages, before its path.
+    :raises ConfigError: the file can't be read, is no parameter file for ROS, or is one in which
+        rcl and PyYAML find different parameters.
     """
     where = f"{called} '{path}'"
     try:
