@@ -56,7 +56,7 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """Yield each parameter once; ConfigError: a kind's and a node's own have the same name."""
+        """Yield each parameter once; ConfigError: a kind's parameter is named like an own one."""
         yield from self.own
         if self.kinds is None:
             return
@@ -77,10 +77,10 @@ class NodeSpecs:
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:
         """
-        Return a sentence for each parameter that is set in vain, by the parameter's name.
+        Return, by name, a sentence for each parameter that *values* set in vain.
 
-        These parameters have another value in *values* than their default, but the kind that
-        *values* choose doesn't read them.
+        Such a parameter has another value than its default, but the kind that *values* choose
+        doesn't read it. If there is no such kind, return nothing.
         """
         found: dict[str, str] = {}
         if self.kinds is None:
@@ -89,7 +89,7 @@ class NodeSpecs:
         defaults = {spec.name: spec.default for spec in (*self.own, *declared.parameters)}
         chosen = values.get(self.chooses, defaults[self.chooses])
         if chosen not in self.kinds.names:
-            return found  # The wrong choice is reported by its own check.
+            return found  # Another check reports the wrong choice.
         for name, value in values.items():
             readers = declared.readers.get(name, ())
             if readers and chosen not in readers and value != defaults[name]:

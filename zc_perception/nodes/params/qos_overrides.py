@@ -93,7 +93,8 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
     """
     Return the QoS that QoS parameters set for an endpoint whose topic isn't remapped.
 
-    :param values: values by parameter name; a policy without one has rclpy's default, and depth 1.
+    :param values: values by parameter name; a policy without a value is as in rclpy's
+        ``QoSProfile(depth=1)``.
     :raises ConfigError: a value isn't allowed.
     """
     qos, prefix = QoSProfile(depth=1), endpoint.prefix(namespace)

@@ -111,7 +111,7 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """Return the keys that the node of this full name gets, and for whom each was set."""
+        """Return the keys that a node gets, each with the nodes for which it was set."""
         of_any: set[str] = set()
         bare: set[str] = set()
         named: set[str] = set()
@@ -211,8 +211,8 @@ def check_start(
     Refuse or report start keys that no node has, so that a mistyped key doesn't go unnoticed.
 
     A key that may be meant for another package's node causes a warning, see the docstring of this
-    module. A key that another node of this package has is ignored, unless the command line sets it
-    for a node of *nodes* by name.
+    module. A key that another node of this package has is ignored, unless the section or argument
+    that sets it has the name of the node that gets it.
 
     :param nodes: all nodes of this process.
     :param component: whether the only node is a component of a container. It is then unknown how

@@ -481,7 +481,7 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
     """
     Return the error of a section that matches no node but was meant for one of *nodes*.
 
-    It is empty if the section is probably for a camera that doesn't run here.
+    The error is empty if the section is probably for a camera that doesn't run here.
 
     :param nodes: the full names of the nodes whose name or kind ends the section.
     :param among: the sections of all files that the nodes get.

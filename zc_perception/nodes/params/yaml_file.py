@@ -187,7 +187,7 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """Convert a value of rcl, which has one pointer set, or for an empty list none, to Python."""
+    """Convert an ``rcl_variant_t``: one of its pointers is set, or none for an empty list."""
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
@@ -300,7 +300,7 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Yield path, line and value of each key below *above*; value ``None``: it has subkeys."""
+    """Yield path, line and value of each key below *above*; value ``None``: a key with subkeys."""
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         # For mypy: always true, because PyYAML's parser gives each event its place in the file.
         assert key.start_mark is not None
@@ -336,8 +336,8 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
         ):
             if KEY not in keys:
                 begun = line
-                # A value outside of `ros__parameters`. Refuse it: for example, rcl would take a
-                # longer key that begins so for `ros__parameters` itself.
+                # A value that is not below `ros__parameters`. Mark it, so that it is refused: rcl
+                # would take a longer key, such as `ros__parameters_x`, for `ros__parameters`.
                 if value is not None:
                     found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
