@@ -23,12 +23,12 @@ from xml.etree import ElementTree
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-# What both files could say, package.xml says.
+# Read what package.xml states, such as name and version, from there instead of repeating it here.
 MANIFEST = ElementTree.parse('package.xml')
 
 
 def said(what: str) -> str:
-    """Return what package.xml has under this name."""
+    """Return the text of element *what* of package.xml, with single spaces."""
     return ' '.join(MANIFEST.findtext(what, '').split())
 
 
@@ -36,7 +36,7 @@ NAME = said('name')
 
 
 def tree(folder: str) -> list[tuple[str, list[str]]]:
-    """Return data files for a folder with all its folders, without what a build has left there."""
+    """Return the data files of a folder and of its subfolders, without the output of builds."""
     found = []
     for path, _, names in os.walk(folder):
         if not re.search(r'__pycache__|\.egg-info|/(build|install|log)(/|$)', path):
@@ -46,13 +46,14 @@ def tree(folder: str) -> list[tuple[str, list[str]]]:
 
 class WhereThereIsACompiler(build_ext):
     """
-    Leaves out what could not be compiled.
+    Compiles the extension; without a working C compiler, the package is built without it.
 
-    It does so also where setuptools would copy it into the sources.
+    For an editable install, setuptools copies the extension into the sources; this class then
+    leaves out an extension that wasn't compiled.
     """
 
     def copy_extensions_to_source(self):
-        """Copy what is there."""
+        """Copy into the sources each extension that was compiled."""
         built = [
             self.get_ext_filename(self.get_ext_fullname(each.name)) for each in self.extensions
         ]
@@ -65,9 +66,10 @@ class WhereThereIsACompiler(build_ext):
 
     def copy_file(self, source, target, *arguments, **options):
         """
-        Replace the file at once.
+        Copy to a temporary name beside *target*, then rename, so that *target* is always complete.
 
-        Two environments may be made from these sources while programs load it.
+        While one install from these sources writes the extension, another may write it, and
+        programs may load it.
         """
         partial = f'{target}.{os.getpid()}'
         _, copied = super().copy_file(source, partial, *arguments, **options)
@@ -89,16 +91,17 @@ setup(
             'doctor/*.json',
         ]
     },
-    # The package runs without it, too, in plain Python.
+    # Without this extension, the package runs in plain Python.
     ext_modules=[
         Extension(
             NAME + '.native.compiled',
-            # Of client/ the wire: it is parsed by the same lines for programs in C.
+            # Two sources of the C client, so that both parse the messages of docs/wire.md by the
+            # same code.
             [*sorted(glob(NAME + '/native/*.c')), 'client/src/transport.c', 'client/src/wire.c'],
             include_dirs=['client/include', 'client/src'],
             depends=[*glob(NAME + '/native/*.h'), *glob('client/**/*.h', recursive=True)],
-            # Both forms agree in every bit, so no operation may be rounded otherwise than it is
-            # written.
+            # The results must have the same bits as those of the Python code, so the compiler may
+            # not fuse a multiplication and an addition, which would round once instead of twice.
             extra_compile_args=['-O3', '-ffp-contract=off', '-fvisibility=hidden'],
             optional=True,
         )
@@ -109,24 +112,25 @@ setup(
         ('share/' + NAME, ['package.xml']),
         ('share/' + NAME + '/launch', glob('launch/*.launch.*')),
         *tree('config'),
-        # Messages name these files: shipped_files.py finds them.
+        # The programs' messages name files of these folders; shipped_files.py finds them.
         *tree('docs'),
         *tree('examples'),
     ],
     install_requires=['setuptools', 'numpy', 'PyYAML'],
-    # colcon test runs pytest only where this extra names it.
+    # "colcon test" runs pytest only if the extra "test" names it.
     extras_require={
         'test': ['pytest', 'hypothesis'],
         'onnx': ['onnxruntime'],
         'opencv': ['opencv-python-headless>=4.5,<5'],
-        # apsw 3.54.0.0, the newest for Python 3.10, keeps a descriptor of each SQLite recording
-        # that rosbags opens.
+        # apsw 3.54.0.0, the newest for Python 3.10, leaves a file descriptor open for each SQLite
+        # recording that rosbags opens.
         'bags': ['rosbags>=0.11', 'apsw!=3.54.0.0'],
-        # 8.1 is Ubuntu 22.04's, which brings what is asked of it.
+        # Older ones, such as Ubuntu 22.04's and Debian 12's, are refused: they don't report a
+        # picture's rotation (docs/videos.md).
         'video': ['av>=12,<20'],
-        # The site of docs/.
+        # Build the web site from docs/.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10'],
-        # What bench/ measures the links beside, and its plots.
+        # Other libraries with which bench/ compares this package's links, and one for its plots.
         'bench': [
             'eclipse-zenoh==1.10.2',
             'iceoryx2==0.10.0',

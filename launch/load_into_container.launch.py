@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Loads the nodes into a container that runs already.
+Load camera, inference and overlay into a container that already runs.
 
 ``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``. The container
-has to be one of Python nodes, such as ``ros2 run zc_perception component_container``. The nodes
-stay in it when the launch ends.
+must be one for Python nodes, such as ``ros2 run zc_perception component_container``. The nodes
+stay in the container when the launch ends.
 """
 
 from launch import Action, LaunchDescription

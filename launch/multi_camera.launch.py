@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Starts several cameras, each in the namespace of its name.
+Start several cameras; a camera's nodes are in the namespace of its name.
 
 ``ros2 launch zc_perception multi_camera.launch.py cameras:=front,rear``.
 """

@@ -17,7 +17,7 @@
 Start camera, inference and overlay in one process.
 
 ``ros2 launch zc_perception perception.launch.py``. The nodes are components in a container;
-``composition:=program`` runs the program ``perception`` instead, which holds the same nodes.
+``composition:=program`` runs the program ``perception`` instead, which has the same nodes.
 """
 
 from launch import Action, LaunchDescription

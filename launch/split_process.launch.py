@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Starts capture and inference in processes of their own, which share frames.
+Start capture, inference and overlay, each in its own process; these share the frames' memory.
 
 ``ros2 launch zc_perception split_process.launch.py``.
 """
@@ -34,8 +34,8 @@ def start(context: LaunchContext) -> list[Action]:
         {} if chosen['copy_free'] == launching.FROM_FILE else {'copy_free': chosen['copy_free']}
     )
     actions: list[Action] = []
-    # Values instead of the file: a section for all nodes may hold what this process's only node
-    # doesn't have.
+    # Pass the values instead of the file: its section for all nodes may hold parameters that the
+    # only node of a process doesn't have.
     for kind, values in launching.node_values(chosen, file)[''].items():
         own = values | ({} if kind == 'capture' else copy_free)
         actions += launching.program(chosen, f'{kind}_node', [own], namespace=chosen.namespace())

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Starts two cameras whose frames are pairs, in namespaces left and right.
+Start two cameras whose frames form pairs, in one process, in namespaces left and right.
 
 ``ros2 launch zc_perception stereo.launch.py``.
 """

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Real tools for all tests of this folder, and the record of their last run.
+Fixtures with the real ``ros2`` and ``colcon``, and the record of the last run of these tests.
 
-After a change in what they depend on (``evidence_file.DEPENDS_ON``) run them anew where launch_ros
-is installed and write down what they said, in one command, in a shell whose ``ros2`` works:
+After a change to a file that the tests depend on (``evidence_file.DEPENDS_ON``), run the tests
+again and record the result, in a shell whose ``ros2`` works and finds launch_ros:
 ``.venv/bin/python -m pytest test/launch --write-evidence``.
 """
 
@@ -44,12 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _writes(config: pytest.Config) -> bool:
-    # In a run of all tests this file is read when the command line has long been parsed.
+    # In a run of all tests, pytest has parsed the command line before it reads this file, so the
+    # option may be unknown.
     return bool(config.getoption('--write-evidence', False))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """While the evidence is written anew, what it said before is not judged."""
+    """In a run that replaces the evidence, leave out the tests that check the old evidence."""
     if _writes(config):
         judges = [item for item in items if item.path.name in evidence_file.ELSEWHERE]
         config.hook.pytest_deselected(items=judges)
@@ -61,7 +62,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if name.parent.name != 'launch' or name.name in evidence_file.ELSEWHERE:
         return
     key = f'{name.name}::{report.nodeid.split("::", 1)[1]}'
-    # The worst of set-up, call and end.
+    # Record a failure or skip of the test's set-up, call or teardown rather than a pass.
     if report.outcome != 'passed' or key not in _outcomes:
         _outcomes[key] = report.outcome
 
@@ -76,7 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _versions() -> dict[str, str]:
-    """Of the tools, as they say it themselves."""
+    """Return the version of each tool, which ``ros2 pkg xml`` reads from its package."""
     packages = (
         'launch',
         'launch_ros',
@@ -101,7 +102,7 @@ def _versions() -> dict[str, str]:
 
 @pytest.fixture(scope='session')
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """Build and install the package and a foreign one with colcon."""
+    """Yield a workspace in which colcon has built this package and ``foreign_components``."""
     reason = why_not_here()
     if reason:
         pytest.skip(f'{reason}; their last run is recorded in {evidence_file.FILE.name}')
@@ -110,6 +111,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 
 @pytest.fixture
 def ros2(workspace: Workspace, free_domain: int) -> Ros2:
-    """Yield the command ``ros2``, in a domain of the test's own."""
+    """Return the command ``ros2``, in a ROS domain of the test's own."""
     assert workspace.built.returncode == 0, workspace.built.stdout + workspace.built.stderr
     return Ros2(workspace, free_domain)

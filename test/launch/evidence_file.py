@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-The last result of these tests, in a small file.
+Read and write ``evidence.json``, the record of the last run of the tests of this folder.
 
-CI has no launch_ros, so it checks that nothing has changed since they passed.
+CI has no launch_ros, so it can't run these tests. It checks instead that they passed in the
+recorded run, and that no file that they depend on has changed since.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 FILE = HERE / 'evidence.json'
 RUN = '.venv/bin/python -m pytest test/launch --write-evidence'
-# What the tests depend on: launch files with what they import, parameter files, containers and
-# components, what is installed, the tests.
+# Files that the tests depend on: launch files with the modules that they import, parameter files,
+# containers and components, the files that decide what is installed, and the tests.
 DEPENDS_ON = (
     'launch/*',
     'config/*.yaml',
@@ -57,15 +58,15 @@ DEPENDS_ON = (
     'test/launch/foreign_components/**/*.py',
     'test/launch/foreign_components/package.xml',
 )
-# They check the file, or need neither ros2 nor colcon: they aren't in it.
+# Files whose tests aren't in the record: they need neither ros2 nor colcon, and check the record.
 ELSEWHERE = ('test_evidence.py',)
 
 
 def _content(path: Path) -> bytes:
     """
-    Return a file's bytes; of YAML what a parser reads.
+    Return the bytes of a file from which its hash is made; for YAML, those of the parser's events.
 
-    No test depends on comments and blank lines of YAML.
+    The events leave out comments and blank lines, on which no test depends.
     """
     content = path.read_bytes()
     return (
@@ -74,7 +75,7 @@ def _content(path: Path) -> bytes:
 
 
 def hashes() -> dict[str, str]:
-    """SHA-256 of every file that the tests depend on, by its path in the repository."""
+    """Return the SHA-256 of each file that the tests depend on, by its path in the repository."""
     paths = sorted(
         {path for pattern in DEPENDS_ON for path in REPOSITORY.glob(pattern) if path.is_file()}
     )
@@ -86,7 +87,7 @@ def hashes() -> dict[str, str]:
 
 
 def test_functions() -> Iterator[str]:
-    """``file::function`` of every test that has to be in the evidence."""
+    """Yield ``file::function`` for each test that must be in the record."""
     for path in sorted(HERE.glob('test_*.py')):
         if path.name not in ELSEWHERE:
             for node in ast.parse(path.read_text(encoding='utf-8')).body:
@@ -95,7 +96,7 @@ def test_functions() -> Iterator[str]:
 
 
 def write(outcomes: dict[str, str], date: str, versions: dict[str, str]) -> None:
-    """Write the file anew."""
+    """Replace the record by one of this run, with the present hashes of the files."""
     content: dict[str, Any] = {
         'date': date,
         'versions': versions,
@@ -106,6 +107,6 @@ def write(outcomes: dict[str, str], date: str, versions: dict[str, str]) -> None
 
 
 def read() -> dict[str, Any]:
-    """Return what was written last."""
+    """Return the content of the record."""
     content: dict[str, Any] = json.loads(FILE.read_text(encoding='utf-8'))
     return content

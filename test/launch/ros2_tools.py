@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Real ``ros2`` and ``colcon`` for tests.
+Run the real ``ros2`` and ``colcon`` for tests.
 
-There are a workspace that colcon has built, commands in it, and launches that are interrupted.
-Only the commands are used, no Python of theirs: the tests run with any interpreter, as long as
-``ros2`` works in the shell.
+:class:`Workspace` is a workspace that colcon builds. :class:`Ros2` runs commands in it.
+:class:`Launch` is a running ``ros2 launch``. The tests call only the commands and import no module
+of these tools: they run with any Python, as long as ``ros2`` works in the shell.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SOURCES = (
     'docs',
     'examples',
     'resource',
-    'client',  # the compiled steps are made of its sources, too
+    'client',  # the extension module is compiled from sources in this folder, too
     'zc_perception',
     'setup.py',
     'setup.cfg',
@@ -51,20 +51,20 @@ SOURCES = (
     'LICENSE',
     'README.md',
 )
-# What colcon test runs here: a file that needs no other one of the tests, and not long.
+# The test file that "colcon test" runs here: it needs no other test file and takes little time.
 TESTED = 'test/test_backoff.py'
 COMMAND_S = 60.0
 START_S = 60.0
 STOP_S = 20.0
 BUILD_S = 300.0
 _LOOKS_S = (2, 4, 8)
-# What the shell has for a ROS that it has sourced. colcon finds its own, and the tests'
-# interpreter may be another one.
+# Variables that a shell has after it has sourced ROS. colcon runs without them: it finds its ROS
+# itself, and its Python may be another one than that of the tests.
 _SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_BOOTSTRAP_COMPLETE')
 
 
 def why_not_here() -> str:
-    """Say what is missing for these tests; empty: nothing."""
+    """Return what is missing for these tests; empty: nothing."""
     for tool in ('ros2', 'colcon'):
         if shutil.which(tool) is None:
             return (
@@ -87,15 +87,15 @@ def why_not_here() -> str:
 
 
 def without_ros() -> dict[str, str]:
-    """Return the environment of colcon."""
+    """Return the environment for colcon: this process's, without a sourced ROS's variables."""
     return {name: value for name, value in os.environ.items() if name not in _SOURCED}
 
 
 class Workspace:
     """
-    A colcon workspace with the package and a foreign one.
+    A colcon workspace with this package and ``foreign_components``; the constructor builds it.
 
-    :param folder: where it is made; nothing is written into the repository.
+    :param folder: the folder of the workspace; nothing is written into the repository.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,7 +129,7 @@ class Workspace:
         self.environment = self._sourced() if self.built.returncode == 0 else dict(os.environ)
 
     def colcon(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run it in the workspace."""
+        """Run colcon in the workspace."""
         return subprocess.run(
             ['colcon', *args],
             cwd=self.folder,
@@ -149,12 +149,12 @@ class Workspace:
 
     @property
     def prefix(self) -> Path:
-        """Where the package is installed."""
+        """The folder in which colcon has installed this package."""
         return self.folder / 'install' / 'zc_perception'
 
 
 class Launch:
-    """A running ``ros2 launch``; its output is collected by a thread."""
+    """A running ``ros2 launch``; a thread collects its output."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -176,14 +176,14 @@ class Launch:
 
     @property
     def output(self) -> str:
-        """Everything printed so far."""
+        """All that the launch has printed so far."""
         return ''.join(self.lines)
 
     def wait_for(self, pattern: str, count: int = 1, timeout_s: float = START_S) -> list[str]:
         """
-        Lines with the pattern, once there are *count* of them.
+        Wait until *count* lines of the output match the pattern, and return these lines.
 
-        :raises AssertionError: it ended, or took too long.
+        :raises AssertionError: the launch ended, or *timeout_s* passed, before there were as many.
         """
         deadline = time.monotonic() + timeout_s
         with self._grown:
@@ -198,21 +198,22 @@ class Launch:
                 self._grown.wait(0.2)
 
     def pid_of(self, executable: str) -> int:
-        """Return the newest process of that name which the launch has started."""
+        """Return the process id of the last *executable* that the launch has started."""
         started = self.wait_for(rf'\[{executable}-\d+\]: process started with pid')
         return int(started[-1].rsplit('[', 1)[1].split(']')[0])
 
     def end(self) -> int:
-        """Wait for it to end by itself; the exit code."""
+        """Wait until the launch ends by itself; return its exit code."""
         code = self.process.wait(START_S)
         self._reader.join(5)
         return code
 
     def interrupt(self, *, whole_group: bool = False) -> int:
         """
-        Do what Ctrl-C does; return the exit code.
+        Send SIGINT, as Ctrl-C does, and wait for the end; return the exit code.
 
-        It goes to ``ros2`` alone or, as with a terminal, to the whole group.
+        :param whole_group: send it to the whole process group, as a terminal does; otherwise to
+            ``ros2`` alone.
         """
         if whole_group:
             os.killpg(self.process.pid, signal.SIGINT)
@@ -224,7 +225,7 @@ class Launch:
 
 
 class Ros2:
-    """The ``ros2`` command in a workspace, in a domain of its own."""
+    """Runs ``ros2`` in a workspace and in ROS domain *domain*."""
 
     def __init__(self, workspace: Workspace, domain: int) -> None:
         self.workspace = workspace
@@ -251,19 +252,21 @@ class Ros2:
         )
 
     def say(self, *args: str) -> str:
-        """Its output, of a command that has to work."""
+        """Run a command that must succeed; return its output."""
         done = self.run(*args)
         assert done.returncode == 0, f'ros2 {" ".join(args)}:\n{done.stdout}'
         return done.stdout
 
     def asked(self, verb: str, *args: str, until: str = '') -> str:
         """
-        Return :meth:`say` for commands that look at the graph.
+        Run a command that looks at the ROS graph until it succeeds; return its output.
 
-        Without the daemon they take the time to look themselves. On a loaded machine even two
-        seconds may not be enough to see all nodes, so they are asked again with more time.
+        Without the daemon, the command itself looks for nodes for a given time. On a loaded
+        machine two seconds may be too short to see all nodes, so it is run again with more time.
 
-        :param until: what has to be in the answer.
+        :param verb: a command and its verb, such as ``node list``.
+        :param until: text that the output must contain.
+        :raises AssertionError: each of three runs failed, or its output lacked the text.
         """
         command, action = verb.split()
         for seconds in _LOOKS_S:
@@ -276,9 +279,9 @@ class Ros2:
     @contextmanager
     def daemon(self, *nodes: str) -> Iterator[None]:
         """
-        Start the daemon of this domain, which remembers the graph.
+        Start the ``ros2`` daemon of this domain, which remembers the graph; stop it at the end.
 
-        It is ready when it knows these nodes.
+        The ``with`` block begins when the daemon knows *nodes*.
         """
         self.say('daemon', 'start')
         try:
@@ -294,7 +297,7 @@ class Ros2:
 
     @contextmanager
     def launch(self, *args: str) -> Iterator[Launch]:
-        """``ros2 launch``; killed at the end if it still runs."""
+        """Run ``ros2 launch``; if it still runs at the end, interrupt it; if it hangs, kill it."""
         process = subprocess.Popen(
             ['ros2', 'launch', *args],
             env=self.environment,

@@ -44,8 +44,8 @@ def built(workspace: Workspace) -> Workspace:
 
 def test_it_is_an_ament_python_package(built: Workspace) -> None:
     listed = built.colcon('list').stdout
-    # With a package.xml that colcon can't read this would be (python), and all else would seem to
-    # work.
+    # If colcon couldn't read package.xml, it would list the type (python), and everything else
+    # would seem to work.
     assert 'zc_perception\tsrc/zc_perception\t(ros.ament_python)' in listed
     assert 'Summary: 2 packages finished' in built.built.stdout
 

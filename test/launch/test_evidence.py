@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-The tests with the real tools have passed, all of them, on the very files that are here.
+Check that the other tests of this folder have all passed with the files as they are now.
 
-They run where launch_ros is installed, which CI is not. After a change run ``.venv/bin/python -m
-pytest test/launch --write-evidence`` in a shell whose ``ros2`` works, and commit
-``evidence.json``.
+Those tests need launch_ros, which CI doesn't have, so CI checks the record of their last run.
+After a change run ``.venv/bin/python -m pytest test/launch --write-evidence`` in a shell whose
+``ros2`` works, and commit ``evidence.json``, which is the record.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-Every launch file, with the real ``ros2 launch``.
+Test each launch file with the real ``ros2 launch``.
 
-What it says about itself, that it runs, and what it does when something is wrong or ends.
+The tests check the description of its arguments, that it runs, and what happens when an argument
+or a file is wrong and when a process ends.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ LOADED = r"\[launch\]: loaded '{}' into '{}'"
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    """Return a parameter file for a machine that has something else to do."""
+    """Return argument ``params_file`` with a file that needs little computing time."""
     path = tmp_path / 'small.yaml'
     path.write_text(SMALL, encoding='utf-8')
     return f'params_file:={path}'
 
 
 def detections(ros2: Ros2, topic: str) -> str:
-    """One message."""
+    """Return the text of one message of *topic*."""
     return ros2.asked('topic echo', '--once', topic, 'vision_msgs/msg/Detection2DArray')
 
 
@@ -196,7 +197,7 @@ def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(
         launch.wait_for(ready)
         said = launch.wait_for(r"'widht'.*did you mean 'width'")
         assert_clean(launch.interrupt(), launch.output)
-    if 'composition:=program' not in arguments:  # which says it itself, once for each node
+    if 'composition:=program' not in arguments:  # the program logs it itself, for each node
         assert len(said) == 1 and 'WARNING' in said[0] and str(path) in said[0]
         assert launch.output.count('widht') == 1, launch.output
 
@@ -209,7 +210,7 @@ def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(
 def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(
     ros2: Ros2, tmp_path: Path, small: str, arguments: list[str]
 ) -> None:
-    """A launch file that includes ours may have set it for others; the nodes report a mistake."""
+    """Set it in an outer launch file: each node goes on and reports what none of ours has."""
     path, (file, *rest) = tmp_path / 'mine.launch.xml', arguments
     given = ''.join(
         f'<arg name="{name}" value="{value}"/>'
@@ -361,7 +362,7 @@ def test_perception_within_another_launch_file_takes_its_namespace_and_parameter
         """,
         encoding='utf-8',
     )
-    # An argument that the outer file alone may know is none of ours.
+    # Our file must accept the unknown argument 'rate', because the outer file may know it.
     with ros2.launch(str(path), 'rate:=3') as launch:
         launch.wait_for(LOADED.format('/truck/capture', '/truck/mine'))
         launch.wait_for(r'\[truck\.capture\]: synthetic scene, seed 0: NV12 LINEAR 320x240')

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The stock tools on a running graph: component, param, topic, service and others."""
+"""Test the stock ``ros2`` commands on a running graph: component, param, topic and others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def graph(ros2: Ros2, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laun
 
 
 def components(ros2: Ros2) -> dict[str, int]:
-    """Ids by name."""
+    """Return the unique ids of the container's components, by the names of the nodes."""
     listed = ros2.asked('component list', until=CONTAINER)
     assert listed.splitlines()[0] == CONTAINER, listed
     return {
@@ -189,7 +189,7 @@ def test_topic_echo_info_and_list(ros2: Ros2) -> None:
     assert 'Subscription count: 0' in info, 'who gets frames without a copy holds no reader'
     ros2.asked(
         'topic info', '/image_raw/_zc', until='Subscription count: 1'
-    )  # but shows here: inference; nobody looks at the overlay
+    )  # the subscriber is inference; overlay has none while nobody subscribes to its picture
     listed = ros2.asked('topic list', '-t', until='/detections/image [')
     for topic in (
         '/image_raw [sensor_msgs/msg/Image]',
@@ -252,13 +252,13 @@ def test_node_info_names_the_interfaces(ros2: Ros2) -> None:
 @pytest.mark.usefixtures('graph')
 def test_doctor_has_nothing_against_our_nodes(ros2: Ros2) -> None:
     """
-    That a topic has no subscriber at the moment is what it says about every publisher.
+    Expect at most the warning that a publisher of ours has no subscriber at the moment.
 
-    Anything else would be a mistake of ours.
+    ``ros2 doctor`` gives this warning for every publisher. Any other would be a mistake of ours.
     """
     for _ in range(
         10
-    ):  # it looks around for half a second, which is not always enough to hear of every publisher
+    ):  # doctor looks for half a second, which isn't always enough to find every publisher
         done = ros2.run('doctor')
         assert 'checks passed' in done.stdout, done.stdout
         warnings = [
