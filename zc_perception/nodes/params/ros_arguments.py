@@ -215,8 +215,9 @@ def check_start(
     that sets it has the name of the node that gets it.
 
     :param nodes: all nodes of this process.
-    :param component: whether the only node is a component of a container. It is then unknown how
-        its keys were set, so unknown keys cause only warnings.
+    :param component: whether the only node is a component of a container. Keys for all nodes, of a
+        launch file or a section ``/**``, reach every component, so unknown keys then cause only
+        warnings.
     :raises ConfigError: a key is refused, or :meth:`CommandLine.check` refuses a section or an
         argument; the message names the file or the node, each wrong section or key, and the right
         one.
