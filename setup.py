@@ -95,8 +95,8 @@ setup(
     ext_modules=[
         Extension(
             NAME + '.native.compiled',
-            # Two sources of the C client, so that both parse the messages of docs/wire.md by the
-            # same code.
+            # The extension shares these two sources with the C client, so that both read the
+            # messages of docs/wire.md by the same code.
             [*sorted(glob(NAME + '/native/*.c')), 'client/src/transport.c', 'client/src/wire.c'],
             include_dirs=['client/include', 'client/src'],
             depends=[*glob(NAME + '/native/*.h'), *glob('client/**/*.h', recursive=True)],
@@ -125,8 +125,8 @@ setup(
         # apsw 3.54.0.0, the newest for Python 3.10, leaves a file descriptor open for each SQLite
         # recording that rosbags opens.
         'bags': ['rosbags>=0.11', 'apsw!=3.54.0.0'],
-        # Older ones, such as Ubuntu 22.04's and Debian 12's, are refused: they don't report a
-        # picture's rotation (docs/videos.md).
+        # PyAV before 12, such as Ubuntu 22.04's and Debian 12's, is refused: its FFmpeg doesn't
+        # report a picture's rotation (docs/videos.md).
         'video': ['av>=12,<20'],
         # Build the web site from docs/.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10'],

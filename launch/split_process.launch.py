@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Start capture, inference and overlay, each in its own process; these share the frames' memory.
+Start capture, inference and overlay in one process each; the processes share frames' memory.
 
 ``ros2 launch zc_perception split_process.launch.py``.
 """

@@ -64,7 +64,7 @@ ELSEWHERE = ('test_evidence.py',)
 
 def _content(path: Path) -> bytes:
     """
-    Return the bytes of a file from which its hash is made; for YAML, those of the parser's events.
+    Return the bytes from which a file's hash is made; for YAML, a text of the parser's events.
 
     The events leave out comments and blank lines, on which no test depends.
     """

@@ -16,11 +16,14 @@
 """
 The nodes as components, which any container of Python nodes can make and spin.
 
-A container makes them with ``rclpy.node.Node``'s own arguments. With parameter ``autostart`` a
-component starts when an executor first spins it. Nobody needs to connect components: a consumer
+A container makes them with ``rclpy.node.Node``'s own arguments. With parameter ``autostart`` the
+constructor opens files and devices, except a slow camera, and the component starts when an
+executor first spins it. If a parameter, file or device can't be used, the constructor raises, and
+the error's text answers the load request.
+
+Nobody needs to connect components: a consumer
 and the camera of its topic find each other in the process (:mod:`~zc_perception.link.bus`), in any
-order of loading. If one is unloaded, the other goes on. If a parameter, file or device can't be
-used, the constructor raises, and the error's text answers the load request.
+order of loading. If one is unloaded, the other goes on.
 """
 
 from __future__ import annotations

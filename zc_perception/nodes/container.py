@@ -264,7 +264,12 @@ class LoadError(ZcError):
 
 
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
-    """Return the first entry point called *plugin* of *package*, in the order of sys.path."""
+    """
+    Return the first entry point called *plugin* of *package*.
+
+    :param entries: all entry points of components, in the order of sys.path.
+    :raises LoadError: there is none; the detail names the ones that there are.
+    """
     own: dict[str, EntryPoint] = {}
     for entry in entries:
         distribution = '' if entry.dist is None else entry.dist.name
@@ -660,7 +665,7 @@ def _destroy(node: Node) -> None:
 def limit_heaps() -> None:
     """Limit the number of glibc's heaps, unless ``MALLOC_ARENA_MAX`` is set."""
     if 'MALLOC_ARENA_MAX' not in os.environ:
-        # C libraries other than glibc have no mallopt().
+        # C libraries other than glibc may have no mallopt().
         with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
 
@@ -692,8 +697,9 @@ def run(program: str, *, multi_threaded: bool) -> int:
     """
     Run a container until a signal; return the program's exit code.
 
-    The code is 0 after a signal, :data:`EXIT_USAGE` if a ROS argument is wrong, and
-    :data:`EXIT_FAILURE` if an executor ended because waiting for work failed.
+    The code is 0 after a signal, :data:`EXIT_USAGE` if a ROS argument or a parameter of the
+    container is wrong, and :data:`EXIT_FAILURE` if an executor ended because waiting for work
+    failed.
     """
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):

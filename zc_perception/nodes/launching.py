@@ -271,7 +271,7 @@ class Chosen:
         return self[name] in _ON
 
     def number(self, name: str) -> float:
-        """Return an argument's number of seconds."""
+        """Return the seconds in argument *name*; ConfigError: it isn't a number from 0 to 1e6."""
         try:
             value = float(self[name])
         except ValueError:
@@ -330,7 +330,7 @@ class Chosen:
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """Return the parameters of a node that launch arguments set, instead of the file."""
+        """Return a node's parameters that launch arguments set; they replace the file's values."""
         values: dict[str, Any] = {}
         given = self._context.launch_configurations
         if kind == 'capture':
@@ -551,8 +551,8 @@ class LoadComponents(LoadComposableNodes):
 
     :param required: whether a failure ends the launch; if not, it is logged, and the components
         after it aren't loaded.
-    :param timeout_s: seconds within which the container must answer; ``None``: no limit, for a
-        container that the launch starts itself.
+    :param timeout_s: seconds within which the container must answer with the list; ``None``: no
+        limit, for a container that the launch starts itself.
     """
 
     def __init__(
