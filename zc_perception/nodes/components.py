@@ -21,9 +21,9 @@ constructor opens files and devices, except a slow camera, and the component sta
 executor first spins it. If a parameter, file or device can't be used, the constructor raises, and
 the error's text answers the load request.
 
-Nobody needs to connect components: a consumer
-and the camera of its topic find each other in the process (:mod:`~zc_perception.link.bus`), in any
-order of loading. If one is unloaded, the other goes on.
+Nobody needs to connect components: a consumer and the camera of its topic find each other in the
+process (:mod:`~zc_perception.link.bus`), in any order of loading. If one is unloaded, the other
+goes on.
 """
 
 from __future__ import annotations
