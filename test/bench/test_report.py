@@ -178,8 +178,8 @@ def test_what_is_there_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path) -> None:
     stand_in(
-        'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", '
-        '"w").close(), os._exit(0)))\ntime.sleep(60)'
+        'signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\n'
+        'open("started", "w").close()\ntime.sleep(60)'
     )
     lines = (
         'import sys; from bench import report, results; results.PROGRAM = ["stand_in_bench.py"]; '
