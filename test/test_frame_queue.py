@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from typing import Any
+import weakref
 
 from frame_queues import FrameQueue
 import pytest
@@ -248,7 +249,7 @@ def test_nothing_comes_until_the_time_is_up(socket: _Socket) -> None:
     assert queue.get(0.05) is None
 
 
-@pytest.mark.parametrize('timeout_s', [0.0, 10.0])
+@pytest.mark.parametrize('timeout_s', [0.0, 0.01, 10.0])
 def test_what_is_queued_while_a_source_is_asked_comes_first(
     socket: _Socket, monkeypatch: pytest.MonkeyPatch, timeout_s: float
 ) -> None:
@@ -259,6 +260,7 @@ def test_what_is_queued_while_a_source_is_asked_comes_first(
         if late:
             queue.put(late.pop())
             socket.sent.append(2)
+            time.sleep(0.02)  # the shorter time to wait is over then
         return socket.sent.popleft() if socket.sent else None
 
     monkeypatch.setattr(socket, 'receive', receive)
@@ -313,3 +315,12 @@ def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:
         'word 3', 'frame 4', 'word 4', 'frame 5', 'word 5', None
     ]  # fmt: skip
     queue.close()
+
+
+def test_its_methods_can_be_referred_to_weakly() -> None:
+    """Contexts and executors of rclpy refer to bound methods so."""
+    queue: KeepLastQueue[int] = KeepLastQueue(1, release=lambda entry: None)
+    put = weakref.WeakMethod(queue.put)
+    assert put() == queue.put
+    del queue
+    assert put() is None

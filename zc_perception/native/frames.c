@@ -57,8 +57,9 @@ PyObject *zc_account_for(const struct known *k, PyObject *pool, PyObject *slot, 
 bool zc_enter_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *name, const struct new_lease *made, PyObject *account) {
     PyObject *numbers = AT(pool, BufferPool__lease_numbers), *lease = made->lease;
     PyObject *frames = PyLong_FromLongLong(value(AT(account, Holder_frames)) + 1), *number = Py_TYPE(numbers)->tp_iternext(numbers);
-    if (frames == NULL || number == NULL || PyDict_SetItem(AT(slot, Slot_leases), number, lease) != 0 ||
-        (account == made->holder && PyDict_SetItem(AT(pool, BufferPool__holders), name, account) != 0)) {
+    const bool known = frames != NULL && number != NULL && (account != made->holder || PyDict_SetItem(AT(pool, BufferPool__holders), name, account) == 0);
+    if (!known || PyDict_SetItem(AT(slot, Slot_leases), number, lease) != 0) {
+        if (known && account == made->holder) PyDict_DelItem(AT(pool, BufferPool__holders), name);
         Py_XDECREF(frames);
         Py_XDECREF(number);
         return false;
@@ -151,7 +152,7 @@ static STEP(pool_acquire) {
     if ((!plain && !at) || !is_pool(k, pool)) return in_python(step, words, count, names);
     PyObject *since = now(k), *slots = AT(pool, BufferPool__slots), *generation = NULL, *bits = NULL, *found = NULL;
     const unsigned long long free = PyLong_AsUnsignedLongLong(AT(pool, BufferPool__free));
-    const long index = at ? PyLong_AsLong(words[1]) : 0;
+    const long long index = at ? value(words[1]) : 0;
     unsigned long long bit = free & (0 - free);
     if (at) bit = index < 0 || index > 63 ? 0 : free & 1ULL << index;
     if (since != NULL && bit != 0 && !PyErr_Occurred() && PyDict_GET_SIZE(AT(pool, BufferPool__waiting)) == 0 && PySet_GET_SIZE(AT(pool, BufferPool__missing)) == 0 &&
@@ -271,6 +272,7 @@ static PyObject *bind(PyObject *step, PyObject *to, PyObject *type) {
 }
 static void end(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
+    if (((struct step *)object)->weak != NULL) PyObject_ClearWeakRefs(object);
     Py_XDECREF(((struct step *)object)->plain);
     Py_XDECREF(((struct step *)object)->keeper);
     type->tp_free(object);
@@ -278,6 +280,7 @@ static void end(PyObject *object) {
 }
 static PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct step, call), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct step, weak), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot slots_of_type[] = {

@@ -18,6 +18,7 @@
 #include "steps.h"
 
 #include <string.h>
+#include <sys/socket.h>
 
 #include "receiver.h"
 #include "transport.h"
@@ -132,7 +133,8 @@ STEP(zc_queue_get) {
         }
     } else entry = Py_NewRef(Py_None);
     let_go(k, fetching);
-    if (entry != Py_None || seconds() >= deadline) return entry;
+    /* An entry that is queued by now belongs to this call, even after its deadline. */
+    if (entry != Py_None || (seconds() >= deadline && only_source(k, queue))) return entry;
     Py_DECREF(entry);
     return rest(step, queue, deadline);
 }
@@ -182,22 +184,35 @@ static bool may_send(const struct known *k, PyObject *connection, PyObject *key)
            (newest = PyDict_GetItemWithError(AT(connection, Connection__introduced), PyTuple_GET_ITEM(key, 0))) != NULL &&
            PyObject_RichCompareBool(newest, PyTuple_GET_ITEM(key, 1), Py_LT) == 1;
 }
-/* Send the frame, and make the consumer's lease of it, as Connection.offer() does; false: not the usual case. */
-static bool send_now(const struct known *k, PyObject *connection, PyObject *frame, PyObject *lease, const struct wire_frame *said) {
+/* End the connection, because a frame was sent but not entered; it raises MemoryError. */
+static void fail(const struct known *k, PyObject *connection, int sock) {
+    PyErr_Clear();
+    PyObject *why = PyUnicode_FromString("lease: no memory is left for the lease of a frame that was sent");
+    if (why != NULL) put(&AT(connection, Connection_failure), why);
+    shutdown(sock, SHUT_RDWR); /* wakes the server's thread, which ends the connection */
+    PyErr_NoMemory();
+}
+/* Send the frame, and make the consumer's lease of it, as Connection.offer() does. Returns 1; 0: not the usual case, nothing was sent; -1: an exception is
+ * set, and the connection ends. */
+static int send_now(const struct known *k, PyObject *connection, PyObject *frame, PyObject *lease, const struct wire_frame *said) {
     uint8_t packet[72 + WIRE_MAX_FRAME_ID];
     PyObject *const pool = AT(lease, Lease_pool), *const slot = AT(lease, Lease_slot), *const holder = AT(connection, Connection_holder), *account;
     PyObject *delivery = zc_new_frame(k), *uid = PyLong_FromUnsignedLongLong(said->uid), *generation = PyLong_FromUnsignedLongLong(said->generation);
     PyObject *key = uid == NULL || generation == NULL ? NULL : PyTuple_Pack(2, uid, generation), *sent = PyLong_FromLongLong(value(AT(connection, Connection__sent)) + 1);
     struct new_lease made = {NULL, NULL};
-    int sock;
-    bool done = false;
-    /* No Python code runs from the checks to the last change. So no other thread can run in between, as if the connection's lock was held. */
-    if (delivery != NULL && key != NULL && sent != NULL && zc_make_lease(k, pool, holder, &made) && may_send(k, connection, key) &&
-        (sock = PyObject_AsFileDescriptor(AT(connection, Connection_socket))) >= 0 &&
+    int sock, done = 0;
+    /* No Python code runs from may_send() to the last change. So no other thread can run in between, as if the connection's lock was held. Before that, the
+     * making of objects may have run Python code, and another thread may have sent a frame. */
+    if (delivery != NULL && key != NULL && sent != NULL && zc_make_lease(k, pool, holder, &made) &&
+        (sock = PyObject_AsFileDescriptor(AT(connection, Connection_socket))) >= 0 && may_send(k, connection, key) &&
+        value(AT(connection, Connection__sent)) + 1 == value(sent) && value(AT(connection, Connection__dropped_untold)) == said->dropped &&
         (account = zc_account_for(k, pool, slot, AT(lease, Lease_generation), holder, &made)) != NULL &&
         transport_send(sock, packet, wire_pack_frame(packet, said), NULL, 0) == 0) {
-        done = zc_enter_lease(k, pool, slot, holder, &made, account) && PyDict_SetItem(AT(connection, Connection__introduced), uid, generation) == 0 &&
-               PyDict_SetItem(AT(connection, Connection__out), key, delivery) == 0;
+        const bool entered = zc_enter_lease(k, pool, slot, holder, &made, account) &&
+                             PyDict_SetItem(AT(connection, Connection__introduced), uid, generation) == 0 &&
+                             PyDict_SetItem(AT(connection, Connection__out), key, delivery) == 0;
+        done = entered ? 1 : -1;
+        if (!entered) fail(k, connection, sock);
         put(&AT(delivery, Frame__lease), Py_NewRef(made.lease));
         put(&AT(delivery, Frame_data), Py_NewRef(AT(frame, Frame_data)));
         put(&AT(delivery, Frame_published_ns), Py_NewRef(AT(frame, Frame_published_ns)));
@@ -211,7 +226,7 @@ static bool send_now(const struct known *k, PyObject *connection, PyObject *fram
     Py_XDECREF(sent);
     Py_XDECREF(made.lease);
     Py_XDECREF(made.holder);
-    if (!done) PyErr_Clear(); /* the Python function tries again */
+    if (done == 0) PyErr_Clear(); /* the Python function tries again */
     return done;
 }
 STEP(zc_connection_offer) {
@@ -222,10 +237,11 @@ STEP(zc_connection_offer) {
         PyObject_Size(AT(connection, Connection__pending)) != 0)
         return in_python(step, words, count, names);
     PyObject *fence = PyObject_GetAttr(AT(frame, Frame_data), k->has.acquire_fence), *lease = Py_NewRef(AT(frame, Frame__lease));
-    const bool sent = fence == Py_None && describe(k, connection, frame, &said) && send_now(k, connection, frame, lease, &said);
+    const int sent = fence == Py_None && describe(k, connection, frame, &said) ? send_now(k, connection, frame, lease, &said) : 0;
     Py_XDECREF(fence);
     Py_DECREF(lease);
-    return sent ? Py_NewRef(Py_None) : in_python(step, words, count, names);
+    if (sent < 0) return NULL;
+    return sent > 0 ? Py_NewRef(Py_None) : in_python(step, words, count, names);
 }
 
 /* Add 1 to an attribute. */
@@ -316,8 +332,14 @@ STEP(zc_publisher_publish) {
     if (!plain || !is(publisher, k->has.AdaptedPublisher) || !is(frame, k->has.Frame) || AT(publisher, AdaptedPublisher__closed) != Py_False ||
         !has(AT(publisher, AdaptedPublisher__adapter), k->has.custom_type, k->has.Frame))
         return in_python(step, words, count, names);
-    put(&AT(publisher, AdaptedPublisher__published), PyLong_FromLongLong(value(AT(publisher, AdaptedPublisher__published)) + 1));
-    put(&AT(frame, Frame_published_ns), PyLong_FromLongLong(transport_now_ns()));
+    PyObject *number = PyLong_FromLongLong(value(AT(publisher, AdaptedPublisher__published)) + 1), *at = PyLong_FromLongLong(transport_now_ns());
+    if (number == NULL || at == NULL) {
+        Py_XDECREF(number);
+        Py_XDECREF(at);
+        return NULL;
+    }
+    put(&AT(publisher, AdaptedPublisher__published), number);
+    put(&AT(frame, Frame_published_ns), at);
     PyObject *server = Py_NewRef(AT(publisher, AdaptedPublisher__shared_memory)), *bus = Py_NewRef(AT(publisher, AdaptedPublisher__bus_publisher));
     PyObject *messages = Py_NewRef(AT(publisher, AdaptedPublisher_messages));
     const bool done = (server == Py_None || serve(k, server, frame)) && pass(bus, k->has.publish, frame) && pass(messages, k->has.write, frame);
@@ -343,11 +365,12 @@ static PyObject *receive(const struct known *k, PyObject *client) {
     unsigned dropped = 0;
     if (slots == Py_None || !is_unlocked(k, AT(client, SharedMemoryClient__lock))) return NULL;
     PyObject *attention = PyObject_GetAttr(slots, k->has.attention), *receiver = PyObject_GetAttr(slots, k->has.receiver), *frame = NULL;
-    PyObject *received = PyLong_FromLongLong(value(AT(client, SharedMemoryClient__received)) + 1);
+    PyObject *received = PyLong_FromLongLong(value(AT(client, SharedMemoryClient__received)) + 1), *drops = NULL;
     if (attention == Py_False && received != NULL && is(receiver, k->has.Receiver)) frame = zc_receive(receiver, slots, &dropped);
     if (frame == NULL) PyErr_Clear(); /* the Python function tries again; if it fails, too, it ends the connection */
     if (frame != NULL && frame != Py_None) put(&AT(client, SharedMemoryClient__received), Py_NewRef(received));
-    if (dropped > 0) put(&AT(client, SharedMemoryClient_dropped), PyLong_FromLongLong(value(AT(client, SharedMemoryClient_dropped)) + dropped));
+    if (dropped > 0 && (drops = PyLong_FromLongLong(value(AT(client, SharedMemoryClient_dropped)) + dropped)) != NULL) put(&AT(client, SharedMemoryClient_dropped), drops);
+    if (PyErr_Occurred()) PyErr_Clear(); /* without memory these drops aren't counted */
     Py_XDECREF(attention);
     Py_XDECREF(receiver);
     Py_XDECREF(received);

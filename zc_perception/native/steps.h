@@ -29,7 +29,7 @@
     X(generation) X(sequence) X(captured_ns) X(capture_cost_ns) X(acquire_fence) X(frame_id) X(stamp_ns) X(attention) X(receiver) X(acquire) X(release) \
     X(get) X(put) X(append) X(popleft) X(owing) X(_pop) X(ended) X(slot) X(modifier) X(planes) X(read_memory) X(kind) X(arrays) X(_DMABUF) X(headers) \
     X(by_message) X(deliver) X(_in_place_of_oldest) X(refused) X(delivered) X(queue) X(notify) X(pool_of) X(_pool) X(qos) X(transient_local) X(_served) \
-    X(_history) X(_connections) X(offer) X(publish) X(write) X(custom_type)
+    X(_history) X(_connections) X(offer) X(publish) X(write) X(custom_type) X(_end_with_views)
 #define ZC_LINK_CLASSES(X) X(KeepLastQueue) X(Connection) X(SharedMemoryClient) X(_Link) X(BusPublisher) X(SharedMemoryServer) X(AdaptedPublisher)
 #define ZC_WORD(name) PyObject *name;
 /* The objects and offsets that take_over() and join() look up once for all steps. */
@@ -52,7 +52,7 @@ struct step {
     PyObject_HEAD
     vectorcallfunc call;
     /* the Python function that the step replaces, and the capsule that owns `known` */
-    PyObject *plain, *keeper;
+    PyObject *plain, *keeper, *weak; /* weak: as a function, a step may be the target of weak references, such as weakref.WeakMethod */
     const struct known *known;
 };
 #define AT(object, field) (*(PyObject **)((char *)(object) + k->at[field]))

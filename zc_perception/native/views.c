@@ -126,8 +126,11 @@ STEP(zc_mapping_exit) {
     PyObject *frame = Py_NewRef(AT(mapping, FrameMapping__frame));
     put(&AT(mapping, FrameMapping__frame), Py_NewRef(Py_None));
     unregister(k, frame);
+    /* The link may have asked meanwhile, while an array was freed, to end the frame with its last mapping. */
+    const int open = AT(frame, Frame__borrowed) == Py_None ? PySequence_Contains(AT(frame, Frame__mappings), Py_None) : 1;
+    PyObject *ended = open == 0 ? PyObject_CallMethodNoArgs(frame, k->has._end_with_views) : open < 0 ? NULL : Py_NewRef(Py_None);
     Py_DECREF(frame);
-    Py_RETURN_NONE;
+    return ended == NULL ? NULL : (Py_DECREF(ended), Py_NewRef(Py_None));
 }
 STEP(zc_mapping_item) {
     KNOWN(2);
@@ -142,9 +145,10 @@ STEP(zc_mapping_item) {
         if (view == Py_None) {
             Py_CLEAR(view);
             if (buffer >= 0 && buffer < PyList_GET_SIZE(roots)) {
-                PyObject *const its[] = {PyTuple_GET_ITEM(array, 1), PyTuple_GET_ITEM(array, 2), PyList_GET_ITEM(roots, buffer), PyTuple_GET_ITEM(array, 3),
-                                         PyTuple_GET_ITEM(array, 4)};
+                PyObject *root = Py_NewRef(PyList_GET_ITEM(roots, buffer)); /* another thread may end this mapping during the call */
+                PyObject *const its[] = {PyTuple_GET_ITEM(array, 1), PyTuple_GET_ITEM(array, 2), root, PyTuple_GET_ITEM(array, 3), PyTuple_GET_ITEM(array, 4)};
                 view = PyObject_Vectorcall(k->has.ndarray, its, 5, NULL);
+                Py_DECREF(root);
             }
             if (view != NULL && PyList_SetItem(views, i, Py_NewRef(view)) != 0) Py_CLEAR(view);
         }
