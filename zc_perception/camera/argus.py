@@ -16,10 +16,10 @@
 """
 The Argus camera of a Jetson: ``nvarguscamerasrc``, whose frames are the ISP's own dma-bufs.
 
-A mapped NVMM buffer contains no pixels, but the struct ``NvBufSurface``. The struct's first image
-has the file descriptor, the real pitch and offsets, and the colours (NV12 and NV12_ER differ only
-in the range). The surface belongs to GStreamer's pool, so the GstBuffer is held while its frame is
-leased.
+A mapped NVMM buffer doesn't contain the pixels: it contains the struct ``NvBufSurface``. The entry
+of its first image gives the image's file descriptor, real pitch and offsets, and colours (NV12 is
+limited range, NV12_ER full range). The image's memory belongs to GStreamer's pool. So this camera
+holds the GstBuffer as long as the frame is leased, and GStreamer can't fill the memory again.
 
 Sensors' images are often block-linear. Consumers that can use this layout get the images without a
 copy. For other consumers the VIC (NVIDIA's video image compositor) copies each image into linear
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 
 SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
-# The most of the source's dma-bufs that are kept open as inputs of the VIC. The source's pool has
-# fewer buffers, so normally all of them stay open.
+# At most this number of the source's dma-bufs stay open as inputs of the VIC. The source's pool
+# normally has fewer buffers, so all of them stay open.
 _KEPT = 32
 _INSTALL = (
     'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it '
@@ -132,7 +132,8 @@ class NvmmFrames(FrameReader):
         """
         Return the frame's layout, and ``(0,)``.
 
-        The 0 is an index: the layout has only one buffer, which is ``memory.parts[0]``.
+        The tuple has the same meaning as in the base class: it lists for each buffer of the layout
+        its index in ``memory.parts``. An NVMM frame has only one buffer, ``memory.parts[0]``.
         """
         from zc_perception.jetson.nvbufsurface import surface_image
 
@@ -143,8 +144,8 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
     """
     Return the text of the pipeline that reads one sensor by ``nvarguscamerasrc``.
 
-    The element's properties have other names in other releases of Jetson Linux. Those of the
-    installed release are used.
+    The names of the element's properties differ between releases of Jetson Linux. The text has the
+    names that the installed release uses.
 
     :raises ConfigError: the source element isn't installed, or it lacks a property.
     """
@@ -353,8 +354,8 @@ class ArgusCamera(GStreamerCamera):
         self._converted = 0
         self._signature: Hashable = None
         self._vic: Vic | None = None
-        # why frames stay block-linear although a consumer asked for LINEAR frames; empty: they
-        # don't stay so
+        # why the VIC can't make the LINEAR frames that a consumer asked for, so that frames stay
+        # block-linear; empty: this has not happened
         self._stays = ''
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         super().__init__(options)
@@ -389,7 +390,8 @@ class ArgusCamera(GStreamerCamera):
 
     def _begin(self, first: Sample) -> None:
         super()._begin(first)
-        # Take the colorimetry from the NvBufSurface: GStreamer's caps can't express its range.
+        # Take the colorimetry from the NvBufSurface: the caps don't say whether its range is
+        # full or limited.
         self._colorimetry = self._colours
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
@@ -408,7 +410,7 @@ class ArgusCamera(GStreamerCamera):
         return HEAP
 
     def constraints(self) -> BufferConstraints:
-        """Return the camera's constraints, with LINEAR, because the VIC can make frames LINEAR."""
+        """Return the constraints: the sensor's layout, and LINEAR, which the VIC can make."""
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
         costs: tuple[float, ...] = (0.0,)

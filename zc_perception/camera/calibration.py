@@ -17,10 +17,10 @@
 A camera's calibration: the values that describe its lens, and the YAML file that stores them.
 
 Sources: sensor_msgs/CameraInfo for the values' meaning; camera_calibration_parsers and
-camera_calibration's calibrator for the file. Files of different programs differ: numbers such as
-``0.`` or ``1e-05`` (a text to a YAML 1.1 reader), matrices over several lines, names that look
-like numbers, OpenCV's ``%YAML:1.0`` and ``!!opencv-matrix``. So this module reads every scalar as
-text and converts it to the field's type.
+camera_calibration's calibrator for the file. Files of different programs differ: they may have
+numbers such as ``0.`` or ``1e-05`` (a YAML 1.1 reader takes the latter for text), matrices over
+several lines, names that look like numbers, or OpenCV's ``%YAML:1.0`` and ``!!opencv-matrix``. So
+this module reads every scalar as text and converts it to the field's type.
 
 A URL names the file, in the same forms as for camera_info_manager: ``file://`` and ``package://``,
 with the variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads the file, and
@@ -53,13 +53,14 @@ DISTORTION_COEFFICIENTS: Mapping[str, tuple[int, ...]] = {
 """
 For each distortion model, the allowed numbers of coefficients.
 
-plumb_bob has 4 without k3. rational_polynomial has 12 with OpenCV's thin prism, 14 with tilt, too.
+plumb_bob has 5, or 4 if k3 is left out. rational_polynomial has 8, or 12 with the thin prism terms
+of OpenCV, or 14 if these are followed by the tilt terms.
 """
 _OTHER_NAMES = {'fisheye': 'equidistant'}
 """
-CameraInfo's names of distortion models that have other names in calibration files.
+Key: a calibration file's name for a distortion model; value: CameraInfo's name for the same model.
 
-The keys are those other names; camera_calibration of Foxy and Galactic writes them.
+camera_calibration of Foxy and Galactic writes the keys.
 """
 
 _MATRICES = {
@@ -442,7 +443,7 @@ def _matrix(
     """
     Return a matrix's values from the calibration file; *columns* 0: any number of columns.
 
-    :param miscounted: whether ``cols: 5`` is accepted for a matrix that hasn't 5 columns.
+    :param miscounted: whether a file may say ``cols: 5`` although *data* has more or fewer values.
     :raises ConfigError: the matrix's shape or one of its values is wrong.
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
@@ -765,7 +766,7 @@ class CameraInfoStore:
         The reason is empty if it fits.
 
         Before the camera is open, its pictures' size is unknown (0, 0), and every calibration
-        fits.
+        counts as fitting.
         """
         found, none = self.calibration, uncalibrated(*self._size)
         if not found.calibrated:
@@ -786,7 +787,8 @@ class CameraInfoStore:
         Whether the user has to correct the configuration.
 
         This is so if the file that ``camera_info_url`` names doesn't exist, or if the calibration
-        has :attr:`troubles`. A camera that was never calibrated is not wrong.
+        in the file has :attr:`troubles`. It is not so if the parameter is empty and the camera was
+        never calibrated. A file that can't be used sets :attr:`failure` instead.
         """
         return (self._missing and self._named) or (
             self.calibration.calibrated and bool(self.troubles)

@@ -82,7 +82,7 @@ class PlannedPool:
     """
     The pool that a camera will have; ``zc_doctor`` computes it without a camera.
 
-    :param settings: the negotiated settings; the layout is that of the frames.
+    :param settings: the negotiated settings; their layout is the frames' layout.
     :param buffers: the size in bytes of each buffer of one slot.
     :param heap: the heap that the buffers come from; empty: another owner, such as a driver,
         allocates them.
@@ -213,8 +213,8 @@ def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
 
     The result isn't rounded to the control's step: the driver does this.
 
-    :param value: an integer; ``True`` or ``False`` for a boolean; also one of the texts for a
-        menu; any value for a button.
+    :param value: an integer. For a boolean it may also be ``True`` or ``False``, for a menu also
+        one of its texts; for a button it is ignored.
     :raises ConfigError: the control is read-only or a string, or *value* has the wrong type or is
         outside of the range.
     """
@@ -260,7 +260,7 @@ def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
 
 
 SLOT_WAIT_S = 0.25
-"""If the source isn't live, :meth:`Camera.capture` waits this many seconds for a free slot."""
+"""If the source isn't live, :meth:`Camera.capture` waits for a slot at most this many seconds."""
 PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
@@ -351,19 +351,21 @@ class Camera(ABC):
     Derive each kind of camera from this class, or from :class:`DrawnCamera` if the CPU writes the
     frames.
 
-    The capture node calls :meth:`open`, :meth:`constraints` and :meth:`allocate`, in this order.
-    The supervisor's thread then calls :meth:`capture` repeatedly, and finally :meth:`close`. Any
-    thread may call :meth:`stop`. If a camera raises :class:`~zc_perception.errors.CameraError`,
-    the supervisor closes it and opens it again after a pause. A camera owns its device, and the
-    pool of its buffers in ``_pool``. Leased frames stay readable after :meth:`close`.
+    The capture node's functions call :meth:`open`, :meth:`constraints` and :meth:`allocate`, in
+    this order. They run on the node's thread, or on the supervisor's thread if the camera is
+    :attr:`SLOW` or was lost. The supervisor's thread then calls :meth:`capture` repeatedly, and
+    finally :meth:`close`. Any thread may call :meth:`stop`. If a camera raises
+    :class:`~zc_perception.errors.CameraError`, the supervisor closes it and opens it again after a
+    pause. A camera owns its device, and the pool of its buffers in ``_pool``. Leased frames stay
+    readable after :meth:`close`.
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """
     The parameters that only this kind of camera reads.
 
-    The capture node declares the parameters by these names. A parameter's description need not
-    name the kind of camera.
+    The capture node declares each parameter under the name in its spec. A parameter's description
+    need not name the kind of camera.
     """
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks that ``zc_doctor`` makes for this kind of camera."""
@@ -427,7 +429,7 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return what heap buffers are used for; ``None``: parameter ``heap`` has no effect."""
+        """Return the purpose of the heap's buffers; ``None``: ``heap`` has no effect."""
         return None
 
     @classmethod
@@ -533,7 +535,7 @@ class Camera(ABC):
         """
         Return the camera's constraints for the negotiation: the frames that it can produce.
 
-        Field ``heaps`` has the heaps that its buffers may come from, the best first.
+        Field ``heaps`` has the heaps that the camera's buffers may come from, the best first.
         """
 
     def possible(self) -> BufferConstraints:
@@ -640,7 +642,8 @@ def heap_pool(
     :param heaps: open heaps, which include the heap that *settings* name; the heaps must stay open
         as long as the pool.
     :param name: the producer's name, for messages.
-    :param reserve: number of slots that the producer needs for itself; at most all of the pool's.
+    :param reserve: number of slots that the producer needs for itself; if it is larger than the
+        number of slots in the pool, that number is used instead.
     :raises AllocationError: there is no memory, or the heap can't be opened any more.
     """
     if settings.heap is not None:
@@ -838,8 +841,8 @@ class DrawnCamera(Camera):
                 slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
             ) as planes:
                 drawn = self.draw(self._sequence, planes)
-            # The derived class's method lacks a return. Without an error, each frame would be
-            # skipped silently.
+            # None: the derived class's method lacks a return statement. Raise an error, because
+            # otherwise each frame would be skipped silently.
             if drawn is None:
                 raise self._forgotten_return()
         finally:

@@ -55,8 +55,8 @@ class ClockStatistics:
         don't count.
     :param steps: how often the ROS clock was set forwards or backwards.
     :param corrected: number of stamps that were moved to a later time, so that stamps increase.
-    :param ahead_ns: after the ROS clock was set back, by how much the last stamp is later than the
-        picture's time on this clock; 0 otherwise.
+    :param ahead_ns: by how much the last stamp was moved to a later time, for example because the
+        ROS clock was set back; 0: it wasn't moved.
     :param implausible: number of the driver's stamps that lay in the future or far in the past, so
         that the time of arrival was used.
     :param simulated: whether a simulation drives the ROS clock.
@@ -116,7 +116,8 @@ class StampClock:
 
     When a simulation drives the ROS clock, a stamp is the simulation's time on arrival. If that
     time stands still, stamps differ by 1 ns. If it jumps back, the stamps jump back too. When a
-    simulation begins or ends, the stamps continue with the other time, earlier or later.
+    simulation begins or ends, the next stamp has the new time of the ROS clock, even if this is
+    earlier than the last stamp.
 
     :param ros_now_ns: returns the time of the node's clock. Unless a simulation drives that clock,
         it is CLOCK_REALTIME, as rcutils' system time is.
@@ -223,15 +224,16 @@ class StampClock:
                 best = (ros, before + width // 2, width)
             if 0 <= width <= _TIGHT_NS:
                 break
-        # A negative duration: the device's clock was set back during the last read. The earlier
-        # reads have its old time, so return its newest time.
+        # If the best duration is negative, the device's clock was set back during the last read.
+        # The earlier reads used that clock's old time, so return its time after the step.
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
         """
         Return the offset to use: the new measurement, or the last one if the new one is worse.
 
-        A measurement's error is at most half the time between its reads.
+        A measurement's error is at most half of *width*, the time between its two reads of the
+        driver's clock.
         """
         known = self._offset
         if known is None:

@@ -21,8 +21,9 @@ Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series
 
 PyGObject isn't used, because this package needs the C objects themselves. A buffer's reference has
 to be dropped with the last lease, not when Python collects an object. Only the sole owner of a
-query may answer it, but a Python object would be a second owner. A mapped NVMM buffer contains a
-pointer. ctypes also works with any Python and any installed GStreamer.
+query may answer it, but a Python object would be a second owner. The pointer in a mapped NVMM
+buffer must be followed to a C struct. ctypes also works with any Python and any installed
+GStreamer.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ the buffer again. Each dma-buf is one slot of the pool, so that a device imports
 dma-buf is recognised by the file that its descriptor refers to, because descriptor numbers and the
 buffers' order may change. GStreamer's descriptors are duplicated, never closed.
 
-``v4l2src`` of 1.22 and 1.24 leaks a descriptor of the device each time that it has streamed (with
-any sink). So a camera that was unplugged may come back as another ``/dev/videoN``. Name the device
+``v4l2src`` of GStreamer 1.22 and 1.24 leaks a descriptor of the device each time that it has
+streamed (with any sink). The descriptor keeps the device's number in use, so a camera that was
+unplugged may come back as another ``/dev/videoN``. In the pipeline's text, name the device
 by ``/dev/v4l/by-id``, or use camera: v4l2.
 """
 
@@ -193,9 +194,9 @@ class GStreamerCamera(Camera):
         self._changed: Sample | None = None
         self._unmet = ''
         resumed = before.continuation() if isinstance(before, GStreamerCamera) else None
-        # The error to raise if the frames can't be used. A pipeline that gave usable frames before
-        # may do so again, and after CameraError the camera is opened again. Otherwise a parameter
-        # is wrong, which ConfigError means.
+        # The error to raise if the frames can't be used. If the pipeline gave usable frames
+        # before, it may do so again: CameraError lets the supervisor open the camera again. If it
+        # never did, a parameter is wrong: ConfigError.
         refusal = CameraError if resumed is not None or options.identity else ConfigError
         if resumed is None:
             accepted = accepted_formats(options.consumers)

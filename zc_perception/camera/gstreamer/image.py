@@ -246,9 +246,9 @@ class FrameReader:
     """
     Finds the dma-bufs that hold the frames of one stream.
 
-    Frames in a memfd (GstFdMemory, for example from pipewiresrc) are copied, not shared. The
-    element that owns the memfd maps it for writing for each frame, and a seal that keeps other
-    processes from writing would stop this element, too.
+    Frames in a memfd (GstFdMemory, for example from pipewiresrc) are copied, not shared. A shared
+    memfd would need a seal that keeps other processes from writing. But the element that owns the
+    memfd maps it for writing for each frame, and the seal would stop this element, too.
 
     :param what: the stream's format.
     """
@@ -537,12 +537,13 @@ def _listed(names: Iterable[str]) -> str:
 
 RESERVE = 2
 """Slots that the camera needs itself: one is being filled, one is being handed to the node."""
-# Spare slots for buffers that are not found at the start: a source has buffers queued, and a V4L2
-# pool grows to 32 while consumers are slow. With fewer slots than buffers, slots would be replaced
-# for each frame, and every consumer would have to import the buffer again.
+# Spare slots for the source's buffers that appear only later: at the start some are still queued
+# in the source, and a V4L2 pool grows to 32 buffers while consumers are slow. If there were fewer
+# slots than buffers, a slot would be replaced for each frame, and every consumer would have to
+# import the buffer again.
 MORE = 24
-# Stop looking for buffers if no new one came for _IDLE_S and for _IDLE_FRAMES frame periods. The
-# wait for frame periods lasts at most _MAX_IDLE_S.
+# Stop looking for buffers if no new one came for _IDLE_FRAMES frame periods, but not before
+# _IDLE_S seconds, and at the latest after _MAX_IDLE_S seconds.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
 # Refuse a source with fewer than RESERVE buffers only after this time in seconds: on a busy
 # machine the source may only be slow.
@@ -696,7 +697,8 @@ def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLay
     Return the frame's layout; its buffer number *i* is the frame's memory number *i*.
 
     :raises LayoutError: a plane lies outside of the frame's memories.
-    :raises FormatError: the crop rectangle doesn't begin and end at whole samples.
+    :raises FormatError: the crop rectangle isn't in the image, or is smaller than one chroma
+        sample.
     """
     extents = []
     for index in range(gst.gst_buffer_n_memory(sample.buffer)):

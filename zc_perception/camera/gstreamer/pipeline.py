@@ -129,7 +129,7 @@ class Said(NamedTuple):
     @property
     def not_negotiated(self) -> bool:
         """Whether an element can't take the format of the element before it."""
-        # GStreamer reports not-linked for a pad that is created late, such as decodebin's.
+        # For a pad that is created late, such as decodebin's, GStreamer calls this not-linked.
         return 'not-negotiated' in self.debug or 'not-linked' in self.debug
 
 
@@ -156,8 +156,8 @@ class BarePipeline:
             if pipeline:
                 gst.gst_object_unref(gst.gst_object_ref_sink(pipeline))
             self._refuse(failure)
-        # A new GStreamer object has a floating reference, which has no owner; ref_sink makes this
-        # object its owner.
+        # The new pipeline has a floating reference, which nobody owns; after ref_sink, this Python
+        # object owns it.
         self._pipeline: int = gst.gst_object_ref_sink(pipeline)
         self._bus: int = gst.gst_element_get_bus(self._pipeline)
         self._held = [self._bus, self._pipeline]
@@ -319,7 +319,7 @@ class Sample(Reference):
         return int(self._gst.gst_sample_get_caps(self.address) or 0)
 
     def keep_caps(self) -> Reference:
-        """Return a reference to the caps; until it is closed, no other caps get their address."""
+        """Return a reference to the caps; while it is open, no other caps can get this address."""
         return Reference(self._gst, self._gst.gst_mini_object_ref(self.caps))
 
     @property
@@ -431,7 +431,7 @@ class Pipeline(BarePipeline):
 
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
-        # The sink must not keep a sample for itself: the source would have one buffer less.
+        # With enable-last-sample, the sink would keep a sample: one buffer less for the source.
         for name, value in (
             ('enable-last-sample', False),
             ('qos', False),
