@@ -22,11 +22,12 @@ made from it. The package's model instance has no method to close it: it is dest
 reference, which must happen before its connection is closed.
 
 :class:`AxmEngine` runs an ``.axm`` of ``yolo export format=axelera``: a compiled model in one
-file, which takes a float tensor and gives raw outputs. The runtime quantises, pads, runs, removes
-the padding and dequantises. It also runs the ONNX graphs before and after the compiled part, so
-that the outputs are those of the trained network. So this process reads a frame once and writes
-its tensor once, and the runtime writes the tensor once more. The runtime's scheduler object is
-bound to the thread that makes it, and reserves the whole card.
+file, which takes a float tensor and gives raw outputs. The runtime quantises and pads the tensor,
+runs the model, removes the outputs' padding and dequantises the outputs. The runtime also runs the
+ONNX graphs before and after the compiled part, so that the outputs are those of the trained
+network. For each frame, this package reads the frame once and writes the float tensor once, and
+the runtime writes the tensor once more. The runtime's scheduler object is bound to the thread that
+makes it, and reserves the whole card.
 
 Sources: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of
 ``axruntime-python``; SDK 1.9, pages ``axelera.runtime.op.inference`` and
@@ -109,7 +110,7 @@ def binding_release(module: Any) -> str:
 
 
 def _tensor(info: Any) -> TensorSpec:
-    """Return the :class:`TensorSpec` of the package's description of a tensor."""
+    """Convert *info*, the package's description of a tensor, to a :class:`TensorSpec`."""
     try:
         padding = tuple((int(before), int(after)) for before, after in info.padding)
         shape, dtype = tuple(map(int, info.shape)), np.dtype(info.dtype).name
@@ -299,7 +300,7 @@ class AxmEngine(TensorEngine):
         return explain(what, str(error), code, release=self._release, running=running)
 
     def infer(self, tensor: NDArray[Any]) -> Outputs:
-        """Run the model on the tensor; return float32 outputs in the network's own order."""
+        """Run the model; return float32 outputs, with axes in the trained network's order."""
         try:
             outputs: NDArray[Any] | Sequence[NDArray[Any]] = self._model(tensor)
         except Exception as error:

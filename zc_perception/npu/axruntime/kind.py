@@ -100,7 +100,8 @@ def _find_manifest(path: Path) -> Path | None:
     """
     Return ``manifest.json`` beside *path*, or else from the folder above.
 
-    The file in the folder above must name *path*, as in ``lib_export/model.json``.
+    The file in the folder above counts only if it names *path* with its folder, for example
+    ``lib_export/model.json``.
     """
     beside, above = path.with_name('manifest.json'), path.parent.parent / 'manifest.json'
     if beside.is_file():
@@ -190,7 +191,12 @@ class VoyagerRules(EngineRules):
     """Rules for manifests of engine ``axruntime``, whose compiled file gives the input's size."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """Return the input's size; if *file* is ``None``: (0, 0), a size that nothing uses."""
+        """
+        Return the input's size, see :meth:`EngineRules.input_size`.
+
+        If *file* is ``None``, the file is missing, so the model can't run here: the size (0, 0) is
+        returned, which nothing uses.
+        """
         super().input_size(given, file, place)
         compiled = None if file is None else read_compiled_input(file)
         if compiled is None:

@@ -80,7 +80,7 @@ def needs_toolchain(release: str) -> bool:
 
 
 def needed_driver(release: str) -> str:
-    """Return the version of the oldest driver for the runtime's release; empty: unknown."""
+    """Return the oldest driver version that works with a runtime's release; empty: unknown."""
     number = release_number(release)
     return '' if number is None else _DRIVERS.get(number[:2], '')
 
@@ -306,8 +306,8 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
     :param what: the start of the message: what could not be done.
     :param text: the runtime's own error text.
     :param release: the runtime's release; empty: unknown.
-    :param running: whether a job failed, and not the set-up; then codes that mean a dead device
-        become :class:`DeviceLostError`.
+    :param running: ``True``: a run of the model failed; ``False``: a step before the first run
+        failed. Only for a run, the result codes of a dead device become :class:`DeviceLostError`.
     """
     text = ' '.join(text.split()) or code.name
     advice = _ADVICE.get(code, '')
@@ -348,8 +348,8 @@ def candidates(library: str = '') -> list[str]:
     """
     Return the paths where the library may be, best first; if *library* is given, only that.
 
-    The order: the loader's search path, an activated SDK, wheels, installed releases, newest
-    first.
+    The order: the loader's search path, an activated SDK, wheels, and last the releases in
+    ``/opt/axelera``, of which the newest comes first.
     """
     if library:
         return [library]
@@ -425,8 +425,8 @@ class RuntimeLibrary:
         """
         Return the version of the library's API as major.minor.patch, or ``unknown``.
 
-        The library returns one number. That each of the three parts takes one byte of this number
-        is undocumented.
+        The library returns one number. This method takes each of the three parts from one byte of
+        the number; the SDK's documentation doesn't say how the parts are stored.
         """
         if not self.has('axr_api_version'):
             return 'unknown'
@@ -449,6 +449,6 @@ class RuntimeLibrary:
         return '' if self.api_version == 'unknown' else self.api_version
 
     def last_error(self, context: int | None) -> tuple[str, Result]:
-        """Return text and code of the last error of this thread's calls for handle *context*."""
+        """Return text and code of the last error that this thread's calls had in *context*."""
         code, text = self.call.axr_last_error(context), self.call.axr_last_error_string(context)
         return (text or b'').decode(errors='replace'), known_result(code)

@@ -382,8 +382,8 @@ def device_stride(first: int, count: int) -> int:
     Return the distance in bytes between the entries of the library's device list.
 
     Later releases have longer structs. Each entry begins with a device's name. So this function
-    searches for the second name, from the end of the shortest struct on. With two or more entries,
-    the search doesn't read past the end of the list.
+    searches for the second name, from the end of the shortest struct on. The search ends at the
+    second entry, so it doesn't read past the end of the list. A list of one entry isn't searched.
 
     :param first: the address of the first entry.
     :raises AcceleratorError: no second name was found.

@@ -351,7 +351,8 @@ class FrameToTensor:
         """
         Convert *frame* into the input tensor whose memory is *slot*.
 
-        Constant bytes, such as borders, are written only once per input slot and geometry.
+        Bytes that are the same for all frames, such as borders, are written only when the slot
+        gets its first frame, and when the frames' layout or colorimetry has changed.
 
         :raises FormatError: the frame's format or colorimetry has no conversion, or the CPU would
             have to read a frame that isn't LINEAR.

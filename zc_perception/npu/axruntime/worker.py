@@ -94,12 +94,12 @@ class RuntimeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether a job that its owner hasn't given up needs further calls to get its result."""
+        """Whether further calls are needed for the result of a job that its owner still wants."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
     @property
     def holds_jobs(self) -> bool:
-        """Whether any job, even a given-up one, needs further calls to get its result."""
+        """Whether further calls are needed for the result of any job, even a given-up one."""
         return any(call.job is not None for call in self._waiting)
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
@@ -256,7 +256,8 @@ def load_best(plan: LoadPlan) -> LoadedModel:
     """
     Load the model with the best kinds of memory that work.
 
-    The returned model's ``notices`` list the failed attempts.
+    The returned model's ``notices`` tell the user which attempts failed, why no heap can be used,
+    and by how many frames double buffering delays the results.
 
     :raises ConfigError: the runtime refuses the model or an option.
     :raises AcceleratorError: the device can't load the model.
@@ -325,7 +326,8 @@ class AxRuntimeWorker:
     ) -> None:
         self._load = load
         self.writer = writer
-        #: The number of submitted jobs that the worker hasn't finished or the owner hasn't ended.
+        #: The number of submitted jobs that aren't over. A job is over once the worker has
+        #: finished it and the owner has ended it.
         self.open_jobs = 0
         self._flush_after_s = flush_after_s
         self._give_back = give_back
