@@ -85,7 +85,7 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 
 def _after(scheme: str, path: str) -> str | None:
-    """Return what follows *scheme* in *path*, in any case; ``None``: *path* has another scheme."""
+    """Return the rest of *path* after *scheme*, ignoring case; ``None``: it has another scheme."""
     end = len(scheme)
     return path[end:] if path[:end].lower() == scheme else None
 

@@ -90,14 +90,14 @@ class TypeAdapter(Generic[CustomT]):
     **Threads.** A publisher calls *to_ros* on its own thread. A subscription calls *to_custom* on
     its node's executor. A publisher that gets a ROS message calls *to_custom* in ``publish``.
 
-    **Errors.** An exception of these two functions is logged and counted in ``statistics()``, and
-    the object is dropped. But an exception of *to_custom* in ``publish`` goes to the caller.
+    **Errors.** An exception of *to_ros* or *to_custom* is logged and counted in ``statistics()``,
+    and the object is dropped. But an exception of *to_custom* in ``publish`` goes to the caller.
 
     :param custom_type: the type that your publishers and subscriptions handle.
     :param ros_type: the message type of the topic.
-    :param to_ros: makes a message from an object; called once for each object while there is a
-        reader of messages, and always with transient_local QoS. It may return the same message
-        each time, with new values.
+    :param to_ros: makes a message from an object. It is called once for each object while a
+        reader of messages exists; with transient_local QoS also while none exists. It may return
+        the same message each time, with new values.
     :param to_custom: makes an object from a message. A subscription calls it only while a
         publisher has no direct link to the subscription.
     """

@@ -23,10 +23,10 @@ reader holds that many, its queue keeps only the newest frame. The thread sends 
 descriptors and reads RELEASE_BUFFER, by which a reader returns a frame. When a reader's connection
 ends, the server takes back the frames that the reader holds.
 
-Early buffers may be copied: GStreamer ignores a buffer's ``GstVideoMeta`` until the first element
-of the reader's process has asked for one. Without it GStreamer expects the planes at places of its
-own. So if a frame's planes lie elsewhere, the server sends copies with GStreamer's layout, until
-the reader has returned one of these copies.
+A reader's first frames may be copied: GStreamer ignores a buffer's ``GstVideoMeta`` until the
+first element of the reader's process has asked for one. Without it, GStreamer expects the planes
+at the places of its default layout. So if a frame's planes lie elsewhere, the server sends copies
+with the default layout, until the reader has returned one of these copies.
 
 The first part of this file packs and parses commands. Source: gst-plugins-bad's ``gst/unixfd``,
 ``gstmeta.c`` and ``gstvideometa.c`` of GStreamer 1.26. Each command begins with a header of two
@@ -494,7 +494,7 @@ class UnixfdServer:
                 frame.release()
 
     def _serve(self, reader: _Reader) -> None:
-        """Send a reader's waiting frames until its window is full or a fence hasn't signalled."""
+        """Send a reader's waiting frames; stop at a full window, or at a pending fence."""
         waited, reader.early = reader.early, None
         if waited is not None:
             self._watch(reader.queue.fileno(), partial(self._serve, reader), reader)

@@ -55,7 +55,7 @@ CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 # drain() reads at most this many packets, which is more than a socket holds.
 _DRAINED = 128
 HIGHEST_ID = 2**32 - 2
-"""The highest valid user or group id; to the kernel, the next number is -1, which is no id."""
+"""The highest valid user or group id; the kernel reads the next number as -1, meaning no id."""
 Ancillary = Iterable[tuple[int, int, bytes]]
 
 
@@ -74,8 +74,9 @@ class Peer(NamedTuple):
 
 def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
     """
-    Return the peer's credentials (SO_PEERCRED), with *groups* also its groups (SO_PEERGROUPS).
+    Return the peer's credentials (SO_PEERCRED).
 
+    :param groups: whether to ask for its supplementary groups, too (SO_PEERGROUPS).
     :raises OSError: the socket isn't connected.
     """
     pid, uid, gid = _UCRED.unpack(
@@ -217,8 +218,8 @@ class PacketReader:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
-            # The kernel reports this once if the peer closed before it read all our packets. The
-            # next call returns the packets that the peer had sent.
+            # The kernel reports a reset once, if the peer closed before it read all our packets.
+            # The next call returns the packets that the peer had sent.
             except ConnectionResetError:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
@@ -285,7 +286,8 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
     """
     Return a warning if XDG_RUNTIME_DIR can't be used: which folder replaces it, and what to do.
 
-    Return an empty text if XDG_RUNTIME_DIR can be used, or isn't needed.
+    Return an empty text if XDG_RUNTIME_DIR can be used, or if it isn't used: because it isn't set,
+    or because ZC_RUNTIME_DIR is.
     """
     runtime = environment.get('XDG_RUNTIME_DIR')
     if environment.get('ZC_RUNTIME_DIR') or not runtime or _has_room(Path(runtime)):
@@ -301,10 +303,12 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
 
 def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
     """
-    Return :func:`default_folder`; make it with mode 0700, or give it to *group* with mode 0750.
+    Return :func:`default_folder`; make it first if it doesn't exist.
 
-    :raises ConfigError: the folder can't be made, is a symbolic link, belongs to another user, or
-        is open to others.
+    A new folder has mode 0700. With *group*, a new or old folder gets this group and mode 0750.
+
+    :raises ConfigError: the folder can't be made or given to *group*, is a symbolic link, belongs
+        to another user, or is open to others.
     """
     folder = default_folder(environment)
     where = f"folder '{folder}' for shared-memory sockets"
@@ -511,8 +515,9 @@ def remove_stale(folder: Path) -> int:
         *folder.glob(f'*{ANNOUNCEMENT_SUFFIX}'),
     ):
         with contextlib.suppress(OSError):
-            # Keep files younger than _STARTING_S: a starting producer may not listen yet, and it
-            # writes its announcement only when it listens.
+            # Keep files younger than _STARTING_S, because a starting producer may still need them:
+            # its socket has a temporary name and may not listen yet. An old announcement without a
+            # socket is a dead producer's: a producer announces a socket only when it listens.
             young = time.time() - path.lstat().st_mtime < _STARTING_S
             if path.suffix == ANNOUNCEMENT_SUFFIX:
                 if not young and not os.path.lexists(path.with_suffix(SUFFIX)):

@@ -16,9 +16,9 @@
 """
 Pack and parse the messages of docs/wire.md.
 
-Parsers accept any bytes. They raise ProtocolError if the bytes aren't a valid message of the type,
-and no other error. The functions for FRAME and RELEASE run for every frame, so they read from a
-buffer that is reused for each packet.
+A parser can be called with any bytes. If they aren't a valid message of the parser's type, it
+raises ProtocolError, and never another error. The functions for FRAME and RELEASE run for every
+frame, so they read from a buffer that is reused for each packet.
 """
 
 from __future__ import annotations
@@ -292,7 +292,11 @@ def pack_hello(hello: Hello) -> bytes:
 
 
 def parse_hello(packet: Packet) -> Hello:
-    """Return the HELLO in *packet*; if only its version is wrong, the error's code is VERSION."""
+    """
+    Return the HELLO in *packet*.
+
+    If the consumer speaks other versions than this producer, the ProtocolError has code VERSION.
+    """
     # First check the fields that all versions share. So a consumer of a later version is refused
     # for its version, not for other fields.
     _require(
