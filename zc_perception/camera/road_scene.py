@@ -67,7 +67,7 @@ class Part:
 
 
 class Shape:
-    """An object's polygons in drawing order. After a call of :meth:`polygons`, add no more."""
+    """An object's polygons in drawing order. All are added before :meth:`polygons` is called."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -110,7 +110,7 @@ def paint(
     luma: NDArray[np.uint8],
     chroma: NDArray[np.uint8],
 ) -> None:
-    """Fill a shape's polygons into ``luma`` (h, w) and ``chroma`` (h/2, w/2, 2), and clip them."""
+    """Draw a shape, filled and clipped, into ``luma`` (h, w) and ``chroma`` (h/2, w/2, 2)."""
     for polygon, part in zip(polygons, shape.parts, strict=True):
         level, u, v = part.colour
         cv2.fillPoly(luma, [polygon], level)
@@ -345,7 +345,7 @@ def building(rng: np.random.Generator, hues: tuple[float, float], aspect: float)
 
 
 def crate(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """Make a crate with a lid line: size and colours of an object, but the outline of no class."""
+    """Make a crate: it has an object's size and colours, but it belongs to no class."""
     side = body_colour(rng, hues)
     shape = Shape()
     shape.add(box(-0.5, -1.0, 0.5, 0.0), side)
@@ -931,8 +931,8 @@ class _Lens:
 
     def __init__(self, width: int, height: int) -> None:
         across, down = width / _REFERENCE_WIDTH, height / _REFERENCE_HEIGHT
-        # Limit the scale: in a very wide or very tall frame, objects would be larger than the
-        # frame's shorter side.
+        # Limit the scale. Without the limit, objects in a very wide or very tall frame would be
+        # larger than the frame's shorter side.
         self.scale = min(max(across, down), 2 * min(across, down))
         self._centre_x = width / 2
         self._horizon = height * HORIZON

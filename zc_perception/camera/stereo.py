@@ -115,7 +115,7 @@ class PairMatcher(Generic[T]):
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
         # For each side, the time between its newest item and the other side's newest item,
         # measured when the side's item arrived. The smaller of the two sides' values is reported:
-        # with this tolerance, the newest items would be a pair.
+        # a tolerance of this value would make the two newest items a pair.
         self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 

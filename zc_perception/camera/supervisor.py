@@ -75,7 +75,8 @@ class CameraCondition:
     A camera's condition, for diagnostics.
 
     :param reason: why the camera isn't streaming; empty while it streams.
-    :param attempts: how many attempts were made to open the camera since it was lost.
+    :param attempts: how many attempts were made to open the camera; the count begins anew when a
+        camera is lost that had run for more than 10 s.
     :param losses: how often the camera was lost since the supervisor was made.
     :param retry_s: seconds until the next attempt to open the camera.
     """
@@ -105,9 +106,9 @@ class CameraSupervisor:
     :param deliver: called with each frame. The supervisor releases that frame when *deliver* has
         returned.
     :param on_condition: called at each change of the condition; must not block.
-    :param renew: called between two frames; returns whether other buffers must be negotiated. If
-        so, *prepare* is called again: at once, or, for ``Renewal.REOPEN``, after the camera was
-        closed and opened again.
+    :param renew: called between two frames; returns whether and how the camera gets other buffers.
+        For ``Renewal.REALLOCATE``, *prepare* is called again at once. For ``Renewal.REOPEN``, the
+        camera is closed and opened first.
     :param before_close: called before a camera is closed, so that other code stops using it.
     :param wait_s: seconds that the thread waits before it opens the camera for the first time.
     :param identity: identity of the wanted camera, if it is known; empty: any camera is accepted.
@@ -191,7 +192,7 @@ class CameraSupervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether :meth:`stop` was called; a camera that opens slowly then gives up."""
+        """Whether :meth:`stop` was called; if so, a camera that is still being opened gives up."""
         return self._stop.is_set()
 
     @property

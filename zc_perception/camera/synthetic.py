@@ -198,7 +198,8 @@ class SyntheticCamera(DrawnCamera):
         self._scene: Any = None
         self._bars: ColourBars | None = None
         if pattern == 'road':
-            # imported here, because every capture node imports this module when it starts
+            # Imported only here: every capture node imports this module when it starts, but only
+            # this pattern needs module road_scene.
             scenes = importlib.import_module('zc_perception.camera.road_scene')
             self._scene = scenes.RoadScene(width, height, seed, palette)
         elif pattern == 'bars':

@@ -88,8 +88,8 @@ class CameraView:
     :param busy: whether another program, or another open file, has buffers of the device.
     :param imports: whether the driver can import a heap's buffers (``memory: import``); ``None``:
         the driver doesn't report it.
-    :param formats: formats, the best first, with their sizes and the rates of each size; if a size
-        has no rates, the driver wasn't asked for them.
+    :param formats: formats, the best first, with their sizes and the rates of each size. If the
+        rates have no entry for a size, the driver wasn't asked for them, or gave no answer.
     """
 
     driver: str
@@ -285,7 +285,7 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
 
 
 def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
-    """Return the other capture nodes set to *camera*'s device, also by a symbolic link to it."""
+    """Return the other capture nodes that use *camera*'s device, also by a symbolic link to it."""
 
     def device(other: NodeNeed) -> str:
         return os.path.realpath(system.root / str(other['device']).lstrip('/'))

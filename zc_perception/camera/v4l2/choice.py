@@ -356,7 +356,8 @@ def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterabl
 
 
 EXPORTED = "the driver's own buffers are used"
-# Try to import several frames, because one frame's pages may be contiguous by chance.
+# The number of frames in the trial whether a driver imports scattered pages. One frame isn't
+# enough, because its pages may be contiguous by chance.
 _TRIALS = 4
 
 
@@ -401,7 +402,7 @@ class FrameMemory(ABC):
         """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
-        """Make the buffers of *count* frames; return how many frames the driver has made."""
+        """Make the buffers of *count* frames; return their number, which the driver may change."""
         made, _ = self._device.request_buffers(min(count, MOST_BUFFERS), self.memory)
         self._make(min(made, MOST_BUFFERS), driver)
         return len(self._made)
@@ -423,7 +424,8 @@ class FrameMemory(ABC):
         """
         Queue the buffers of at least frame 0.
 
-        The caller then queries where the data begins in these buffers, and stops the stream.
+        The caller then queries where the data begins in these buffers, and takes them back from
+        the driver.
         """
 
     def close(self) -> None:
@@ -503,7 +505,7 @@ class ImportedMemory(FrameMemory):
     """
     Buffers of a heap, which the driver imports.
 
-    Unlike exported buffers, a lost buffer can be replaced by a new one while streaming.
+    While streaming, a lost buffer can be replaced by a new one; a lost exported buffer can't.
 
     :param heaps: the heaps to try. This object owns them and closes them, also if the constructor
         raises. Heaps whose buffers the driver can't import are removed.

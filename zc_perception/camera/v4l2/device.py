@@ -119,7 +119,8 @@ class DeviceFile:
         self._fd.close()
 
 
-# The cause or remedy of errors whose errno text is too general, by ioctl and error number.
+# The cause or remedy of errors whose errno text is too general. A key is an ioctl's name and an
+# error number.
 _HINTS = {
     (
         'STREAMON',
@@ -300,7 +301,7 @@ class V4l2Device:
             yield
 
     def inputs(self) -> list[str]:
-        """Return the names of the device's inputs by number; empty: it has only one input."""
+        """Return a text with number and name for each input; empty: the driver lists no inputs."""
         argument = abi.Input()
         entries = self._entries('ENUMINPUT', abi.VIDIOC_ENUMINPUT, argument)
         return [

@@ -49,7 +49,7 @@ JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 
 @dataclass(frozen=True)
 class DriverPlane:
-    """One memory buffer of a frame: bytes per row of its first plane, and its size in bytes."""
+    """One of a frame's buffers: bytes per row of the first plane in it, and the buffer's bytes."""
 
     stride: int
     size: int
@@ -202,7 +202,8 @@ def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[s
     """
     Return the usable formats among a device's V4L2 fourccs, the best first.
 
-    The second result gives, by name, the reason why each other format isn't usable.
+    The second result is a dict. A key is the name of a format that isn't usable, and the value is
+    the reason.
     """
     found: dict[Format, dict[bool, int]] = {}
     refused: dict[str, str] = {}
@@ -229,8 +230,9 @@ def one_placement(
     """
     Return one placement of planes, and the formats that have this placement.
 
-    Constraints have one placement for all formats, so this is the best format's placement.
-    ``None``: the best format has both placements. Formats with one plane fit either placement.
+    Constraints have one placement for all formats, so the best format with several planes decides.
+    ``None``: that format has both placements, and the other returned formats have both, too; or
+    no format has several planes. Formats with one plane fit either placement.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:

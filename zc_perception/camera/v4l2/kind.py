@@ -47,7 +47,7 @@ MOST_BUFFERS = 32
 
 
 def _module(name: str) -> Any:
-    """Import another module of this folder late, because all of them import this module."""
+    """Import another module of this folder late, because some of them import this module."""
     return importlib.import_module(f'zc_perception.camera.v4l2.{name}')
 
 

@@ -212,9 +212,9 @@ def _with_zeros(data: Pixels, end: int) -> int:
     """
     Return *end* plus the number of zero bytes behind it that may belong to the picture.
 
-    In a picture's data, a byte 0xFF is always followed by a zero byte. Up to ten more bits at the
-    end of a picture may be zero (two blocks of chroma without any difference), so one whole byte
-    at most. Further zeros are excluded, because decoding them would invent the rest of an
+    A byte 0xFF in a picture's data is always followed by a zero byte. Besides, one zero byte may
+    belong to the picture: at most its last ten bits are zero (two chroma blocks without any
+    difference). Further zeros don't count, because decoding them would invent the rest of an
     incomplete picture.
     """
     stuffed = end > 0 and data[end - 1] == _FILL

@@ -226,8 +226,8 @@ def is_decoded(
     A single raw level without a batch axis has three axes, as a table has.
 
     :param channels: the number of channels if a level is one tensor.
-    :param numbers: how many numbers a row of a table has; 0: as many as a level has channels,
-        with the same meaning.
+    :param numbers: how many numbers a row of a table has. 0: a row has the same numbers as a cell
+        of a level, so an output that can be both is no error.
     :raises AcceleratorError: the output can be a level or a table.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:
@@ -287,7 +287,7 @@ def arrange(
     the same number of channels, the outputs must have them in the order of *parts*.
 
     :param shapes: rows, columns of each level.
-    :param parts: the number of channels of each part, by the part's name.
+    :param parts: a part's name as key, and its number of channels as value.
     :raises AcceleratorError: the outputs don't fit; the message names the tensor, its shape and
         the expected shapes.
     """

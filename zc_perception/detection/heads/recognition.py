@@ -17,8 +17,9 @@
 Find the head that reads a model's outputs: :func:`recognise`.
 
 The function compares the names and shapes of the outputs, and the file's metadata, with what known
-exporters write: the table ``_SEVERAL`` and the rules in ``_one_output`` and ``_levels``. If
-several heads are possible, it doesn't guess: it returns all of them, and a person chooses one.
+exporters write. This is in the table ``_SEVERAL``, and in the rules of ``_one_output`` and
+``_levels``. If several heads are possible, the function doesn't guess: it returns all of them, and
+a person chooses one.
 """
 
 from __future__ import annotations
@@ -167,8 +168,9 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
-    # A file exported with axes of variable length may leave out the number of columns, though this
-    # number never varies.
+    # Newer exports name their head, and an RT-DETR of them has 6 columns (box, score and class);
+    # older ones have the box and all scores. A file exported with axes of variable length may
+    # leave out the number of columns, though this number never varies.
     new = 'head' in said
     if detr and (columns == 6 or (columns is None and new)) and (classes != 2 or new):
         return Recognised(dict(_CENTRES), input=_STRETCHED)

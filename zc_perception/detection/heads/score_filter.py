@@ -33,10 +33,10 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
 Values = NDArray[Any]
-# Lower thresholds by this share, which is more than float32's rounding. So a raw threshold never
-# drops a cell that reaches the score.
+# Each threshold is reduced by this share of itself, which is more than float32's rounding error,
+# so that a raw threshold never drops a cell that reaches the score.
 _MARGIN = 2.0**-20
-# Lower thresholds also by this absolute number, because near zero float32 has no relative
+# This number is also subtracted from each threshold, because near zero float32 has no relative
 # precision.
 _TINY = 1e-30
 # The search for a raw threshold tries at most this many raw values above its first estimate. For
@@ -247,7 +247,12 @@ class _Comparison:
 
 
 class CompiledFilter:
-    """A filter in compiled code; either a class's cells or a cell's classes are adjacent."""
+    """
+    A filter in compiled code.
+
+    It reads values in which all cells of a class, or all classes of a cell, are adjacent in
+    memory. For other values it calls a filter in NumPy.
+    """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
