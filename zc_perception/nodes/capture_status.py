@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Makes diagnostics: camera, buffer pool, clock, negotiation, CPU copies and latency."""
+"""Makes the diagnostics of camera, buffer pool, clock, negotiation, CPU copies and latency."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, StageLatencies
 
-# The rate is measured over at least the time of this many frames, so that one frame more or less
-# does not matter.
+# Measure a camera's rate over at least the time that this many frames take at the target rate, so
+# that one frame more or less does not matter.
 _JUDGED_FRAMES = 10
 # Report a camera below this share of its target rate. It is less than one half, because some
 # sensors expose longer in the dark and then give half of their rate.
@@ -226,8 +226,8 @@ class CaptureInterval:
     Changes of a camera's counters within the last seconds.
 
     :param rate: good frames per second.
-    :param pace: reached share of the target rate; ``None``: the camera hasn't streamed long
-        enough to measure it.
+    :param pace: the share of the target rate that the camera reaches; ``None``: the camera hasn't
+        streamed long enough to measure it.
 
     The other fields: by how much the camera's counters of the same names grew.
     """
@@ -260,13 +260,13 @@ class CaptureCounters:
         self._before = CameraStatistics(0, 0, 0)
 
     def begin(self, camera: Camera) -> None:
-        """Keep the sums of earlier cameras, and from now on add the counters of *camera*."""
+        """Keep the sums of earlier openings; from now on, add the counters of *camera* to them."""
         self._before = self.total()
         self._camera = camera
         self.openings += 1
 
     def total(self) -> CameraStatistics:
-        """Return the counters since the node's start."""
+        """Return the counters' sums over all openings since the node's start."""
         if self._camera is None:
             return self._before
         now = self._camera.statistics()
@@ -307,7 +307,7 @@ def camera_status(
     started: bool,
     paced: bool = True,
 ) -> Status:
-    """Report whether the camera streams at its expected rate, and which frames were lost."""
+    """Report whether the camera streams at its target rate, and how many frames were lost."""
     streaming = condition.state is CameraState.STREAMING
     interval = counters.look(
         camera.framerate if camera is not None and streaming and paced else 0.0
@@ -513,7 +513,7 @@ def copies_status(ledger: CopyLedger) -> Status:
 
 
 def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
-    """Return the CPU's copies and their bytes by reason, for the frame log."""
+    """Return, for the frame log, number and bytes of the CPU's copies, with the reason as key."""
     return {
         reason: {'count': entry.count, 'bytes': entry.bytes}
         for reason, entry in ledger.entries().items()

@@ -106,7 +106,7 @@ SUBSCRIBER_LINK = Part(
          'this node')),
     well='{rung}: {reason}',
 )  # fmt: skip
-# Advice by the reason why a consumer in another process was refused.
+# The reasons why the frame server refuses consumers in other processes, each with advice.
 _REFUSALS = {
     'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
     'constraints': 'change the requirement that the message names, at that node',
@@ -324,7 +324,7 @@ class FrameServer:
         """
         Values, of which one changes when :meth:`status` has a new warning to report.
 
-        None changes for a warning about other publishers of the topic.
+        A new warning about other publishers of the topic changes none of them.
         """
         publisher, counters = self._publisher, self.server and self.server.counters
         return (

@@ -160,7 +160,7 @@ class ClassFilter:
     """Keeps detections of the *wanted* classes (names or indices); none wanted: keeps all."""
 
     def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
-        #: By class number, whether detections are kept; ``None``: all are kept.
+        #: Whether detections are kept, with the class number as index; ``None``: all are kept.
         self.mask: NDArray[np.bool_] | None = None
         if not wanted:
             return
@@ -191,7 +191,8 @@ def check_classes(values: Mapping[str, Any]) -> None:
     """
     Raise ConfigError for parameters ``model``, ``classes`` and ``tiles`` that can't work.
 
-    The model is missing, lacks one of the wanted classes, or finds masks although there are tiles.
+    They can't work if the model is missing, lacks one of the wanted classes, or finds masks
+    although there is more than one tile.
     """
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
@@ -221,13 +222,13 @@ _SLOW_MODEL = TooSlow(
     'the device can take more',
 )
 # Measure the rate of detections over at least this many frames, so that one frame more or less
-# doesn't matter. If `max_rate` is set, also measure it over at least the time of this many results
-# at that rate.
+# doesn't matter. If `max_rate` is set, the measurement also lasts at least as long as this many
+# frames take at that rate.
 _JUDGED_FRAMES = 10
 # After this many lost frames in a row, report that every frame is lost.
 _ALL_LOST = 10
 # Judge the import cache only if at least this many frames came lately: the first frame of each
-# buffer needs an import with any cache.
+# buffer needs an import, however well the cache works.
 _IMPORTS_FROM = 10
 _IF_REFUSED = 'the error says what the device refused; see dmesg'
 _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
@@ -314,7 +315,8 @@ DETECTIONS = Part(
     ),
     well='{done:.1f} of {coming:.1f} frames per second',
 )
-# Advice in diagnostics, by the stage that missed the deadline.
+# Advice in diagnostics on a late frame, for each stage that may have exceeded its usual duration
+# most.
 _TOO_LONG = {
     'capture': (
         "the camera's thread waits for a CPU: see realtime_priority, or move other nodes "
@@ -638,7 +640,7 @@ class InferenceNode(PerceptionNode):
         """
         Return the accelerator as a participant in the negotiation of buffers.
 
-        Beside the frames that the device works on, it may hold one more, the next one.
+        The accelerator may hold one frame more than the device works on: the next one.
         """
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight
@@ -654,7 +656,7 @@ class InferenceNode(PerceptionNode):
 
     def _limits(self, manifest: ModelManifest) -> DecodeLimits:
         """
-        Return score threshold, overlap threshold (NMS) and most detections of a frame.
+        Return score threshold, overlap threshold (NMS) and the limit of detections in a frame.
 
         Each is the parameter's value, or the model's if the parameter isn't set.
         """
@@ -764,8 +766,8 @@ class InferenceNode(PerceptionNode):
         """
         Return how many frames have a result or an error so far.
 
-        ``None``, because a standstill is no fault: the node isn't active, no frame is in flight,
-        or the device is lost.
+        Return ``None`` while a standstill is no fault: while the node isn't active, no frame is in
+        flight, or the device is lost.
         """
         stream = self._stream
         if (

@@ -49,7 +49,7 @@ _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 # The numbers of a detection, in order: score; position and orientation x, y, z (all 0); _UPRIGHT;
 # the box's centre, theta and size. All are doubles, so they need no padding between them.
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
-# An empty ``Detection2D.id``, with the padding up to the next detection's stamp.
+# An empty ``Detection2D.id``, without the padding up to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
 # Compiled function that makes the bytes of boxes without angles and ids; ``None``: it isn't built,
 # or this machine isn't little-endian.
@@ -133,7 +133,7 @@ class DetectionsCdr:
         text = cdr_string(frame_id)
         # A 4-byte number follows, so pad to a multiple of 4.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
-        # A detection's result begins 0 or 4 bytes after a multiple of 8: prepare by class the
+        # A detection's result begins 0 or 4 bytes after a multiple of 8: prepare each class's
         # bytes for both cases.
         self._results = tuple(
             [self._result(begin, index) for index in range(self._num_classes)] for begin in (0, 4)

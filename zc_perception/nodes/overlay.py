@@ -78,8 +78,8 @@ Draw = Callable[[NDArray[np.uint8], Detection2DArray, Any, Scale, int], None]
 """
 Draws a layer's message, such as masks, into a picture.
 
-Arguments: BGR picture, detections message, layer's message, picture's scale to the frame in x and
-y, line width in pixels.
+Arguments: BGR picture; detections message; layer's message; scale, which is the picture's size
+divided by the frame's, in x and y; line width in pixels.
 """
 
 

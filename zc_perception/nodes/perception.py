@@ -40,8 +40,8 @@ class PerceptionGraph:
     """
     The three nodes of one camera, which agree on buffers that the accelerator can import.
 
-    :param overrides: start values by node (``capture``, ``inference``, ``overlay``) and parameter,
-        in addition to those of the command line.
+    :param overrides: for a node (key ``capture``, ``inference`` or ``overlay``), start values of
+        its parameters, in addition to those of the command line.
     :param camera: the camera's name, which becomes the namespace; empty for a single camera.
     :param stereo: the camera's side of a stereo pair; *camera* is then the full namespace, and the
         command line's namespace is ignored.

@@ -142,7 +142,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     """Prefixes of parameters that are declared later; each ends in a dot."""
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
     """
-    By parameter, a function that raises ConfigError for a value that can't work.
+    For some parameters, a function that raises ConfigError for a value that can't work.
 
     The function gets only values that the parameter's declaration allows, and opens no device.
     """
@@ -521,7 +521,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
 @contextlib.contextmanager
 def all_or_none(nodes: Sequence[PerceptionNode]) -> Iterator[None]:
-    """Context manager: if its block raises, destroy *nodes*, and those that it has appended."""
+    """Context manager: if the block raises, destroy *nodes*, also those that the block added."""
     try:
         yield
     except BaseException:

@@ -310,7 +310,7 @@ class Liveness:
         self._monotonic = monotonic
         self._asked: dict[str, float] = {}
         self._seen: dict[str, tuple[int, float]] = {}
-        """By node's name, its latest progress, and since when (in s) that value is the same."""
+        """For each node's name: latest progress, and since when (in s) it has had that value."""
 
     def worry(self) -> str:
         """Return a sentence about each executor or node that hangs or has given up, or ``''``."""

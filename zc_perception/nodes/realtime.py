@@ -193,8 +193,9 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # Once this node has set a thread's CPUs or priority, it sets default values, too: a new
-        # thread inherits the settings of the thread that starts it, which may be out of date.
+        # Default values are not set as long as this node has set no other ones. Afterwards they
+        # are set, too: a new thread inherits the settings of the thread that starts it, and these
+        # may be from before the parameters changed.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True

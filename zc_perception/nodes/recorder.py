@@ -16,8 +16,9 @@
 """
 The node of ``zc_record``: records frames and other topics without slowing a camera.
 
-Frames are recorded without loss. Other topics are found in the ROS graph by name; they may have
-any type, because their messages are recorded as serialised bytes.
+A frame's pixels are recorded unchanged; if the disk is too slow, some frames are left out. Other
+topics are found in the ROS graph by name; they may have any type, because their messages are
+recorded as serialised bytes.
 """
 
 from __future__ import annotations
@@ -294,7 +295,7 @@ class RecorderNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Begin a recording and subscribe to frames (paused until activation), or a black box."""
+        """Make a black box, or begin a recording and subscribe to frames, paused at first."""
         path = self.parameters['path']
         if not path:
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")
@@ -388,7 +389,8 @@ class RecorderNode(PerceptionNode):
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
-        # Don't log this for each frame of a failed disk: the recording's end reports that once.
+        # Don't log this for each frame after the disk has failed: the recording's end reports the
+        # failure once.
         if not kept and not self.recorder.failed:
             self._warn(f'frame {frame.data.sequence} was left out: {self._reason()}', 'left out')
 

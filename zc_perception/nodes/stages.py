@@ -16,7 +16,7 @@
 """
 Topics that the inference node makes from detections, after it has published ``detections``.
 
-``detections_3d`` and its markers are made while there is a depth topic. ``detections/masks``
+``detections_3d`` and its markers are made if ``depth_topic`` is set. ``detections/masks``
 (maps pixels to detections) and ``detections/annotations`` (Foxglove draws these over a picture)
 are made on the scheduler's thread, while they have a subscriber.
 """

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 FRAME_WAIT_S = 2.0
 """The most seconds that a request for a snapshot waits for the camera's next frame."""
 _MOST_WAITING = 4
-# The queue of requests is as deep as those of the component container's services: when a queue is
-# full, a further request is lost, and its caller waits for ever.
+# The middleware's queue of requests. When it is full, a further request is lost, and its caller
+# waits for ever; so it is deep, as for the services of the component container.
 _REQUESTS = QoSProfile(depth=200)
 
 
@@ -127,7 +127,7 @@ class _Trigger(ABC):
                 send(response)
 
     def _noted(self) -> Any:
-        """Return data for :meth:`_work`, as they are when a request comes, before it waits."""
+        """Return data that :meth:`_work` needs as they were when the request came."""
         return None
 
     @abstractmethod

@@ -190,7 +190,7 @@ class Accelerator(ABC):
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return this class's parameters; one that *values* lacks has its default value."""
+        """Return this class's parameters; those that *values* lacks get their default values."""
         specs = (*FOR_ALL, *cls.PARAMETERS)
         return {spec.name: values.get(spec.name, spec.default) for spec in specs}
 

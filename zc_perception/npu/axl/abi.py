@@ -49,7 +49,7 @@ class ImportFlags(enum.IntFlag):
 
 
 class AxlImportFd(ctypes.LittleEndianStructure):
-    """``struct axl_import_fd``: import a LINEAR image without padding in one dma-buf."""
+    """``struct axl_import_fd``: import a LINEAR image that has no padding, in one dma-buf."""
 
     _fields_ = (
         ('fd', ctypes.c_int32),

@@ -30,7 +30,7 @@ Duplicates and imports also keep the buffer's memory allocated. Therefore the ca
 entry when the buffer's owner gives the buffer up: when a pool retires or replaces a slot or is
 closed, or when a link's producer is gone. Each of these owners closes its :class:`DmaBuf`, on any
 thread. The :class:`DmaBuf` then calls a function of the cache (:meth:`DmaBuf.tell_end`), so that
-pools need no reference to it. The cache queues these calls for the thread that uses the cache.
+pools need no reference to the cache. The cache queues these calls for the thread that uses it.
 
 While a job in flight reads an import, :class:`ImportsInUse` delays the import's release.
 """
@@ -505,7 +505,8 @@ class ResultBuffer:
     """
     The memory of one result.
 
-    The buffer is mapped only once, when its first result is read; all results share the views.
+    The buffer is mapped only once, when its first result is read. The results of later jobs are
+    read through the same views.
     """
 
     def __init__(self, buffer: DmaBuf, specs: Sequence[TensorSpec]) -> None:

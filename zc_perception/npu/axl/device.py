@@ -210,7 +210,7 @@ class AxlCapabilities:
     What a driver can do: its answer to QUERY, or what its other ioctls imply.
 
     :param level: 0: the driver has no import ioctls; 1: only the ioctls numbered 64 to 66, which
-        import LINEAR images without padding in one buffer; 2: all ioctls.
+        import only LINEAR images that have no padding and lie in one buffer; 2: all ioctls.
     :param formats: (fourcc, modifier) pairs; empty for level 1, because that driver doesn't list
         them.
     """
@@ -395,8 +395,8 @@ class AxlDevice:
         """
         Return whether the driver has the first generation of ioctls, 64 to 66.
 
-        A driver that has these ioctls refuses to release an invalid handle with ENOENT, and to
-        import an invalid descriptor with EBADF. Neither call changes anything.
+        A driver that has these ioctls answers ENOENT to the release of an invalid handle, and
+        EBADF to the import of an invalid descriptor. Neither call changes anything.
         """
         nothing = axl_abi.AxlImportFd(
             fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE)
@@ -425,7 +425,7 @@ class AxlDevice:
     def import_fd(
         self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags
     ) -> int:
-        """Import a LINEAR image without padding in one buffer (IMPORT_FD); return the handle."""
+        """Import a LINEAR image without padding, in one buffer (IMPORT_FD); return the handle."""
         argument = axl_abi.AxlImportFd(
             fd=buffer.fileno(), width=width, height=height, pixfmt=fourcc, flags=int(flags)
         )

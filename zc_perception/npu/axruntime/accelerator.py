@@ -23,7 +23,7 @@ works with the kernel driver that Axelera ships.
 
 Axelera's Python package ``axelera.runtime`` is preferred. The C library is used if the package
 can't be imported, or if parameter ``axruntime_library`` names the library. Diagnostics show which
-of both is used (``interface``), and why the package is not used (``python_binding``).
+of the two is used (``interface``), and why the package is not used (``python_binding``).
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. The modules
 ``runtime``, ``binding``, ``library``, ``tensors`` and ``worker`` explain what the reference leaves
@@ -118,8 +118,8 @@ class AxRuntimeAccelerator(AxRuntime):
         self._flush_after_s = flush_after_s
         self._why_no_binding = ''
         self._session = self._open_session()
-        # One worker for each core that runs the model; after a failed load, workers that are
-        # ending.
+        # One worker for each core that runs the model. After a failed load, these are workers
+        # that haven't ended yet.
         self._workers: list[AxRuntimeWorker] = []
         self._loaded = False
         # The thread that runs an .axm model; then there are no workers.
@@ -400,8 +400,8 @@ class AxRuntimeAccelerator(AxRuntime):
                 self._session.close_model()
         finally:
             # Decrement _holders only after close_model(), in which the runtime may hang. Otherwise
-            # close() could decrement _holders to 0 meanwhile and close the session, a call in
-            # which its thread would hang, too.
+            # close() could meanwhile decrement _holders to 0 and close the session; the thread
+            # that calls close() would then hang, too.
             with self._lock:
                 self._holders -= 1
                 left = self._holders
