@@ -251,7 +251,8 @@ class LentFrames:
         """
         Note a frame that is lent; count it as a copy if an element has mapped a watched frame.
 
-        Else count it if an element maps a watched frame before _LOOK_EVERY more frames are lent.
+        If no element has done so yet, count the frame later, when an element maps a watched frame
+        before _LOOK_EVERY more frames are lent.
 
         :param num_bytes: size of the frame's image.
         :param looks: whether the frame is watched.
@@ -341,8 +342,8 @@ class FramePipeline(BarePipeline):
     Call all methods except :meth:`close` from one thread.
 
     :param description: the pipeline's text, see :func:`complete`.
-    :param framerate: frames per second; 0: unknown; an encoder then waits for the following frame
-        before it puts out a picture.
+    :param framerate: frames per second; 0 means unknown, and an encoder then puts out a picture
+        only when the next frame has come.
     :param refused: caps not to offer, because an element refused them in an earlier run.
     :raises ConfigError: *description* can't be parsed, or an element is missing.
     """
@@ -444,7 +445,7 @@ class FramePipeline(BarePipeline):
         """
         Give a frame to the pipeline, which releases it later.
 
-        Return ``False`` if the pipeline doesn't accept frames; the frame is then released.
+        Return ``False`` if the pipeline doesn't accept frames; it releases this one, too.
 
         :raises PipelineError: the pipeline accepts no caps of the frame. After this or any other
             error the caller still owns the frame.

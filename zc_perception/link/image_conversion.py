@@ -406,8 +406,9 @@ class ImageToFrame:
         sources = cut_to(size, fmt, planes_there)
         converter = self._converters.get(fourcc)
         if converter is None:
-            # Store grey levels unchanged, as luma of full range, so that the conversion to NV12
-            # and back loses no level.
+            # Grey levels have full range. ToNv12 would convert them to limited range, which loses
+            # levels. So name them limited here: ToNv12 then copies them, and the frame below says
+            # full range (_GREY).
             given = (
                 BT601_LIMITED
                 if fmt.is_yuv

@@ -238,7 +238,7 @@ def _unknown_rclpy(name: str) -> str:
 
 def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """
-    Put *sent* in place of a service's function that sends responses; return that function.
+    Put *sent* in place of a service's function that sends responses; return the old function.
 
     An executor then calls *sent* with each response and its header. From Lyrical on (rclpy 10), a
     service has ``send_response`` and ``_send_response``. As no document says which of them an
@@ -422,9 +422,9 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
     Let a service's requests be answered from any thread at any time.
 
     rclpy sends the response that the service's callback returns. A callback that waits would block
-    the executor, and a coroutine that waits would make the executor spin. So this replaces the
-    service's ``send_response``, and *take* decides when to send. If an executor sends in another
-    way, the client gets the response as the callback returned it.
+    the executor, and a coroutine that waits would keep the executor in a busy loop. So this
+    replaces the service's ``send_response``, and *take* decides when to send. If an executor sends
+    in another way, the client gets the response as the callback returned it.
 
     :param take: called with each response, which it fills, and with the function that sends the
         response; runs on the executor, right after the service's callback.
@@ -449,10 +449,9 @@ def without_type_description(given: list[Parameter]) -> list[Parameter]:
     """
     Return *given* and a parameter that switches off the node's type description service.
 
-    If *given* has that parameter already, or rclpy has no such service (Humble), return *given*.
-    The reason is that rclpy never finalises the service (seen in Jazzy and Kilted): after a node
-    was destroyed, the service stays in the graph, with 100 KiB of memory, as long as the process
-    has another node.
+    rclpy never finalises this service (seen in Jazzy and Kilted): after a node was destroyed, the
+    service stays in the graph, with 100 KiB of memory, as long as the process has another node. If
+    *given* has that parameter already, or rclpy has no such service (Humble), return *given*.
     """
     if importlib.util.find_spec('rclpy.type_description_service') is None or any(
         p.name == _TYPE_DESCRIPTION for p in given

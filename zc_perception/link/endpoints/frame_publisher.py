@@ -168,19 +168,19 @@ class LoanedFrame:
         self._fence = fence
 
     def take_fence(self) -> SyncFile | None:
-        """For links: return the fence; the caller then owns it."""
+        """For :class:`FramePublisher`: return the fence; the caller then owns it."""
         fence, self._fence = self._fence, None
         return fence
 
     def close_fence(self) -> None:
-        """For links: close the fence of a frame that isn't sent."""
+        """For :class:`FramePublisher`: close the fence of a frame that isn't sent."""
         fence = self.take_fence()
         if fence is not None:
             fence.close()
 
     @property
     def header(self) -> Header:
-        """For links: return the frame's stamp and frame id."""
+        """For :class:`FramePublisher`: return the frame's stamp and frame id."""
         return Header(self._stamp_ns, self._frame_id)
 
 
@@ -281,7 +281,7 @@ class FramePublisher:
 
     **Errors.** Each method lists its exceptions. While consumers hold all buffers, a new frame is
     dropped: no consumer gets it, a warning names the holders, and :meth:`statistics` counts it.
-    The sequence number of the frame is left out.
+    No other frame gets the sequence number of a dropped frame.
 
     :param node: the node that publishes; its clock stamps the frames.
     :param topic: name of the topic, relative or absolute; remaps apply.
@@ -289,8 +289,8 @@ class FramePublisher:
     :param height: height of the image, in pixels.
     :param format: the name of a DRM format such as ``NV12``, ``YUYV``, ``YU12`` (three planes), or
         a ROS encoding such as ``rgb8``, ``bgr8``, ``mono8``.
-    :param slots: number of buffers, 2 to 64: one for each frame that a consumer holds or that
-        waits for a consumer at the same time, and one to fill.
+    :param slots: number of buffers, 2 to 64. You need one to fill, and one for each frame that
+        consumers hold, or that waits for them, at the same time.
     :param frame_id: name of the camera's optical frame.
     :param qos: QoS of the topic; by default reliable, volatile, depth 1.
     :param colorimetry: matrix, range and transfer function of the samples, such as ``bt709`` or
@@ -536,7 +536,8 @@ class FramePublisher:
             self._send(pool, slot, out.header, cost_ns, out.take_fence())
         finally:
             if out is not None:
-                # If the frame wasn't sent, close its fence now: the user's code may keep 'out'.
+                # If the frame wasn't sent, close its fence now. The garbage collector may do it
+                # much later, because the user's code may keep 'out'.
                 out.close_fence()
             with self._lock:
                 self._lent -= 1
@@ -553,8 +554,8 @@ class FramePublisher:
         """
         Publish a frame that is in one buffer of a library of yours; nothing is copied.
 
-        Return whether the frame was sent. It is dropped if consumers still hold this buffer, or if
-        the publisher has ended.
+        Return whether the frame was sent. The frame is dropped if consumers still hold this
+        buffer, if no slot is left for a new buffer, or if the publisher has ended.
 
         The pixels must be complete at the call, or when *fence* signals. The descriptor stays
         yours; you may close it after the call. The buffer need not be among the publisher's *fds*,
@@ -626,10 +627,9 @@ class FramePublisher:
 
     def _give_back(self, released: Callable[[], object] | None) -> None:
         """
-        Call *released*, which a buffer's user passed, because the buffer is free now.
+        Call *released*, which came with a buffer in publish_fds(): the buffer is free now.
 
-        While this thread is publishing or in another such call, postpone the call.
-
+        If this thread is publishing, or is inside another ``released``, the call is postponed.
         *released* may publish the next frame, so the publisher's lock must not be held.
         """
         if released is not None:
@@ -770,7 +770,7 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
-    """Check that the history for late subscriptions leaves a free buffer to fill."""
+    """Check that the frames that transient_local QoS keeps leave a free buffer to fill."""
     offered = link_qos(qos)
     kept = (offered.depth or 0) if offered.transient_local else 0
     if kept and kept + 1 + _RESERVE > slots:

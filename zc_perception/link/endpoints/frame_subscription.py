@@ -246,7 +246,7 @@ class CameraSubscription(FrameSubscription):
     Frames wait in the queue for their ``camera_info``. Newer frames replace waiting ones. When a
     ``camera_info`` with a newer stamp comes, the waiting frame is dropped at once, because its own
     ``camera_info`` was lost. In any case a waiting frame is dropped half a second to a second
-    after it was captured, because frames of another process count as held while they wait.
+    after it was captured, because waiting frames of another process fill the window.
     """
 
     def __init__(

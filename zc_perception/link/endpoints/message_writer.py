@@ -50,7 +50,7 @@ class ExtraMessage(Generic[T]):
     """
     One more message that a publisher makes of each object, on the topic ``<topic><suffix>``.
 
-    The message is made only while this topic has a reader.
+    The message is made only while this topic has a reader, or always if *qos* is transient_local.
 
     :param qos: QoS of this topic; ``None``: the same as the publisher's.
     """
@@ -62,7 +62,7 @@ class ExtraMessage(Generic[T]):
 
 
 class _Waiting(NamedTuple):
-    """A waiting message, as bytes: its owner may change the message object during the wait."""
+    """A waiting message, kept as bytes because its owner may change the message object."""
 
     content: bytes
 
@@ -139,8 +139,8 @@ class MessageWriter(Generic[T]):
         """
         Publish *extras* from now on, in place of the earlier extra messages.
 
-        A topic that the earlier extra messages had, too, keeps its publisher. Any thread may call
-        this.
+        If an earlier extra message had the same topic, its rclpy publisher is used again. Any
+        thread may call this.
         """
         with self._lock:
             if self._stop.is_set():
@@ -228,7 +228,7 @@ class MessageWriter(Generic[T]):
         """
         Let *pool* promise slots for the frame that is being converted and for waiting frames.
 
-        ``None`` cancels the promise; it is passed while there are no readers, and at the end.
+        ``None`` cancels the promise; it is passed while there are no readers, and by close().
         Frames are converted even if the pool has no slot left to promise, because a conversion
         always releases its frame soon.
         """
@@ -305,7 +305,7 @@ class MessageWriter(Generic[T]):
             self._adapter.end(item)
 
     def _say(self, text: str) -> None:
-        """Log and count an error, but not after close(): then publishing may fail as expected."""
+        """Log and count an error; ignore it after close(), when errors are normal."""
         if not self._stop.is_set():
             self.errors += 1
             self._complain(f"'{self.topic}': {text}", 'errors')

@@ -173,9 +173,9 @@ class PublisherStatistics:
         themselves now.
     :param image_readers: number of subscribers that read messages now.
     :param conversions: number of messages that were made of objects; for frames each is a copy.
-    :param conversions_skipped: number of objects that newer objects replaced before they were
-        converted, and of messages that were dropped because too many waited until the objects
-        before them were converted.
+    :param conversions_skipped: number of objects that were not converted, because newer ones
+        replaced them in the queue; plus the number of messages that were dropped, because too many
+        messages waited behind such objects.
     :param conversion_errors: number of objects and messages that could not be published as
         messages.
     :param turned_away: number of readers that get no messages now, for the reason *withheld*.

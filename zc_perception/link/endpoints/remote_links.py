@@ -135,8 +135,8 @@ class WindowWarnings:
         A window that is smaller than the subscription asked for is reported once per connection. A
         full window is reported after :data:`STALLED_S`, and then at most every 10 s.
 
-        :param slow: the slow work because of which windows are full; ``None``: the user's code
-            keeps the frames on purpose.
+        :param slow: the slow work that holds the frames of full windows; ``None``: the user's
+            code keeps the frames on purpose.
         """
         for window in windows:
             publisher = f'publisher {window.publisher_id[:8]}'
@@ -162,7 +162,7 @@ class WindowWarnings:
 
 _MAX_DEPTH = 64
 # If a publisher doesn't accept our connection within this time, the subscription reads messages
-# until it does.
+# until the publisher does.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
 # The largest number of frames that one call of receive() skips because the subscription doesn't
@@ -201,9 +201,9 @@ class _Link:
         self.number = next(_numbers)
         self.since = time.monotonic()
         self.was_connected = False
-        # Whether the publisher's socket has ever existed; if it has, its absence means that the
-        # publisher has ended. A publisher of this process always had one, and the graph may still
-        # show it after its end.
+        # Whether the publisher's socket has ever existed. If so, and the socket is gone now, the
+        # publisher has ended. A publisher of this process has always had a socket. (The graph may
+        # still show such a publisher after its end.)
         self.was_there = made_here(announcement.publisher_id) or os.path.exists(
             announcement.socket
         )
@@ -236,7 +236,7 @@ class _Link:
         return None
 
     def needs_a_thread(self) -> bool:
-        """Say whether a thread must connect this link, or report its connection's begin or end."""
+        """Say whether a thread must connect this link, or report a new or ended connection."""
         return self.client.approachable or self.client.connected is not self.was_connected
 
     @property
@@ -286,7 +286,7 @@ class _Link:
 
         If the socket exists and no process listens, the publisher was killed. If there is no
         socket, the publisher has ended only if we saw the socket before, or another one in its
-        folder. Else the folder may not be shared with our container.
+        folder. Else it is possible that our container can't see the folder.
         """
         there = os.path.exists(self.announcement.socket)
         self.was_there |= there

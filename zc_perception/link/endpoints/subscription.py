@@ -22,12 +22,12 @@ All objects go through one queue.
 processes, its reader of messages while it has one, and its reader of announcements. The queue owns
 the objects that wait in it; the callback owns the object that it was called with.
 
-**Two ways.** While every publisher has a direct link (within the process, or by shared memory),
-the subscription takes all objects directly, else all from messages
-(:func:`~zc_perception.link.rungs.choose`). If only some publishers have a direct link, the
-subscription also reads messages, but only to find out which publisher sends them. When a message
-that can be converted comes from a publisher without a direct link, the subscription changes to
-messages (``_judge``). After that it ignores direct objects.
+**Two ways.** The subscription takes either all objects directly or all from messages
+(:func:`~zc_perception.link.rungs.choose`): directly if every publisher has a direct link (within
+the process, or by shared memory), from messages if none has one. If only some have one, the
+subscription still takes objects directly, but also reads messages, to find out which publisher
+sends them. When a message that can be converted comes from a publisher without a direct link, the
+subscription changes to messages (``_judge``). After that it ignores direct objects.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
 the bus. Objects of other processes are fetched from their sockets by the thread that takes objects
@@ -39,11 +39,11 @@ readers of messages (``update_rung``). Any thread may call ``statistics``, ``pau
 ``hold`` and ``destroy``.
 
 **Locks**, in the order in which they are taken: ``_drain_lock`` is held while the callback runs,
-so the callback may destroy its own subscription; ``_rung_lock`` is held while the way is chosen;
-``_message_lock`` is held while messages are taken and while the way changes; then comes the
-queue's own lock. A direct object takes only the queue's lock. While objects are taken from
-messages, the headers of direct objects are stored under ``_message_lock``, so that none is lost
-when the way changes back.
+and is reentrant, so that the callback may destroy its own subscription; ``_rung_lock`` is held
+while the way is chosen; ``_message_lock`` is held while messages are taken and while the way
+changes; then comes the queue's own lock. To queue a direct object, only the queue's lock is taken.
+While objects are taken from messages, an object of another process is not queued, but its header
+is stored under ``_message_lock``, so that the object isn't lost if the way changes back just then.
 """
 
 from __future__ import annotations
@@ -558,8 +558,8 @@ class AdaptedSubscription(Generic[T]):
             )
         announced = self._announcements.known(own_ids)
         # If the QoS of some publishers of this package doesn't match, we can't know which
-        # announcements are theirs. So connect to none: by messages, the middleware serves only
-        # matching publishers.
+        # announcements are theirs. So connect to none, and read messages: for these the middleware
+        # itself compares the QoS.
         all_match = count.matching == count.adapted
         reachable = (
             [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []

@@ -155,8 +155,8 @@ class Connection:
         """
         Send the frame, or append it to the waiting frames; never block.
 
-        A frame waits if the window is full, behind other waiting frames, or for a fence that can't
-        be sent. The caller keeps its own lease.
+        A frame waits if the window is full, if other frames wait already, or if it has a fence
+        that can't be sent and hasn't signalled. The caller keeps its own lease.
 
         :raises FrameReleasedError: the caller's lease has ended.
         """
@@ -225,7 +225,7 @@ class Connection:
             _release(unwanted)
 
     def _flush(self) -> list[Frame]:
-        """Do :meth:`flush` with the lock held; the caller releases the returned frames later."""
+        """Do :meth:`flush` with the lock held; the caller then releases the frames without it."""
         unwanted: list[Frame] = []
         pending = self._pending
         while pending and len(self._out) < self._window and not self._ended and not self.failure:

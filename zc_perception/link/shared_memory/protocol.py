@@ -129,7 +129,8 @@ class Requirements:
     """
     One consumer's constraints on buffers, in the form in which HELLO sends them.
 
-    HELLO sends the number of frames that the consumer may hold separately, as its window.
+    The number of frames that the consumer may hold is not in here: HELLO has a field for it, the
+    window.
 
     :param formats: (fourcc, modifier) pairs that the consumer can use; empty: any.
     :param memory: the kinds of memory that the consumer can use, as the sum of ``MEMORY_DMABUF``
@@ -233,7 +234,7 @@ class Requirements:
         return found
 
     def _max_size(self, option: Size | None) -> Size | None:
-        """Return the smaller of *option* and (max_width, max_height), by side; ``None``: any."""
+        """Return *option*, limited to max_width and max_height; ``None``: any size."""
         if option is None and not (self.max_width or self.max_height):
             return None
         width, height = option or (_UNLIMITED, _UNLIMITED)

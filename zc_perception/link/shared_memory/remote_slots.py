@@ -403,7 +403,7 @@ class RemoteSlots:
             now.
         """
         try:
-            # Keep the code short: between two frames of a camera the CPU's caches lose it.
+            # Keep this code short: when the next frame comes, it has left the CPU's caches.
             (
                 kind,
                 length,

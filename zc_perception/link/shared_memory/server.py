@@ -236,7 +236,7 @@ class Door(Protocol):
         """Return the answer to *consumer*; if it must wait or is refused, also the reason."""
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Return the answer to *consumer* if the pool has too few slots for it, and the reason."""
+        """Return answer and reason for a *consumer* for which the pool has too few slots."""
 
     def left(self, consumer: Consumer, why: str) -> None:
         """
@@ -248,7 +248,8 @@ class Door(Protocol):
 
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
     """Reserve slots of *pool* for *holder*; return the granted window and depth."""
-    # The largest depth stands for keep_all: the consumer must get every frame of a recording.
+    # The largest depth means keep_all QoS: a producer that can wait, such as a recording, then
+    # waits so that this consumer loses no frame.
     return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
 
