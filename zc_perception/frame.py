@@ -249,8 +249,8 @@ class Frame:
     :meth:`bgr` return arrays of your own. Their calls are counted, as ``copy`` and ``bgr``, in
     ``zc_perception.memory.ledger.FRAME_COPIES``, the ledger of the process.
 
-    **Threads.** A frame may be passed to another thread, and read and released there. After a fork
-    the child's frames count as released.
+    **Threads.** A frame may be passed to another thread, and read and released there. In a forked
+    child, the parent's frames count as released.
 
     **Errors.** Each method lists its own. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise
     TypeError and name the right call.
@@ -664,7 +664,7 @@ class Frame:
         :param fence: the fence of a device that may still read the buffer; the pool owns it from
             this call on.
         :raises BufferError: an array of the pixels still exists, or a ``map`` block is open and
-            *fence* is missing. You still own the frame.
+            *fence* is missing. You still own the frame, and *fence*.
         :raises FrameReleasedError: the frame was released before.
         """
         if self._process != _process:

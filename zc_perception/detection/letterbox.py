@@ -142,11 +142,14 @@ class Letterbox:
 
     def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
         """
-        Return whether every box of a group certainly overlaps the picture.
+        Return whether it is certain that every box of a group overlaps the picture.
+
+        ``False``: one of the boxes may lie outside.
 
         :param low: the minimum of x0, y0, x1, y1 over all boxes, in input pixels; NaN if a box
             has NaN, and then the result is False.
-        :param high: the maximum of x0, y0, x1, y1 over all boxes, likewise.
+        :param high: the maximum of x0, y0, x1, y1 over all boxes, in input pixels;
+            NaN: as for *low*.
         """
         return (
             low[2] > self.left

@@ -78,7 +78,7 @@ class Placed:
     """
     Positions of boxes in metres: x points right, y down, and z away from the camera.
 
-    :param which: the indices of the boxes that have a valid depth; the others have no position.
+    :param which: the indices of the boxes with enough valid depths; the others have no position.
     :param centres: (n, 3) the centre of each box, on the surface that faces the camera.
     :param sizes: (n, 3) the extent of each box along x, y and z.
     """
@@ -129,7 +129,7 @@ def place(
 def _distance(
     corners: NDArray[np.float64], depth: NDArray[np.generic], metres: float
 ) -> tuple[float, float] | None:
-    """Return an object's distance and its extent along z, or ``None`` without valid depths."""
+    """Return an object's distance and extent along z; ``None`` if too few depths are valid."""
     x0, y0, x1, y1 = corners
     inner = _samples(
         (x0 * 3 + x1) / 4, (y0 * 3 + y1) / 4, (x0 + x1 * 3) / 4, (y0 + y1 * 3) / 4, depth, metres

@@ -55,7 +55,7 @@ class PlanesToTensor:
     :param bgr: channel order B, G, R instead of R, G, B.
     :param nhwc: channels last instead of first.
     :raises FormatError: the format or the colorimetry has no conversion.
-    :raises LayoutError: a frame of this format can't have the size that *box* has for frames.
+    :raises LayoutError: a frame of this format can't have the source size of *box*.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class PlanesToQuantised:
     :param fourcc: the frames' format.
     :raises ConfigError: *box* and *spec* have different sizes of the network's input.
     :raises FormatError: the format or the colorimetry has no conversion.
-    :raises LayoutError: a frame of this format can't have the size that *box* has for frames.
+    :raises LayoutError: a frame of this format can't have the source size of *box*.
     """
 
     def __init__(

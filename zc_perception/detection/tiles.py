@@ -51,8 +51,8 @@ _MOST = 16
 # Boxes from different tiles are the same object if their IoS (the intersection's share of the
 # smaller box) reaches this.
 _SAME = 0.5
-# A box counts as cut if one of its edges is nearer than this to an inner border of its tile, as a
-# share of the tile's side.
+# A box counts as cut if one of its edges is nearer than this to a border of its tile, as a share
+# of the tile's side. Borders of the whole region don't count: no tile continues beyond them.
 _CUT = 0.02
 # The row numbers of detections must differ between tiles, so add this number times the tile's
 # index.
@@ -323,7 +323,7 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
 
 
 def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> NDArray[np.bool_]:
-    """Return a mask of the boxes that an inner border of their tile has cut."""
+    """Return a mask of the boxes cut by a border of their tile inside the whole region."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)[tiles]
     margin = regions[:, 2:] * _CUT
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]

@@ -206,8 +206,8 @@ class Tracking:
             first = _pairs(np.where(high, overlaps, 0.0), settings.iou)
             overlaps[first[0]] = 0.0
             overlaps[:, high] = 0.0
-            # A box with a low score may continue only a track that had a box in the last frame in
-            # which any track had one. To continue an older track, a box needs a high score.
+            # A box with a low score may continue only the tracks that were seen last: those with
+            # the newest stamp in ``seen``. To continue another track, a box needs a high score.
             overlaps[tracks.seen < tracks.seen.max()] = 0.0
             rows, columns = np.concatenate((first, _pairs(overlaps, settings.iou)), axis=1)
             tracks.correct(rows, measured[columns], now)

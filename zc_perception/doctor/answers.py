@@ -44,8 +44,9 @@ def try_model(text: str) -> dict[str, Any]:
     """
     Load a model on its accelerator, with the inference node's parameters in *text* (JSON).
 
-    The result has the manifest's values, and either ``error`` with its ``stage`` (``manifest`` or
-    ``accelerator``), or the accelerator that was chosen.
+    If the manifest can't be loaded, the result has only ``error``, and ``stage`` is ``manifest``.
+    Else it has the manifest's values, and either the chosen accelerator or, if none can be opened,
+    ``error`` with ``stage`` ``accelerator``.
     """
     from zc_perception.memory.ledger import CopyLedger
     from zc_perception.npu.manifest import load_manifest
@@ -168,9 +169,11 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         they come from the file, so that further cameras may run.
     :param namespaces: the namespaces of the nodes that will get the file; an empty text is the
         root namespace.
-    :returns: ``problems``, which would end a node; ``warnings``; ``misses``: sections meant for
-        a node, but read by no node of *namespaces* (problems, unless a node of a further camera
-        reads them); ``checked``: the number of checked parameters.
+    :returns: a dict. ``problems``: errors with which a node wouldn't start. ``warnings``: other
+        mistakes. ``misses``: sections that no expected node reads, but that a node of a further
+        camera may read; if there can be no such node, they are among the problems. ``checked``:
+        the number of checked parameters. Without a usable ROS it has only ``error``, and
+        ``missing`` if the middleware isn't installed.
     """
     from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml
 

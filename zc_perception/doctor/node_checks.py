@@ -405,7 +405,7 @@ def _image(system: System, needs: Needs) -> int:
 
 
 def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that an image sent as a ROS message fits into the middleware's memory."""
+    """Check that an image message fits into Fast DDS's segment or Cyclone DDS's socket buffer."""
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])
@@ -478,7 +478,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
 
 
 def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that a publisher could use the folder of the links' sockets; don't make the folder."""
+    """Check that a publisher could use the links' socket folder; this doesn't make the folder."""
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted(

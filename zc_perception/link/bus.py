@@ -18,8 +18,8 @@ The ``in_process`` rung: all subscriptions of this process get the published obj
 
 :class:`InProcessBus` connects publishers and subscriptions that have the same key (context,
 resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
-tuple on the publisher's thread. It takes a lock only for a transient_local publisher, which keeps
-its last objects for later subscriptions.
+tuple on the publisher's thread. It takes a lock of this module only for the first frame of a new
+pool, and for a transient_local publisher, which keeps its last objects for later subscriptions.
 
 :class:`MeetingPoint` connects the cameras and the consumers of the process to negotiate buffers,
 whichever starts first.
@@ -154,8 +154,8 @@ class BusPublisher(Generic[T]):
     **Slots.** The publisher promises each subscription as many slots of the objects' pool as the
     subscription may hold. If too few slots are left, the subscription gets nothing from this
     publisher, until :meth:`settle` succeeds after another subscription was removed. If a
-    subscription holds as many objects as it may, and its queue is full, the newest object replaces
-    the oldest one in the queue.
+    subscription has used up its quota, a new object replaces the oldest one of this pool in the
+    subscription's queue; if the queue has none, the new object isn't delivered.
 
     :param deliver: called with a published object and a holder's name; returns an object of the
         holder's own, or ``None`` if the holder has used up its quota of the pool's leases.

@@ -19,8 +19,8 @@ Drop objects that come twice when a subscription changes between direct links an
 A subscription takes objects one way at a time: directly (within the process, or by shared memory),
 or from messages. The same object may come both ways in two cases: while messages are read only to
 find out which publisher sends them, and for 2 s after a change. The object is recognised by its
-*key*, (frame_id, stamp). Stamp 0 identifies no object: after a change, a message with stamp 0 is
-never dropped.
+*key*, (frame_id, stamp). Stamp 0 identifies no object: while the subscription takes messages, a
+message with stamp 0 is never dropped.
 
 - **From direct to messages**: a camera's messages may arrive later than its direct objects. So
   messages of objects that came directly, and older messages, are dropped until a message of the
@@ -70,7 +70,8 @@ class Changeover:
         # For each frame_id, the newest stamp that came directly since the last change to direct.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
-        # The frame_ids for which no message has had the stamp in _newest, or a later one, yet.
+        # The frame_ids whose messages are still older than the direct objects: no message had a
+        # stamp as late as that in _newest.
         self._behind: set[str] = set()
         self._until = 0.0
         self.duplicates = 0

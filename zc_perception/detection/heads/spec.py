@@ -51,7 +51,7 @@ ORIENTED = Key(
     boolean(), 'Whether boxes are turned by an angle, which is the last number of each row.', False
 )
 EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
-"""Options of heads whose rows may have further numbers after the classes; at most one is set."""
+"""Options for numbers after the classes in each row; a manifest sets at most one of them."""
 
 
 def more_numbers(count: int) -> str:
@@ -184,10 +184,10 @@ class Head(ABC):
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """
-        Return (n, :attr:`HeadSpec.extra`): masks' coefficients, keypoints, or an angle.
+        Return the mask coefficients, keypoints or angle of each of the *rows*.
 
-        Keypoints are in pixels of the network's input, with scores from 0 to 1; an angle is in
-        radians.
+        The shape is (n, :attr:`HeadSpec.extra`). Keypoints are in pixels of the network's input,
+        with scores from 0 to 1; an angle is in radians.
 
         :param outputs: the outputs that :meth:`decode` has read.
         :param rows: (n) row numbers from the :attr:`Detections.rows` that :meth:`decode` returned.
@@ -204,6 +204,7 @@ class Head(ABC):
 
         :param outputs: the outputs for a blank picture; :meth:`decode` has already read them
             without an error.
-        :param score: the score threshold; a value of the outputs' type must be able to reach it.
+        :param score: the score threshold. The head is wrong, too, if no value of the outputs'
+            (quantised) type stands for a score from this threshold to 1.
         """
         return ''

@@ -55,7 +55,8 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.rules import array, boolean, choice, integer, Key, number
 
-# Lower the threshold by this margin, because a difference of two logits is rounded.
+# The softmax is computed only for priors whose logit reaches a threshold. Lower that threshold by
+# this margin, so that rounding the difference of two logits excludes no prior.
 _SLACK = 1e-3
 
 
@@ -158,7 +159,7 @@ class Ssd(Head):
 
 class _PerPrior:
     """
-    Reads outputs of one arrangement.
+    Reads outputs whose order, shapes and types are those of the *outputs* given here.
 
     :ivar priors: (4, N) centre and size of each prior, in input pixels.
     """

@@ -163,7 +163,7 @@ class _Levels:
         ]
 
     def _of_four_axes(self, outputs: Sequence[RawTensor]) -> list[Part]:
-        """Return the output of each level, if outputs have axes anchor, row, column, channel."""
+        """Find each level's output by its shape: anchors x rows x columns x channels."""
         count, width = self._split
         shapes = [(count, *shape, width) for shape in self._grids.shapes]
         found = [without_batch(output.values).shape for output in outputs]

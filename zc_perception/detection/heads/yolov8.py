@@ -76,9 +76,9 @@ from zc_perception.rules import integer, Key
 # Logits from minus this value to this value need no offset before the softmax: exp() doesn't
 # overflow float32, and a sum doesn't lose its smaller terms.
 _SAFE_EXPONENT = 40.0
-# Multiply the numbers of at most this many boxes at once, one box per row. For more rows OpenBLAS
-# wakes threads, which takes longer than the product itself, and much longer if other programs use
-# the CPUs.
+# A matrix product gets at most this many boxes, one box per row. For more rows OpenBLAS wakes
+# threads, which takes longer than the product itself, and much longer if other programs use the
+# CPUs.
 _ROWS = 256
 # The highest number of cached tables of exp(); each pair of scale and zero point needs one.
 _TABLES = 16
@@ -112,7 +112,7 @@ class Distances:
         """
         Return (4, n) distances in cells from the cell's centre: left, top, right, bottom.
 
-        If any number of a box isn't finite, none of its distances is.
+        With several bins, one NaN among a box's numbers makes all its distances NaN.
 
         :param parts: pairs of a tensor and selected values of it (boxes, 4 * bins).
         """
@@ -173,8 +173,8 @@ class YoloV8(Head):
     scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. Raw levels
     have boxes and classes in separate tensors, or in one tensor for each grid, in any order.
 
-    Masks' coefficients, keypoints or an angle follow the classes of each row; in raw levels they
-    are a third part of each level.
+    Mask coefficients, keypoints or an angle follow the classes of each row. A raw level then has
+    three parts: boxes, classes and these numbers.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {

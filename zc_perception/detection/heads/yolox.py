@@ -57,8 +57,8 @@ class YoloX(Head):
     """
     Decode one tensor with the cells of all levels, or the raw levels.
 
-    The tensor is 1 x N x (5 + C), finest level first: box, objectness, C classes. Raw levels have
-    these three in one tensor for each grid, or in separate tensors.
+    The tensor is 1 x N x (5 + C), finest level first: box, objectness, C classes. A raw level
+    has its boxes, objectness and classes in one tensor, or in separate tensors.
 
     For a raw number v: centre = (v + cell) · stride, size = exp(v) · stride. Usually the network
     itself applies the sigmoid to objectness and classes.

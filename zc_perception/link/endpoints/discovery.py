@@ -70,8 +70,8 @@ class PublisherCount:
     Adapted publishers are those of this package; all others are plain.
 
     :param adapted: number of adapted publishers, with any QoS.
-    :param matching: number of adapted publishers whose QoS matches. The graph can't assign them to
-        announcements.
+    :param matching: number of adapted publishers whose QoS matches. The graph doesn't show
+        which of them sent which announcement.
     :param plain: names of the nodes whose publishers are not adapted and whose QoS matches.
     :param mismatch: why no publisher's QoS matches; empty if one matches, or without publishers.
     """
@@ -159,8 +159,9 @@ class PublisherGraph:
             else:
                 plain.append((name, mismatch))
                 strange.add(name)
-        # Assign a plain writer to each other announcer, if the node of one of the two has no known
-        # name: the graph learns a node's name a little later than its endpoints.
+        # The other announcers have no writer yet. Assign a plain writer to each of them, if the
+        # node of the writer or of the announcer has no known name: the graph learns a node's name
+        # a little later than its endpoints.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
             if late is not None:
@@ -290,9 +291,9 @@ class Announcements:
         """
         Store an announcement.
 
-        A later announcement replaces the publisher's earlier one, unless it names another socket
-        and the earlier one is connected or confirmed. An announcement with invalid values is
-        ignored.
+        A later announcement replaces the publisher's earlier one. But if it names another host or
+        socket, it is ignored while the publisher is connected, or if only the earlier one is
+        confirmed. An announcement with invalid values is ignored, too.
 
         :param confirmed: whether the announcement was read from a file in the sockets' folder.
         :param connected: ids of publishers that are known to be connected.

@@ -17,8 +17,9 @@
 Run the link's work on a node's executor, of whatever kind.
 
 :class:`ExecutorWake` makes the executor call a function soon, :func:`coroutine_turn` runs a
-coroutine to its end, :class:`NodeWatch` calls a function periodically on the lookout's thread
-while a node exists, and :class:`NodeSpinner` spins a node that no other executor spins.
+coroutine to its end, :class:`NodeWatch` calls a function periodically while a node exists, on the
+thread of :mod:`~zc_perception.lookout`, and :class:`NodeSpinner` spins a node that no other
+executor spins.
 """
 
 from __future__ import annotations

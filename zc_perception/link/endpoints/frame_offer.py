@@ -113,7 +113,8 @@ class FrameOffer:
 
     :param publisher: publishes the frames in these buffers.
     :param server: passes the buffers to other processes; ``None``: no other process gets them.
-    :param changed: called after a consumer of this process has joined an existing agreement.
+    :param changed: called after a consumer of this process came to an existing agreement and was
+        served, refused or told to wait.
     :param fixed: why these buffers never change for a later consumer; empty: they may change.
     """
 
@@ -265,9 +266,10 @@ class FrameOffer:
         """
         Return the number of slots that the publisher and all consumers need together.
 
+        The number includes slots for frames that wait, and spare slots for the next consumer.
+
         :param held: slots that the publisher and the consumers of this process need.
-        :param windows: slots that each consumer of another process may hold. The result also has
-            slots for frames that wait, and spare slots for the next consumer.
+        :param windows: slots that each consumer of another process may hold.
         """
         connected = () if self._server is None else self._server.statistics().consumers
         deepest = max((consumer.depth for consumer in connected), default=1)
