@@ -33,7 +33,7 @@ _KEPT = 4
 
 class _Converters(threading.local):
     """
-    The converters of one thread, for the last four combinations of format, size and colorimetry.
+    The converters of one thread: at most four, each for one format, size and colorimetry.
 
     Threads can't share a converter, because it reuses its working memory.
     """

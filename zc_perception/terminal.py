@@ -72,8 +72,9 @@ def ending_quietly(command: str = '') -> Iterator[None]:
     A signal that the program already handles or ignores is left alone. Outside the main thread
     the function changes nothing.
 
-    :param command: the program's name, for the line that is printed; the exit code is 128 + n.
-        Empty, for a program that runs nodes: no line is printed, and the exit code is 0.
+    :param command: the program's name, for the line that is printed after a signal n; the exit
+        code is then 128 + n. If it is empty, as for a program that runs nodes, no line is printed,
+        and the exit code is 0.
     """
     end, taken = _ending(command), {}
     with contextlib.suppress(ValueError):
@@ -112,7 +113,8 @@ class Interruption:
 
     The interpreter's C handler also writes into a pipe (``signal.set_wakeup_fd``), which
     :meth:`wait` polls. The Python handler alone couldn't end that wait: Python runs it only
-    between two bytecodes of the main thread, so not while that thread is about to block.
+    between two bytecodes of the main thread. If a signal came just before that thread blocks in
+    poll(2), the handler would run only after the wait.
 
     :ivar came: the number of the first signal that was received; 0: none.
     """
@@ -160,7 +162,11 @@ class Interruption:
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Let a signal, also an earlier one, raise its exception (:meth:`begin`) in this block."""
+        """
+        Let a signal raise its exception in this block; :meth:`begin` sets which exception.
+
+        For a signal that came before the block, the exception is raised at once.
+        """
         self._allowed = True
         try:
             self._look()
@@ -173,7 +179,8 @@ class Interruption:
         """
         Inside :meth:`allowed`: delay a signal's exception until the end of this block.
 
-        For code that opens objects: it can store each object before an exception interrupts it.
+        Code that opens objects needs this: the exception then comes only after the code has stored
+        each object that it opened, so that the object can be closed.
         """
         was, self._allowed = self._allowed, False
         try:

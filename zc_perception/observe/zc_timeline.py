@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-``zc_timeline``: show how long running nodes take for each stage of a frame.
+``zc_timeline``: show how much time the running nodes need for each stage of a frame.
 
 The program reads the nodes' frame logs, and needs neither root nor ROS. It prints a table with a
-row for each stage: the median, the 99th percentile, and the median's share of the median from
-camera to detections. Option ``--trace`` writes a trace of every frame, for ui.perfetto.dev.
+row for each stage: the median, the 99th percentile, and the median in per cent of the median for
+all stages together. Option ``--trace`` writes a trace of every frame, for ui.perfetto.dev.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
     """
     Return a table row for each stage, and one for all stages together.
 
-    :raises ZcError: fewer than two frames have records of all steps.
+    :raises ZcError: fewer than two of the *records* have both the time of the capture and the time
+        of sending detections.
     """
     from zc_perception.errors import ZcError
     from zc_perception.observe.timeline import is_whole, stages_us, WHOLE
@@ -120,7 +121,7 @@ def budget_of(track: NodeTrack) -> dict[str, Any]:
     """
     Count the frames that missed the node's deadline, in total and by stage.
 
-    Each is counted for the stage that exceeded its usual duration most.
+    Each late frame is counted for the stage that exceeded its usual duration most.
     """
     from zc_perception.observe.timeline import FrameBudget, is_whole, times_ns
 
@@ -148,7 +149,11 @@ def _budget_line(budget: dict[str, Any]) -> str:
 
 
 def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
-    """Return the records that nodes write in the next *seconds*; print unreadable processes."""
+    """
+    Return the records that the nodes write in the next *seconds*.
+
+    Print a line for each process whose frame log can't be read.
+    """
     import time
 
     from zc_perception.errors import printable, ZcError
@@ -188,8 +193,8 @@ def _run(options: argparse.Namespace) -> int:
     from zc_perception.observe.timeline import build_timeline
     from zc_perception.whole_file import output_file, write_output
 
-    # A frame log keeps the frames that a 30 Hz camera took in the last 136 s. So no record is lost
-    # within longest_s.
+    # A frame log has room for the frames that a 30 Hz camera takes in 136 s. So a measurement of
+    # longest_s finds all of them.
     longest_s = 120.0
     if not 0 < options.seconds <= longest_s:
         raise ConfigError(
@@ -220,7 +225,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; return 0; 1: no frames to show; 2: wrong use; 128 + n: signal n came."""
+    """
+    Run the program, and return its exit code.
+
+    :returns: 0 if frames were shown, 1 if there are no frames to show, 2 for wrong use, 128 + n if
+        signal n came.
+    """
     with ending_quietly('zc_timeline'):
         from zc_perception.programs import exit_code_of, start
 

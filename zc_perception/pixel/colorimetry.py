@@ -107,9 +107,9 @@ _GST_NAMES = {
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
 # The keys are GStreamer's numbers of transfer functions. 11, 13 and 16 (BT.2020 with 12 and 10
-# bits, BT.601) are the same function as 5 (BT.709), as video-color.h states. 4 and 8 (BT.470 M and
-# B/G, the latter for PAL on a DVD) describe the screens of analogue television, but its cameras
-# used function 5, so 4 and 8 are translated to BT.709 too.
+# bits, BT.601) are the same function as 5 (BT.709), as video-color.h states. 4 (BT.470 M) and 8
+# (BT.470 B/G, used on PAL DVDs) describe the screens of analogue television. The cameras of
+# analogue television used function 5, so 4 and 8 are translated to BT.709 too.
 _GST_TRANSFERS = {
     4: Transfer.BT709,
     5: Transfer.BT709,
@@ -190,8 +190,9 @@ _V4L2_MATRICES = {
     6: Matrix.BT2020,
 }
 _V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
-# By colour space: which encoding and which transfer DEFAULT means (V4L2_MAP_*_DEFAULT). In all
-# other colour spaces DEFAULT means encoding 1 (BT.601) and transfer 1 (BT.709).
+# Key: the colour space; value: the encoding or the transfer that DEFAULT means in it
+# (V4L2_MAP_*_DEFAULT). In all other colour spaces DEFAULT means encoding 1 (BT.601) and transfer 1
+# (BT.709).
 _V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
 _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 

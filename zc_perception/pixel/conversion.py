@@ -21,10 +21,12 @@ The results are colour pictures (:class:`ToPicture`), grey pictures (:class:`ToL
 and NV21 differ only in the order of two bytes, and a picture with the wrong order looks plausible.
 
 Each converter is made for one format, size and colorimetry. It allocates its memory once, and
-refuses other planes. If the picture is smaller than the frame, planes are resized before colours
-are converted, because then fewer pixels are converted. Chroma is resized to the full size of the
-picture, not to half of it as in 4:2:0, so that the frame's colour detail isn't lost.
-``zc_bench decode`` measures the speed, and the difference from converting the full frame first.
+refuses planes of another format or size. If the picture is smaller than the frame, planes are
+resized before colours are converted, because then fewer pixels are converted. Chroma is resized to
+the full size of the picture, not to half of it as in 4:2:0, so that the frame's colour detail
+isn't lost.
+``zc_bench decode`` measures the speed, and how far these pictures differ from pictures that are
+resized after the colours of the full frame were converted.
 """
 
 from __future__ import annotations
@@ -229,9 +231,9 @@ class Filters:
         """
         Return the filter for chroma, for a format whose chroma has these subsampling factors.
 
-        A picture's pixel takes the colour of the nearest chroma sample. Only if pixels lie exactly
-        between two chroma samples, or the picture is enlarged, is chroma interpolated. The rule is
-        the same for 4:4:4, so that a scene gives the same picture in every format.
+        A picture's pixel takes the colour of the nearest chroma sample. Chroma is interpolated
+        only if pixels lie exactly between two chroma samples, or if the picture is enlarged. The
+        rule is the same for 4:4:4, so that a scene gives the same picture in every format.
         """
         between = any(
             ratio and ratio % (2 * shared) == 0
@@ -247,7 +249,11 @@ _COLUMNS = 128
 
 
 def _codes(layout: str) -> dict[tuple[bool, int], int]:
-    """Return OpenCV's codes to convert *layout*; key: (B, G, R order?, number of channels)."""
+    """
+    Return OpenCV's codes to convert the format *layout* to a picture.
+
+    The key is (whether the picture's order is B, G, R, the picture's number of channels).
+    """
     orders = {(False, 3): 'RGB', (True, 3): 'BGR', (False, 4): 'RGBA', (True, 4): 'BGRA'}
     return {key: getattr(cv2, f'COLOR_YUV2{order}_{layout}') for key, order in orders.items()}
 
@@ -351,8 +357,8 @@ class _Aligned:
     """
     Run an OpenCV conversion without its slow path for remaining columns, see ``_COLUMNS``.
 
-    First the columns that fill whole vectors are converted. Then the remaining columns are copied
-    to scratch memory that is one vector wide, and converted there.
+    First the columns up to a multiple of ``_COLUMNS`` are converted. Then the remaining columns
+    are copied to scratch memory that is ``_COLUMNS`` wide, and converted there.
 
     :param parts: for each input three values: how many columns share an element, how many rows
         share it, and ``(n,)`` if an element has n components, or ``()`` if it has one.
@@ -705,8 +711,9 @@ class Nv12Writer:
         """
         Write *picture* into *luma* and *chroma*, which may have any row stride.
 
-        *picture* is (height, width, 3), B, G, R or with *rgb* R, G, B. It may have a fourth
-        channel, alpha, which is ignored: a transparent pixel keeps its colour.
+        *picture* has the shape (height, width, 3). Its channels are B, G, R, or R, G, B if *rgb*
+        is true. It may have a fourth channel, alpha, which is ignored: a transparent pixel keeps
+        its colour.
 
         :raises LayoutError: an array isn't ``uint8`` of the writer's size, or a plane is
             read-only.
@@ -810,7 +817,8 @@ class _YuvToNv12(_Nv12Way):
             (size[0] // 2, size[1] // 2),
         )
         self._pairs = not yuv.planar
-        # OpenCV resizes two planes, of U and of V, faster than one plane of (U, V) pairs.
+        # A plane of (U, V) pairs that needs no resizing is used directly. Otherwise the pairs are
+        # split first: OpenCV resizes two planes, of U and of V, faster than one plane of pairs.
         self._direct = (
             Resized((*samples[::-1], 2), half, cv2.INTER_NEAREST, wide=yuv.wide)
             if self._pairs and samples == half

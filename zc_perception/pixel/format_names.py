@@ -17,8 +17,9 @@
 Translate formats to and from the names in V4L2, GStreamer, NvBufSurface and ROS.
 
 V4L2's fourccs look like DRM's but may have other meanings: V4L2's ``RG16`` is Bayer, DRM's
-``RG16`` is V4L2's ``RGBP``. V4L2's NV12, NM12, YUYV … are LINEAR. A tiled fourcc of V4L2 is
-translated to a modifier if both headers describe the same layout; others are refused by name.
+``RG16`` is V4L2's ``RGBP``. V4L2's NV12, NM12, YUYV … are LINEAR. V4L2's fourcc of a tiled format
+is translated to a DRM fourcc with a modifier, if DRM has a modifier for the same tiles. Otherwise
+it is refused, and the message says why.
 
 A ``drm-format`` of GStreamer is a DRM fourcc with a modifier, such as
 ``NV12:0x0100000000000002``. Each format has exactly one string: all four characters of the fourcc

@@ -22,7 +22,7 @@ Sources: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and th
 
 This package reads and writes only LINEAR pixels. Frames of other layouts are passed on from a
 camera to a device that accepts them. For this the module has the modifiers' names (for messages),
-the number of planes, and the modifiers that mean the same layout. It doesn't interpret other bits.
+the number of planes, and the modifiers that mean the same layout. It interprets nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _VALUE_MASK = (1 << _VALUE_BITS) - 1
 _NVIDIA_BLOCK_LINEAR, _NVIDIA_KIND, _NVIDIA_GENERIC_KIND = 0x10, 0xFF << 12, 0xFE << 12
 
 
-# Values of the top eight bits. Many installed headers lack MTK and APPLE (Linux 6.14 and 6.15).
+# Values of the top eight bits. Many installed headers lack MTK (new in Linux 6.14) and APPLE (new
+# in Linux 6.15).
 Vendor = IntEnum(
     'Vendor',
     'NONE INTEL AMD NVIDIA SAMSUNG QCOM VIVANTE BROADCOM ARM ALLWINNER AMLOGIC MTK APPLE',

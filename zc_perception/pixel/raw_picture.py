@@ -16,8 +16,8 @@
 """
 Read uncompressed pictures of messages and recordings: their encodings, planes and pixels.
 
-:data:`ENCODINGS` is the table for both; its names are those of ROS's
-``sensor_msgs/image_encodings.hpp``.
+:data:`ENCODINGS` lists the encodings, for messages and recordings alike. Their names are those of
+ROS's ``sensor_msgs/image_encodings.hpp``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
 """
-The choices of the parameter for the encoding of Image messages.
+The choices of parameter ``image_encoding``, the encoding of Image messages.
 
 ``native``: the frame's bytes without a conversion, if its format has a ROS encoding.
 """
@@ -127,7 +127,7 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     Compute the layout of the planes in the picture's data, without reading the data.
 
     Planes follow each other without gaps. If there are more data than the picture needs, the
-    sender has padded the height or the last page, see :func:`_padded`.
+    sender has rounded up the height, or the data's size to whole pages, see :func:`_padded`.
 
     :raises FormatError: the encoding, the byte order, the size or the step is wrong, or the number
         of bytes doesn't fit exactly one layout. The message has the values and what is needed.

@@ -25,8 +25,9 @@ from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format, PixelFormat
 
 # A format's costs minus those of NV12. The costs are the milliseconds to convert a 1920x1080 frame
-# to a network's input of 640x640 and to an rgb8 message, plus 1 for each byte per pixel, which the
-# camera writes and all readers read. Grey comes last, because detectors need colours.
+# to a network's input of 640x640 and to an rgb8 message, plus the format's bytes per pixel: the
+# camera must write every byte, and each reader must read it. Grey comes last, because detectors
+# need colours.
 _COSTS = {
     'NV12': 0.0, 'NV21': 0.0, 'YU12': 0.1, 'YV12': 0.1,
     'YUYV': 0.8, 'UYVY': 0.8, 'YVYU': 0.8, 'NV16': 1.1, 'NV61': 1.1, 'YU16': 1.3, 'YV16': 1.3,
