@@ -185,7 +185,7 @@ class WorkedJob(Generic[R]):
         if ended:
             return
         if self._result_is_read and result is not None:
-            # the accelerator may be closed already, and the result's memory with it
+            # If the accelerator is already closed, so is the result's memory, and this raises.
             with contextlib.suppress(ValueError):
                 result.end_reading()
         if over:
@@ -351,7 +351,7 @@ class EngineThread:
 
     def _run(self, job: EngineJob) -> None:
         result, error = None, AcceleratorError('the accelerator was closed')
-        # None if the job was given up before it began; then skip it.
+        # None: the accelerator is closing, or the job was given up before it began; skip the job.
         frame = None if self._closing else job.begin_reading()
         if frame is not None:
             try:

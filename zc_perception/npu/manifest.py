@@ -146,7 +146,8 @@ _ANY_SIZE = 64
 _FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
 _TASKS = ('detect', 'segment', 'pose', 'obb')
-# Options of a head that follow from the model's outputs, so a manifest can't choose them.
+# Options of a head that follow from the model's outputs. A manifest may give them too, but must
+# not contradict the outputs.
 _UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 
 
@@ -161,8 +162,8 @@ class ModelInput:
     :param high: real value of sample 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: the sample that fills the borders of a letterbox, 0..255.
-    :param layout: ``nchw`` or ``nhwc``. For a compiled model, the file itself decides the layout
-        and all parameters listed below, and the values in this object are ignored.
+    :param layout: ``nchw`` or ``nhwc``. For a compiled model, the file itself decides *layout*,
+        *dtype*, *scale* and *zero_point*, and these values in this object are ignored.
     :param dtype: float32, float16, uint8 or int8.
     :param scale: for integer types: real value = (raw - zero_point) · scale.
     :param grey: whether the input has one channel (luma) instead of three.
@@ -198,7 +199,7 @@ class ModelInput:
         return 1, self.channels, self.height, self.width
 
     def tables(self) -> NDArray[Any]:
-        """Return an array (channels, 256): the tensor's value of each sample in each channel."""
+        """Return the tensor's value for each channel and sample, as an array (channels, 256)."""
         samples = self.low + np.arange(256) * ((self.high - self.low) / 255)
         mean, std = (
             np.resize(given or one, (self.channels, 1))
@@ -661,9 +662,9 @@ def load_manifest(model: str) -> ModelManifest:
     Find, read and validate a manifest; read missing values from the model's file.
 
     A manifest without key ``variants`` describes one model for one engine. With that key, each
-    variant inherits the top level's keys and may replace them, except ``file``, ``outputs`` and
-    the keys of a single engine. The top level is a variant itself if it has ``engine`` or
-    ``file``. A variant's file may be missing if another variant's file exists.
+    variant inherits the top level's keys, except ``file``, ``outputs`` and the keys of a single
+    engine; a variant may replace what it inherits. The top level is a variant itself if it has
+    ``engine`` or ``file``. A variant's file may be missing if another variant's file exists.
 
     :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a
         model's own file.

@@ -16,8 +16,9 @@
 """
 Find this machine's Metis cards; read their names, IOMMU and PCIe link from Linux.
 
-Accelerators, diagnostics and ``zc_doctor`` use this module. It doesn't open a card: each call
-reads ``/dev`` and sysfs again. Tests pass a :class:`HostTree` with other folders.
+Accelerators, diagnostics and ``zc_doctor`` use this module. Its functions keep no results: each
+call reads ``/dev`` and sysfs again. Only the check :func:`metis_access` opens a card. Tests pass a
+:class:`HostTree` with other folders.
 
 * **Cards**: :func:`find_cards`, :func:`choose_card`. The shipped driver names a node after PCI
   domain, bus and slot in hexadecimal: ``metis-0:1:0``, since version 1.6 ``metis-0-1-0``, and
@@ -118,7 +119,7 @@ def place_of(text: str) -> Place | None:
 
 
 def card_at(path: str, tree: HostTree = HOST) -> MetisCard:
-    """Return the card of a device node; without an address if the node doesn't exist."""
+    """Return the card of a device node; its PCI address is empty if sysfs doesn't show it."""
     with suppress(OSError):
         status = os.stat(path)
         if stat.S_ISCHR(status.st_mode):

@@ -155,7 +155,9 @@ class ModelFacts:
 
 def facts_of(file: Path) -> ModelFacts:
     """
-    Read the facts about a model from its file and a ``metadata.yaml`` beside the file.
+    Read the facts about a model from its file.
+
+    If the file has no metadata, the metadata comes from a ``metadata.yaml`` beside it.
 
     :raises ConfigError: a file can't be read, or *file* is no model.
     """
@@ -263,7 +265,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
-    """Return a protocol buffer's text fields by field number; if *only* is given, only that."""
+    """Return a protocol buffer's text fields by field number; *only*: just this field; 0: all."""
     found = {}
     for number, part in _fields(content, *_span(place)):
         if not isinstance(part, int) and only in (0, number):

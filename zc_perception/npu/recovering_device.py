@@ -176,7 +176,7 @@ class HangWatch:
     A device counts as hanging after :data:`HANG_TIMEOUTS` timeouts without a result between them.
     Jobs that were in flight together count as one timeout, because one delay makes all of them
     late. If jobs that were given up fill the device, no new job can be submitted, so none can
-    time out. Then the device counts as hanging once it has been full for two timeouts more.
+    time out. Then the device counts as hanging once it has been full for twice *timeout_s*.
 
     :param timeout_s: a job's timeout in seconds.
     """
@@ -192,7 +192,7 @@ class HangWatch:
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """Restart the count of timeouts, because a result came or the device was opened again."""
+        """Restart the count of timeouts, because a result came or the device was lost."""
         self._in_a_row = self._full_since_ns = 0
 
     def timed_out(self, submitted_ns: int) -> str:

@@ -96,8 +96,9 @@ class SchedulerStatistics:
     :param in_flight: jobs submitted and not finished.
     :param losses: how often the device was lost.
     :param recovered: how often a lost device was opened again.
-    :param imports: imports of frames' buffers since the start, by all devices.
-    :param trial_imports: trial imports since the start, by all devices.
+    :param imports: imports of frames' buffers since the start; reopening the device doesn't reset
+        this number.
+    :param trial_imports: trial imports since the start, counted like *imports*.
     :param busy_ns: nanoseconds in which the device had at least one job.
     :param at_ns: the time of this copy of the counters, CLOCK_MONOTONIC.
     """
@@ -147,11 +148,12 @@ class Scheduler:
 
     *Failures.* If a job is late, fails, or its callback raises, only that job's frame is lost; the
     thread goes on. Until the device has ended a job that was given up, the job takes a place on
-    the device, and its fence keeps the frame's slot from reuse. A lost device
-    (:class:`DeviceLostError` from any call or job, or several timeouts in a row) fails all jobs in
-    flight: the scheduler closes the accelerator, and *reopen* opens it again after 0.1 s, 0.2 s …
-    5 s, until the device yields results. Frames that come while the device is lost are released
-    and counted; with *keep_all* they wait in the queue.
+    the device, and its fence keeps the frame's slot from reuse. The device counts as lost after a
+    :class:`DeviceLostError` from any call or job, or after several timeouts in a row. Then all
+    jobs in flight fail, the scheduler closes the accelerator, and calls *reopen* after 0.1 s. If
+    *reopen* fails, or the device is lost again before it yields a result, the next attempt comes
+    after twice that delay, and so on up to 5 s. Frames that come while the device is lost are
+    released and counted; with *keep_all* they wait in the queue.
 
     :param queue: the frames to run; if its depth is 1, a new frame replaces the one that waits.
     :param in_flight: the number of jobs submitted before the first of them is done; limited to
@@ -281,8 +283,8 @@ class Scheduler:
         """
         Call :meth:`Accelerator.trial_import` on the scheduler's thread, between two frames.
 
-        Other threads call this. While the device is lost, this call does nothing: the reopened
-        device imports each buffer with its first frame.
+        Other threads call this. While the device is lost, this call does nothing: after it is
+        opened again, the device imports each buffer when the first frame in this buffer comes.
 
         :raises AcceleratorError: the accelerator can't import the buffers, or was busy for too
             long.
@@ -429,6 +431,8 @@ class Scheduler:
     def _wait(self, *, take: bool) -> None:
         """
         Wait until a frame can be taken, a job is done or late, or another thread requests a call.
+
+        Wait at most 0.5 s. Then finish the jobs that are done, and give up the late ones.
 
         :param take: whether to take frames while the device has room.
         """
@@ -705,7 +709,12 @@ class _LatePlaces:
                 fence.close()
 
     def clear(self) -> None:
-        """Count all places as free: the device is closed, or the scheduler ends."""
+        """
+        Count all places as free.
+
+        The scheduler calls this when it ends, when the device is lost, and when late jobs fill a
+        device that can't be opened again.
+        """
         for fd in list(self.fences):
             self.ended(fd)
         self._close_kept(lambda fence: True)

@@ -51,7 +51,8 @@ _RESTLESS_S = RECENT_S + PERIOD_S
 """
 For so many seconds after *signs* has changed, levels are checked every ``LOOK_S``.
 
-So the end of a warning is noticed, too.
+A warning ends :data:`RECENT_S` seconds after its event, without another change of *signs*. This
+time is longer, so that the end of the warning is noticed too.
 """
 
 
@@ -114,9 +115,10 @@ class Row:
     """
     A condition, and the status of a part while the condition is true.
 
-    *sentence* and *advice* are format strings, whose fields are names of the part's values.
+    *sentence* and *advice* are format strings; their fields are names of the values *seen* that
+    :meth:`Part.status` gets.
 
-    :param when: the condition, a function of the part's values.
+    :param when: the condition, a function of an object that has the values *seen* as attributes.
     :param shown: docs/diagnostics.md has this text in place of a sentence that is only a field.
     :param see: docs/diagnostics.md adds this text to the advice, or has it in place of advice that
         is only a field.
@@ -150,7 +152,12 @@ class Part:
     def status(
         self, values: Mapping[str, Any] | None = None, hardware_id: str = '', **seen: Any
     ) -> Status:
-        """Return the part's status; conditions and sentences use the values in *seen*."""
+        """
+        Return the part's status.
+
+        :param values: the figures that the status shows.
+        :param seen: the values that conditions and sentences use, by name.
+        """
         look = SimpleNamespace(**seen)
         holding = (row for row in (*self.rows, self._well) if row.when(look))
         first = next(holding)
@@ -165,10 +172,11 @@ class DiagnosticsPublisher:
     """
     Publish diagnostics once a second, and soon after a level has changed.
 
-    The publisher calls *signs* five times a second. For some seconds after the value of *signs*
-    has changed, the publisher calls *collect* as often, which takes a hundred times as long. If
-    nobody subscribes, nothing changes and no frames come, the publisher rests: it calls *signs*
-    once a second, and *collect* every five seconds.
+    The publisher calls *signs* five times a second, and *collect*, which takes a hundred times as
+    long as *signs*, once a second. For some seconds after the value of *signs* has changed, the
+    publisher calls *collect* five times a second, too. If nobody subscribes, nothing changes and
+    no frames come, the publisher rests: it calls *signs* once a second, and *collect* every five
+    seconds.
 
     The publisher uses the steady clock, because a simulation's time may stand still. It begins
     once the node has an executor, but does all its work on the thread of

@@ -403,8 +403,8 @@ class FrameLogReader:
             #: The writer's pid in this process's namespace. :attr:`own_pid` is the pid in the
             #: writer's own namespace, which differs in a container.
             self.pid: int = self.own_pid if pid is None else pid
-            #: How many records this object could not return: they were overwritten before they
-            #: were read, or their kind is unknown.
+            #: How many records this object did not return: they were overwritten before they
+            #: were read, were skipped because it read too slowly, or have an unknown kind.
             self.lost = 0
             self._process = process_state(self.pid, proc)
             self._proc = proc

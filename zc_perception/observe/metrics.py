@@ -135,7 +135,7 @@ class StageLatencies:
 RECENT_S = 3.0
 """Diagnostics warn of an event until this many seconds after it."""
 RATE_S = 1.0
-"""Seconds that a rate covers at least: in less time one frame more would change it too much."""
+"""A rate covers at least these seconds: in less time, one frame more would change it too much."""
 _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
 # A pause between events is unusual if it is this many times as long as the longest recent one.

@@ -300,7 +300,7 @@ class FrameFinder:
         self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int
     ) -> JoinedFrame | None:
         """
-        Return the frame of a submit event, and store it for the job's fence.
+        Return the frame of a submit event, and store the frame in :attr:`of_fence`.
 
         Two nodes may have the same import handle and job number, because both are valid only for
         one open file of the device. Then the frame whose submission was nearest in time is
@@ -330,7 +330,11 @@ class FrameFinder:
 
 @dataclass
 class Span:
-    """An event with a duration; the flow (arrows) of frame *frame* includes it; 0: no flow."""
+    """
+    An event with a duration.
+
+    :ivar frame: the number of the frame whose flow (arrows) includes the event; 0: none.
+    """
 
     name: str
     category: str
@@ -583,7 +587,7 @@ class _Kernel:
         return self._trace.track(self._pid, name)
 
     def submitted(self, event: KernelEvent) -> JoinedFrame | None:
-        """Store the frame of a submit event, so that events of its fence find the frame."""
+        """Return a submit event's frame, and store it for other events of the job's fence."""
         fence = _fence_of(event)
         return self._finder.of_job(event.number('handle'), fence[1], fence, event.time_ns)
 

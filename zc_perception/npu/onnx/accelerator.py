@@ -245,7 +245,7 @@ class OnnxEngine(TensorEngine):
         return next(name for name in inputs if name not in besides), besides
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
-        """Return the manifest's entry for each output of the file, ``None`` without an entry."""
+        """Return the manifest's entry for each output of the file; ``None`` if there is none."""
         outputs = {output.name: output for output in self._session.get_outputs()}
         names = list(outputs)
         for index, spec in enumerate(manifest.tensors):
@@ -357,7 +357,7 @@ class OnnxAccelerator(Onnx):
     Run models in the thread ``onnx-accelerator``, which this class owns.
 
     :param ledger: counts the CPU's pass over each frame's pixels.
-    :param values: as :meth:`own` of :class:`Onnx` returns them.
+    :param values: parameters by name; one that is missing has its default value.
     """
 
     def __init__(self, ledger: CopyLedger, values: Mapping[str, Any] | None = None) -> None:
