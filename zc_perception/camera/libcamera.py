@@ -18,11 +18,13 @@ The libcamera camera: each buffer that libcamera's pipeline handler allocates is
 
 A slot's request is queued again when the slot's last lease is released.
 
-The module has one manager for all cameras. The manager's only file descriptor becomes readable
-when any camera completes a request, so :class:`Requests` passes each request to its camera. From
-libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's text; in older versions
-(Debian 12 has 0.0.3) it returns a negative number. Controls are looked up by name, because two
-Python objects may stand for the same control.
+libcamera's Python module has one manager for all cameras. The manager's only file descriptor
+becomes readable when any camera completes a request. So :class:`Requests` passes each request to
+its camera.
+
+From libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's text; in older
+versions (Debian 12 has 0.0.3) it returns a negative number. Controls are looked up by name,
+because two Python objects may stand for the same control.
 
 Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp``
 is CLOCK_BOOTTIME. Tested only with ``test/doubles/libcamera_module.py``, which has the interface
@@ -199,7 +201,8 @@ class Requests:
     """
     Passes the manager's completed requests to the cameras of this process.
 
-    Of the cameras' waiting threads, the first that wakes up fetches the requests of all cameras.
+    Each camera's thread waits in :meth:`wait`. When requests complete, the first thread that wakes
+    up fetches the requests of all cameras, and puts them into the cameras' mailboxes.
     """
 
     _of_module: ClassVar[dict[int, Requests]] = {}

@@ -17,12 +17,12 @@
 Recordings on disk: MCAP files in a folder that rosbag2 can read, with frames as messages.
 
 A recording is a folder ``NAME`` with ``NAME_0.mcap``, ``NAME_1.mcap`` … and ``metadata.yaml``,
-which lists the finished files. Their format is https://mcap.dev/spec with profile ``ros2`` and
-uncompressed chunks. If the recorder is killed, only the last chunk is lost. Schemas and channels
-stand before the chunks that use them, so a file without its end can be read record by record, and
-:func:`finish_recording` can write the end later. The package has its own writer, because rosbags'
-writer can neither split a recording nor flush, and rosdep has no key for the library ``mcap``. The
-tests read the files with both libraries.
+which lists the finished files. The ``.mcap`` files follow https://mcap.dev/spec, with profile
+``ros2`` and uncompressed chunks. If the recorder is killed, only the last chunk is lost. Schemas
+and channels stand before the chunks that use them, so a file without its end can be read record by
+record, and :func:`finish_recording` can write the end later. The package has its own writer,
+because rosbags' writer can neither split a recording nor flush, and rosdep has no key for the
+library ``mcap``. The tests read the files with both libraries.
 
 A frame is a ``sensor_msgs/Image`` that keeps the format and every bit of the pixels, without
 padding between rows or planes. The encoding is ROS's name where ROS has one, else the DRM format's
@@ -71,7 +71,7 @@ _FOOTER_FIELDS = struct.Struct('<QQI')
 _FOOTER_BYTES = _RECORD.size + _FOOTER_FIELDS.size + len(MAGIC)
 _STATISTICS_FIELDS = '<QHIIIIQQ'
 _LONGEST = 1 << 20
-"""Read at most this many bytes of a record that isn't a chunk; none of these is longer."""
+"""Read at most this many bytes of a record; only chunks are longer."""
 _CHUNK_BYTES = 1 << 20
 # Write at most this many bytes at once, so that a recorder sees progress even on a slow disk, and
 # doesn't take the disk for stuck.
@@ -461,10 +461,10 @@ def _take_topic(
 
 def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
     """
-    Add the chunks that are whole and have their indexes to *contents*, record by record.
+    Read an unfinished file record by record; add to *contents* each whole chunk with its indexes.
 
-    Compare the checksums of the last seconds' chunks, too: after a power cut, the file's length
-    may include blocks whose data never reached the disk.
+    For the chunks of the last seconds, also compare the checksums: after a power cut, the file's
+    length may include blocks whose data never reached the disk.
     """
     schemas: dict[int, tuple[str, str]] = {}
     chunks: list[tuple[bytes, int, int, list[bytes]]] = []

@@ -17,10 +17,11 @@
 Write frames and messages to a recording (:mod:`mcap_file`) without delaying consumers.
 
 :class:`Recorder` copies each frame out of the producer's buffer at once, so that the slot is free
-again; its first thread writes the copy. The memory for copies that wait for the disk is bounded.
-When it is full, new frames are left out and counted, so a slow disk affects only the recording.
-The second thread syncs the written data to the disk, and the first never waits for it. A power cut
-loses only the last second, a killed process less.
+again. The recorder has two threads. The first writes the copies to a file. The memory for copies
+that wait for the disk is bounded. When it is full, new frames are left out and counted, so a slow
+disk affects only the recording. The second thread syncs the written data to the disk, and the
+first never waits for the second. After a power cut only the last second is missing; if the process
+is killed, less is missing.
 
 :class:`BlackBox` keeps the last seconds of compressed video
 (``foxglove_msgs/msg/CompressedVideo``) and of other messages in memory; raw frames would need too
@@ -79,12 +80,12 @@ from zc_perception.whole_file import sync_folder, sync_whole, write_whole
 REASON = 'record'
 MIB = 1 << 20
 STUCK_S = 3.0
-"""When closing, don't wait longer for a disk that has accepted nothing for this many seconds."""
+"""On closing, the recorder gives up if the disk has accepted nothing for this many seconds."""
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# How many last messages of a latched topic to keep: one for each of the topic's publishers, of
-# which there are rarely more.
+# Keep this many of a latched topic's newest messages. Each of the topic's publishers has one
+# latched message, and a topic rarely has more publishers than this.
 _KEPT = 32
 
 
@@ -591,7 +592,8 @@ class Kept(NamedTuple):
     """
     A message of the black box.
 
-    A latched message gets the time of the earliest message that is written and isn't latched.
+    :param log_ns: time of arrival. A latched message may have arrived long before; it gets the
+        time of the earliest other message that is written.
     """
 
     topic: Topic
@@ -641,8 +643,9 @@ class BlackBox:
         """
         Drop the messages that are too old, and the oldest ones beyond the memory limit.
 
-        Too old are messages that came more than the box's *seconds* before *now_ns*. But messages
-        since the last key frame that each video had by then are kept, for decoding the video.
+        Messages are too old if they came more than the box's *seconds* before *now_ns*. But a
+        video can be decoded only from a key frame on, so all messages since each video's last key
+        frame before that time are kept, too.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}

@@ -80,7 +80,7 @@ from zc_perception.pixel.raw_picture import DEPTHS, ENCODINGS, layout_of, RawPic
 
 
 class _Finished(io.RawIOBase):
-    """An unfinished MCAP file's complete records, followed by the end that the file lacks."""
+    """A file object: an unfinished MCAP file's complete records, then the end that it lacks."""
 
     def __init__(self, path: Path, contents: Contents) -> None:
         self._file = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()
@@ -379,7 +379,7 @@ def _first_line(error: Exception) -> str:
 
 class BagSource(FrameSource):
     """
-    Plays the pictures of one topic, with recorded headers, timed by their stamps.
+    Plays the pictures of one topic with their recorded headers; the headers' stamps set the pace.
 
     All pictures must have one size; their encodings may differ. An unreadable picture is left out
     and counted.
@@ -661,7 +661,8 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
             continue
         try:
             topics = read_contents(file).topics.values()
-        # no error: only the recorded format needs the file's summary; rosbags plays without one
+        # No error: without the summary only the recorded format is unknown; rosbags can still play
+        # the file.
         except (RecordingError, OSError):
             continue
         for recorded in topics:

@@ -111,8 +111,8 @@ class ReplayCamera(DrawnCamera):
     without being decoded. Parameter ``loop`` repeats the recording; recorded stamps continue to
     increase.
 
-    :raises ConfigError: the recording can't be used, or not be read up to parameter
-        ``replay_start``, or ends before it.
+    :raises ConfigError: the recording can't be used, has an unreadable part before the time in
+        parameter ``replay_start``, or ends before that time.
     :raises LayoutError: an odd width or height.
     """
 

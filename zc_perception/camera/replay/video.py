@@ -133,7 +133,7 @@ def pyav(path: str) -> Any:
             "how pictures are turned and coloured: pip install -U 'av<20'"
         )
     # Old versions of PyAV pass FFmpeg's warnings to Python's logging, from the decoding threads.
-    # Keep all messages but those of crashes out of it.
+    # Let only messages about crashes pass.
     if av.logging.get_level() is not None:
         av.logging.set_level(av.logging.PANIC)
     return av
@@ -524,9 +524,9 @@ def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
     return samples
 
 
-# The decoder's threads share the slices of one picture, which rarely has more slices; the detector
-# needs the other CPUs. One picture per thread would be faster, but an error could not be assigned
-# to its picture.
+# Use at most this many threads for decoding. They share the slices of one picture, and a picture
+# rarely has more slices than this; the detector needs the other CPUs. One picture per thread would
+# be faster, but then an error could not be assigned to its picture.
 _MOST_THREADS = 4
 # No codec delays a picture by more than this many other pictures.
 _MOST_REORDERED = 16
