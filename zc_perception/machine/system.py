@@ -67,7 +67,12 @@ HOST = HostTree()
 
 
 def programs_using(path: str) -> list[str]:
-    """Return ``name (pid)`` of each program seen by this user that has device node *path* open."""
+    """
+    Return ``name (pid)`` of each program that has device node *path* open.
+
+    The calling process is listed as ``this process``. Programs whose descriptors this user may not
+    see are missing.
+    """
     try:
         wanted = os.stat(path).st_rdev
     except OSError:
@@ -131,8 +136,8 @@ class System:
     :param open_node: tries to open a device node for reading and writing, and returns 0 or an
         errno.
     :param open_heap: opens a heap by its name.
-    :param ask: calls a function that may hang or crash in a process of its own; see
-        :mod:`~zc_perception.machine.asking`.
+    :param ask: starts a process and calls a function there, because the function may hang or
+        crash; see :mod:`~zc_perception.machine.asking`.
     :param users_of: returns the programs that have a device node open, as far as this user may see
         them.
     :param doubles: a test's replacements for classes or functions that open a device, see

@@ -16,8 +16,8 @@
 """
 A memory buffer with a file descriptor: a dma-buf or, on a machine without these, a sealed memfd.
 
-Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization* (on
-fdinfo, too), memfd_create(2), fcntl(2) on seals.
+Source: ``include/uapi/linux/dma-buf.h``, the kernel's document *Buffer Sharing and
+Synchronization* (which also describes fdinfo), memfd_create(2), and fcntl(2) for seals.
 """
 
 from __future__ import annotations
@@ -435,8 +435,8 @@ class DmaBuf:
 
         F_SEAL_FUTURE_WRITE forbids later writable mappings but keeps existing ones. So the memfd
         is mapped first, and pixels are written only through this mapping, until :meth:`close`.
-        F_SEAL_SEAL prevents peers from adding further seals. A dma-buf isn't changed: it can't be
-        restricted, and udmabuf refuses memory with these seals. Lent memory isn't changed, because
+        F_SEAL_SEAL prevents peers from adding further seals. A dma-buf isn't changed: it has no
+        seals, and udmabuf refuses a memfd with a seal against writing. Lent memory isn't changed:
         its owner could not map it for writing any more.
 
         :returns: whether peers can't write. If they can, they must be trusted not to write, and
@@ -524,7 +524,7 @@ def is_dmabuf(fd: OwnedFd) -> bool:
 
 
 def seals_of(fd: int) -> int:
-    """Return a memfd's seals; 0 if the file can't have any. A file of tmpfs has F_SEAL_SEAL."""
+    """Return a memfd's seals; F_SEAL_SEAL for a plain file of tmpfs, 0 for any other file."""
     try:
         return fcntl.fcntl(fd, abi.F_GET_SEALS)
     except OSError:

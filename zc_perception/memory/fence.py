@@ -238,9 +238,9 @@ class SyncFile:
         """
         Return a new fence that signals when *first* and *second* have (SYNC_IOC_MERGE).
 
-        The caller still owns *first* and *second*. The kernel leaves out fences that have
-        signalled already, with their errors. This object stores these errors for :meth:`check`,
-        but a process to which the merged descriptor is sent can't get them.
+        The caller still owns *first* and *second*. The kernel doesn't merge fences that have
+        signalled already, so their errors aren't in the new descriptor. This object stores these
+        errors for :meth:`check`, but a process to which the descriptor is sent can't get them.
 
         :param name: the new fence's name in the kernel's listings, at most 31 bytes.
         :raises ValueError: the name is too long.
@@ -356,8 +356,8 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            # Leave out a fence that can't be polled: the caller's timeout_s ends the wait at the
-            # fence's deadline.
+            # Leave out a fence that can't be polled. The wait doesn't end when it signals, but at
+            # the latest after timeout_s: callers choose timeout_s by the fences' deadlines.
             with contextlib.suppress(ValueError, OSError):
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)

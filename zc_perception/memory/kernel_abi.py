@@ -63,8 +63,9 @@ def fdinfo(fd: int) -> dict[str, str]:
     """
     Return the lines of ``/proc/self/fdinfo/FD`` as values by key; empty without /proc.
 
-    A buffer's name is in there, and may have any bytes, so the text isn't decoded strictly. A name
-    may also imitate a key, but it follows the kernel's own lines, so each key's first line counts.
+    One line is the name that a program gave the buffer. The name may have any bytes, so invalid
+    UTF-8 is replaced. It may also look like a further line; as it comes after the kernel's own
+    lines, only the first line of each key counts.
     """
     entries: dict[str, str] = {}
     with (

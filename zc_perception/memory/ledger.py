@@ -42,9 +42,11 @@ class CopyLedger:
     recording's or a webcam's picture is decoded), ``tensor`` (an accelerator on the CPU reads the
     frame), ``to_ros`` and ``from_ros`` (conversion to and from ``sensor_msgs/Image``), ``debayer``
     (an additional pass for Bayer), ``to_jpeg``, ``overlay``, ``masks``, ``record``, ``snapshot``,
-    ``gstreamer`` (an element of ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first``
-    (a GStreamer reader's first pictures, copied because of padded rows), ``bgr`` and ``copy`` (a
-    program calls the frame's methods of these names).
+    ``mend`` (a webcam's faulty JPEG is copied to mend it), ``gstreamer_copy`` (a frame of a
+    GStreamer camera is copied, because it isn't in a dma-buf), ``gstreamer`` (an element of
+    ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first`` (a GStreamer reader's first
+    pictures, copied because of padded rows), ``bgr`` and ``copy`` (a program calls the frame's
+    methods of these names).
     """
 
     def __init__(self) -> None:

@@ -18,8 +18,9 @@ Read packets, descriptors and credentials from Unix sockets, and manage the fold
 
 Each descriptor gets an owner when it arrives, so that no code path can forget to close it.
 
-The second half of the file makes and checks the folder of the sockets, which no other user can
-enter. It also removes sockets that killed producers left.
+The second half of the file makes and checks the folder of the sockets. Only this user can enter
+this folder, and the members of a group if one is given. The second half also removes sockets that
+killed producers left.
 """
 
 from __future__ import annotations

@@ -295,7 +295,8 @@ def parse_hello(packet: Packet) -> Hello:
     """
     Return the HELLO in *packet*.
 
-    If the consumer speaks other versions than this producer, the ProtocolError has code VERSION.
+    If the consumer speaks only other versions than this producer, the ProtocolError has code
+    VERSION.
     """
     # First check the fields that all versions share. So a consumer of a later version is refused
     # for its version, not for other fields.
