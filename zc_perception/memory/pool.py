@@ -73,8 +73,8 @@ SPARE = 2
 """:meth:`BufferPool.grant` leaves this many slots for the next holder, where possible."""
 # A thread that waits for a free slot checks for one at least this often.
 _LOOK_AGAIN_S = 1.0
-# Seconds to wait before calling a failed allocator again: after its first failure, and at most.
-# The search for contiguous memory is slow.
+# How long to wait before calling the allocator again, in seconds: after its first failure, and
+# after many. The wait grows, because the allocator's search for contiguous memory is slow.
 FIRST_RETRY_S, LAST_RETRY_S = 0.01, 1.0
 _NO_LIMIT = 1 << 30
 
@@ -315,7 +315,7 @@ class Remainder(NamedTuple):
 
 class Reaper:
     """
-    Ends slots of closed pools: those whose frames are released only later. Thread-safe.
+    Ends the slots of closed pools whose frames are released only after the close. Thread-safe.
 
     One thread serves all closed pools of the process. It runs only while one of these pools has a
     frame in use or waits for a fence.
@@ -439,8 +439,9 @@ class BufferPool:
     slots. The pool forgets a consumer without leases and promise, because consumers may come and
     go for hours.
 
-    **Threads.** Any thread may call any public method. An open pool has no thread of its own:
-    :meth:`acquire` first calls :meth:`collect`. :class:`Reaper`'s thread finishes a closed pool.
+    **Threads.** Any thread may call any public method. An open pool has no thread that looks at
+    fences and abandoned leases. So each :meth:`acquire` first calls :meth:`collect`, which does
+    this. :class:`Reaper`'s thread does it for a closed pool.
 
     **Locks.** One lock guards the whole pool. While it is held, fences are only polled, and no
     callback is called. Callbacks (``on_free``, retire listeners, ``on_room``) are queued, and the
@@ -592,9 +593,10 @@ class BufferPool:
 
     def acquire(self, index: int | None = None, *, wait_s: float = 0.0) -> Slot | None:
         """
-        Take a free slot to fill, or ``None`` (counted as exhausted) when there is none.
+        Take a free slot to fill; return ``None`` if there is none, or the pool is closed.
 
-        Without *index* the lowest free slot is taken, so that the same memory is reused soon.
+        ``None`` is counted as exhausted, unless *wait_s* was given or the pool is closed. Without
+        *index* the lowest free slot is taken, so that the same memory is reused soon.
 
         :param index: the slot whose buffer a driver has filled.
         :param wait_s: how long a source that isn't live (a file) waits for a free slot, and for
@@ -1035,10 +1037,11 @@ class BufferPool:
 
     def insert(self, buffers: Buffers, most: int) -> tuple[Slot | None, Slot | None]:
         """
-        Make a slot over *buffers*, which a source has allocated; acquire the slot next.
+        Make a free slot over *buffers*, which a source has allocated; the caller acquires it next.
 
-        The slot replaces a retired one. If there is none and the pool has fewer than *most* slots,
-        it is added. Else it replaces the free slot that was unused for the longest time.
+        The new slot replaces a retired one. If none is retired and the pool has fewer than *most*
+        slots, the new slot is added. Else it replaces the free slot that was unused for the
+        longest time.
 
         :param buffers: owned by the pool, and closed if no slot is returned or the call raises.
         :returns: the new slot, and the free slot that it replaced or ``None``; (``None``,
@@ -1584,7 +1587,8 @@ class ForeignBufferPool(BufferPool):
     :param on_free: gets each slot that becomes free, and gives the buffers back to their owner.
     :param reserve: as for :class:`BufferPool`.
     :param most: the most slots, up to 64; at least the number of *known* frames.
-    :raises ConfigError: the number of buffers is 0 or above 64.
+    :raises ConfigError: the number of *known* frames is 0 or above 64, or *reserve* is outside its
+        range.
     :raises LayoutError: the layout doesn't fit, or two frames share a buffer.
     """
 
@@ -1630,7 +1634,7 @@ class ForeignBufferPool(BufferPool):
 
     def adopt(self, buffers: Buffers) -> Slot | None:
         """
-        Make a slot for a frame's new *buffers*; acquire the slot next.
+        Make a free slot for a frame's new *buffers*; the caller acquires it next.
 
         :param buffers: owned by the pool, and closed if no slot is returned or the call raises.
         :returns: the slot; ``None`` (counted as exhausted) if all *most* slots are in use.

@@ -37,8 +37,8 @@ from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Environment variable: 1 makes everything run in Python, even with a compiled module."""
-# module.c has the same number. Raise both if the Python code can't work with a module that was
-# compiled before a change, or the other way round.
+# module.c has the same number. Raise both if, after a change, the new Python code can't work with
+# an older compiled module, or older Python code with the new module.
 _VERSION = 6
 
 
@@ -72,6 +72,6 @@ def _optimised() -> bool:
     # Distributions optimise their interpreters, but Debian's build options don't show it.
     if sys.base_prefix == '/usr':
         return True
-    import sysconfig  # imported late, because each start asks, mostly of such an interpreter
+    import sysconfig  # imported late: every program that starts calls this, and most return above
 
     return '--enable-optimizations' in str(sysconfig.get_config_var('CONFIG_ARGS'))

@@ -225,7 +225,7 @@ class BufferConstraints:
         return float(place) if self.costs is None else float(self.costs[place])
 
     def for_format(self, fmt: Format | None) -> BufferConstraints:
-        """Return the constraints with the heaps for *fmt*; for ``None``, those for any format."""
+        """Return the constraints with ``heaps`` as they are for *fmt*; ``None``: unchanged."""
         heaps = None if fmt is None else dict(self.format_heaps).get(fmt)
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
@@ -384,8 +384,10 @@ def parse_stand_in(text: str) -> BufferConstraints:
     Parse one entry of the parameter ``participants``, which has the form :data:`SYNTAX`.
 
     Formats are GStreamer's ``drm-format`` strings, or ``any``. A linear format has no modifier;
-    ``NV12:INVALID`` is an implicit layout. Options are fields of :class:`BufferConstraints`;
-    ``contiguous``, ``one_buffer`` and ``buffer_per_plane`` take no value.
+    ``NV12:INVALID`` is an implicit layout. Each option sets the field of
+    :class:`BufferConstraints` with its name, except ``heap`` (field ``heaps``), ``device``
+    (``devices``) and ``cpu`` (``cpu_access``). ``contiguous``, ``one_buffer`` and
+    ``buffer_per_plane`` take no value; the last two set ``placement``.
 
     :raises ConfigError: the entry has another form, or the constraints can never be satisfied.
     """

@@ -171,7 +171,7 @@ class BufferSession:
         return settings
 
     def _standing_in(self, consumers: Sequence[Consumer]) -> list[BufferConstraints]:
-        """Return the constraints of later consumers, without those that are in *consumers* now."""
+        """Return the stand-ins, except those whose consumer has come and is in *consumers*."""
         here = {consumer.name or consumer.constraints.participant for consumer in consumers}
         return [one for one in self._stand_ins if one.participant not in here]
 

@@ -163,7 +163,11 @@ class BufferSettings:
 
     @property
     def placement(self) -> Placement | None:
-        """The placement of planes, :func:`~zc_perception.negotiation.constraints.placement_of`."""
+        """
+        The planes' placement.
+
+        See :func:`~zc_perception.negotiation.constraints.placement_of`.
+        """
         return placement_of(self.layout)
 
     def describe(self) -> str:

@@ -53,7 +53,7 @@ class _Telling(threading.local):
 
 class CameraControls:
     """
-    Declares a parameter for each of a camera's controls, and sets each control to its value.
+    Declares a parameter for each control of a camera; the control gets the parameter's value.
 
     A camera that is opened again gets the same values.
     """
@@ -171,7 +171,7 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Set a control's parameter to the value in force; ROS refuses a read-only parameter."""
+        """Set a control's parameter to the value in force; ROS refuses this if it is read-only."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():
@@ -241,6 +241,7 @@ def _descriptor(info: ControlInfo) -> ParameterDescriptor:
         additional_constraints=info.allowed(),
     )
     if info.kind in ('integer', 'integer64') and not info.menu:
-        # Declare no step: ROS would refuse values between two steps, which the driver rounds.
+        # Declare no step: with one, ROS would refuse a value between two steps. Without one, the
+        # driver gets such a value and rounds it.
         text.integer_range = [IntegerRange(from_value=info.minimum, to_value=info.maximum, step=0)]
     return text

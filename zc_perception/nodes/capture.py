@@ -71,8 +71,9 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
-# Levels of diagnostics: a missing calibration gets level OK, because many cameras need none; a
-# wrong calibration is a fault.
+# Levels of diagnostics. OK: there is no calibration, and no file is named, because many cameras
+# need none. WARN: the named file is missing, or the calibration has a fault, such as another
+# picture size. ERROR: the file can't be read, or its URL is wrong.
 CALIBRATION = Part(
     'calibration',
     Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('why the file or its URL is wrong; '
