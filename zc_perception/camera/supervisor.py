@@ -204,7 +204,7 @@ class CameraSupervisor:
         """
         Open the camera in the calling thread, before :meth:`start`.
 
-        If the camera is missing or busy, no error is raised: the started thread tries again.
+        If the camera is missing or busy, no error is raised: once started, the thread tries again.
 
         :raises ConfigError: the camera can't fulfil the parameters, and waiting would not help.
         """
@@ -214,7 +214,7 @@ class CameraSupervisor:
         """
         Negotiate an opened camera's buffers in the calling thread, before :meth:`start`.
 
-        If the camera is lost or becomes busy, no error is raised: the started thread tries again.
+        If the camera is lost or becomes busy, no error is raised: the thread tries again later.
 
         :raises ConfigError: the camera can't fulfil the parameters.
         :raises NegotiationError: camera and consumers have no buffer setting in common.

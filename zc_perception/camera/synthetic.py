@@ -21,8 +21,9 @@ frame's number and time stamp. The counter's picture is a grid of 16×8 cells, b
 row by row from the top left, the most significant bit first: 8 bits marker (0xA5), 8 bits of the
 seed, 32 bits frame counter, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of
 the 14 bytes before. The bits are inverted in every other cell, as on a chess board, so that no
-counter makes a picture of one level. Cells are as large as the picture allows, so they can still
-be read after scaling, JPEG, a change of range, or with much noise. The checksum shows errors.
+picture is nearly all black or all white. Cells are as large as the picture allows, so they can
+still be read after scaling, JPEG, a change of range, or with much noise. The checksum shows
+errors.
 """
 
 from __future__ import annotations

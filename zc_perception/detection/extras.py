@@ -82,7 +82,7 @@ _NOWHERE = np.zeros((0, 4), np.int32)
 
 class MaskPainter:
     """
-    Paint masks into a picture of labels; one thread uses a painter.
+    Paint masks into a picture of labels; only one thread may use a painter.
 
     Each call first clears (to 0) the boxes that the previous call painted. To save time, the call
     doesn't clear the rest of the picture.

@@ -60,8 +60,8 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
     """
     Open a V4L2 device file for a ``with`` block, in which no other check opens one.
 
-    A check waits for the end of another check's block, but at most 5 s: that check may hang in a
-    driver.
+    A check waits for the end of another check's block, but at most 5 s, because that check may
+    hang in a driver. After this time, the file is opened all the same.
 
     :raises OSError: the device file can't be opened.
     """
@@ -74,8 +74,8 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
             _TURN.release()
 
 
-# Some drivers list a hundred formats, so the check queries the rates only of this many formats
-# (the best ones) and sizes.
+# Some drivers list a hundred formats. So the check queries rates only for this many formats (the
+# best ones) and for JPEGs, and only for this many sizes of each.
 _RATED_FORMATS, _RATED_SIZES = 8, 64
 
 

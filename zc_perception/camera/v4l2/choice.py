@@ -260,9 +260,10 @@ def _fast_enough(
     device: V4l2Device, found: _Usable, size: Size, framerate: float
 ) -> tuple[tuple[FormatOffer, ...], int | None, tuple[str, ...]]:
     """
-    Return the formats nearest to the wanted rate, a JPEG fourcc, and why others are left out.
+    Return the formats that come nearest to the wanted rate, a JPEG fourcc, and reasons.
 
-    The JPEG fourcc is ``None`` if NV12 is among these formats, or if JPEGs come too slowly.
+    The reasons say why other formats are left out. The JPEG fourcc is ``None`` if the device has
+    no JPEGs, if they come more slowly than these formats, or if one of these formats is NV12.
     """
 
     def reached(codes: Iterable[int]) -> float:

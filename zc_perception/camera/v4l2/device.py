@@ -64,7 +64,7 @@ Argument = ctypes.Structure | ctypes.c_int | ctypes.c_uint64
 
 
 class V4l2Error(CameraError):
-    """An ioctl failed with errno *number*; unplugged or busy devices have errors of their own."""
+    """An ioctl failed with errno *number*, and the device is neither unplugged nor busy."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -167,7 +167,7 @@ def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
 
 
 def explained(path: str, what: str, error: OSError) -> CameraError:
-    """Return this package's exception for *error*, which ioctl *what* raised."""
+    """Return this package's exception for *error*; *what* is the call that failed."""
     text = f"'{path}': {what} failed: {error.strerror}"
     if error.errno in (errno.ENODEV, errno.ENXIO):
         return CameraLostError(f'{text}; it was unplugged: plug it in again')

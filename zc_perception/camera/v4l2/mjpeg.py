@@ -76,8 +76,8 @@ _YCBCR, _GREY = 1, 2
 _OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
 _LIMIT_SCANS = 32768
 _WARNING = 0
-# Ignore this warning: many webcams add bytes between the picture's data and the end marker. The
-# whole picture is decoded when libturbojpeg finds them.
+# Ignore this warning: many webcams add bytes between the picture's data and the end marker.
+# libturbojpeg finds them only after it has decoded the whole picture.
 _HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
 _BEGIN = b'\xff\xd8'
 _WIDEST_SUBSAMPLING = 4

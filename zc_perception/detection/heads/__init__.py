@@ -53,7 +53,8 @@ HEADS: Kinds[Head] = Kinds(
 
 
 _END_TO_END = 'boxes, or yolov8 for an export without suppression'
-# Names of networks that a user may write in place of a kind of head, and the head to suggest.
+# Patterns for names of networks that a user may write in place of a kind of head, each with the
+# head to suggest.
 _MEANT = (
     (r'yolov?(8|9|1[1-9])u?[nsmblxtce]?|yolov5u|yolov3u', 'yolov8'),
     (r'yolov?(10|26)[nsmblx]?', _END_TO_END),

@@ -83,9 +83,9 @@ def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     """
     Return a lower bound, in the tensor's type, of the raw values that reach *score*.
 
-    Values below the bound don't reach the score. Check other values again as real numbers: for
-    floats and wide integers the bound is slightly too low. If no value of the type reaches the
-    score, the bound is the type's highest value.
+    Values below the bound don't reach the score. Callers check other values again as real numbers,
+    because for floats and wide integers the bound is slightly too low. If no value of the type
+    reaches the score, the bound is the type's highest value.
     """
     low = real_threshold(score, by_sigmoid)
     kind = tensor.values.dtype
@@ -104,9 +104,9 @@ def out_of_reach(
     tensor: RawTensor, score: float, by_sigmoid: bool | None, *, has_boxes: bool = False
 ) -> str:
     """
-    Explain why the tensor's quantisation has no step from *score* to 1, so nothing can be found.
+    Explain that no value of the quantised tensor is a score from *score* to 1.
 
-    Return an empty text if there is such a step.
+    Then nothing could be found. Return an empty text if there is such a value.
 
     :param has_boxes: whether the output also has the boxes of many cells. If such float32 output
         has few different values, the model was quantised inside.
@@ -210,7 +210,11 @@ def _settle(
     sigmoid: bool,
     high: float | None = None,
 ) -> Found:
-    """Dequantise the candidates and check them again: the raw threshold is a lower bound."""
+    """
+    Compute scores from the real values *best*, and drop candidates below *score*.
+
+    A raw threshold is only a lower bound, so it may let such candidates through.
+    """
     # Usually all cells stay. The minimum and the maximum are enough to see this, because both are
     # NaN if any value is NaN.
     if not len(best):
