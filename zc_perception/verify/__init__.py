@@ -17,7 +17,8 @@
 The command ``zc_verify``: measure whether running nodes keep the four invariants of zero copy.
 
 ``docs/verify.md`` states the invariants. The command measures from outside the nodes, in one
-thread, and reads only the nodes' frame logs from the nodes themselves. Read in this order:
+thread. It gets nothing from the nodes themselves, except what they write to their frame logs. Read
+in this order:
 
 1. :mod:`~zc_perception.verify.observation`: the evidence of one measurement, as plain data.
 2. :mod:`~zc_perception.verify.invariants`: one function for each invariant. It takes an

@@ -76,7 +76,12 @@ class _Frames:
         ]
 
     def until_use(self, event: KernelEvent) -> float:
-        """Return the nanoseconds from an import to the nearest frame submitted with its handle."""
+        """
+        Return the nanoseconds between an import and the nearest submission that may have used it.
+
+        This is a submission of a frame in the import's buffer, with the import's handle; infinity
+        if there is none.
+        """
         uses = (
             one
             for one in self.records
@@ -231,8 +236,8 @@ class FencePlaces:
     The jobs whose fences were found, by their index in the list of jobs.
 
     :ivar own: jobs whose fence was in the buffers of their own frame.
-    :ivar elsewhere: jobs whose fence was only in buffers that belong to no frame with the job's
-        number.
+    :ivar elsewhere: jobs whose fence was missing in a buffer of their own frame, and was in a
+        buffer that belongs to no frame with the job's number.
     """
 
     own: set[int] = field(default_factory=set)
@@ -329,10 +334,10 @@ class ImportTable:
 
     :ivar imports: the imports that were recorded.
     :ivar earlier: imports from before the recording, which are known only from their jobs.
-    :ivar clearings: for each time when the node had released all its imports, after several
-        releases in a row: this time, the images of these releases, and all images used until then.
-    :ivar last: the newest import, unless a job or a release of its thread followed. Its job may
-        come after the end of the trace.
+    :ivar clearings: an entry for each time at which several releases in a row left the node with
+        no import: this time, the released images, and all images used until then.
+    :ivar last: the newest import; ``None`` if a job of the node followed, or a release on the
+        import's thread. While there is one, its job may come after the end of the trace.
     """
 
     def __init__(self) -> None:
@@ -383,7 +388,11 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """Return whether a release may be this node's; *recorded*: only of a recorded import."""
+        """
+        Return whether a release event may belong to an import of this node.
+
+        :param recorded: whether imports from before the recording are left out.
+        """
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
@@ -469,7 +478,11 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
 
 
 def _kept(node: NodeView, table: ImportTable) -> int:
-    """Count the imports that a node without a cache released too late or never."""
+    """
+    Count the imports that a node without a cache had not released at the end of the trace.
+
+    Imports for the last ``_GRACE_FRAMES`` frames don't count.
+    """
     done = sorted(record.done_ns for record in node.records if record.submitted_ns)
     if len(done) <= _GRACE_FRAMES:
         return 0
@@ -516,7 +529,7 @@ class ImportFollowing:
     :ivar new_buffers: buffers that nodes with a cache imported for the first time.
     :ivar surplus: imports of nodes with a cache that were not needed.
     :ivar unused: imports of nodes without a cache that no job read; *kept*: imports of such nodes
-        that were not released in time.
+        that were not yet released at the end of the trace, though their frames were done long ago.
     :ivar confirmed: frames whose job's fence was found in their own buffers; *elsewhere*: frames
         whose job's fence was found in another buffer instead.
     :ivar unsure_handles: handles from before the recording for which no frame was confirmed.
@@ -624,7 +637,11 @@ class ImportFollowing:
         self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
-        """Count a frame by the import *used* by its job, when the job's event is processed."""
+        """
+        Count a frame by whether *used*, the import that its job read, is an import of its buffers.
+
+        This is called while the job's event is processed, because later events change *used*.
+        """
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:

@@ -217,7 +217,7 @@ def _bystanders(seen: Observation, findings: Findings) -> None:
 
 
 def check_attached(seen: Observation) -> Check:
-    """Check I1: the NPU's device is attached to each frame's buffers when it is submitted."""
+    """Check I1: when a frame is submitted, the NPU's device is attached to its buffers."""
     findings = Findings()
     found = histories(seen) if seen.snapshots else {}
     events = attachments_are_recorded(seen)

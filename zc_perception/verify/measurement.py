@@ -137,7 +137,7 @@ _RECENT = 32
 
 class WatchedNode(NodeView):
     """
-    A node that is being measured, by its frame log.
+    A node that is being measured; its frame log is read meanwhile.
 
     A node rewrites its facts about once a second. To get its state after a given time, call
     :meth:`expect_facts` at that time, and wait until :attr:`renewed` is true.
@@ -396,9 +396,9 @@ class Measurement:
     2. :meth:`watch` installs the probe on ``memmove``, reads all sources once, and waits until
        each node has rewritten its facts. Then the measured time begins, in which :meth:`watch`
        reads the frame logs and the trace several times a second, and buffers and maps about once a
-       second. After the requested time, the measured time ends as soon as the first node has
-       rewritten its facts again. Then :meth:`watch` removes the probe, waits for the frames that
-       are still in flight, samples the CPUs, and stops recording.
+       second. After the requested time, :meth:`watch` waits until the first node rewrites its
+       facts again; the measured time ends just before. Then :meth:`watch` stops the probe, waits
+       for the frames that are still in flight, samples the CPUs, and stops recording.
     3. :meth:`observation` returns the evidence as plain data.
     4. :meth:`close` removes the recording and the sampler.
 
@@ -524,8 +524,8 @@ class Measurement:
         self._seen.start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
-        # When a node writes its facts, they have the counters of that time, without later copies.
-        # So the measured time must end before the first node writes new facts.
+        # A node's new facts don't count copies that the node makes after it has written them. So
+        # the measured time must end before the first node writes new facts.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._seen.own_cpu_s = time.process_time() - self._cpu_from_s

@@ -137,7 +137,8 @@ class Observation:
     :ivar shares: the share of copying in each process's CPU samples; ``None``: no samples.
     :ivar unreadable: the sources that could not be read, by topic: ``bufinfo``, ``maps``,
         ``trace``, ``memmove``, ``sampling``, ``exporters``, ``frame log``.
-    :ivar copy_calls: the number of recorded calls of memmove and memcpy, of any size and process.
+    :ivar copy_calls: the number of calls of memmove and memcpy in the watched libraries, of any
+        size and by any process; most of these calls are not in the trace.
     :ivar own_cpu_s: the CPU time that ``zc_verify`` itself used, in seconds.
     :ivar lost_cameras: paths of cameras whose device number could not be found.
     :ivar backing: texts about memfds that may be the memory of udmabuf's frames, and about the
@@ -204,7 +205,7 @@ class Observation:
 
     def unseen_frames(self) -> dict[str, int]:
         """
-        Count the frames that each inference node got from unmeasured nodes, by its name.
+        Count, for each inference node by name, the frames that it got from unmeasured nodes.
 
         The buffers of such a frame are in no pool and no record of a measured capture node. Frames
         published before the measured time don't count, because their pool may no longer exist.

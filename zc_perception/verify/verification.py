@@ -207,7 +207,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 0 if all checks hold, 1 if one doesn't, 3 if one is not known."""
+        """The exit code: 3 if a check is not known; else 0 if all hold, 1 if one doesn't."""
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
@@ -371,7 +371,7 @@ class Descendants:
     """
     Finds the descendants of this process that started after this object was made.
 
-    It also finds those that changed their session or environment. Until :meth:`close`, this
+    It also finds descendants that changed their session or environment. Until :meth:`close`, this
     process is a "child subreaper", see prctl(2): a descendant whose parent ends becomes a child of
     this process, and so remains a descendant.
     """

@@ -29,7 +29,11 @@ from zc_perception.terminal import ending_quietly
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run ``zc_verify`` with the arguments *words*, or the command line's; return its status."""
+    """
+    Run ``zc_verify`` and return its exit status.
+
+    :param words: the arguments; ``None``: those of the command line.
+    """
     with ending_quietly('zc_verify'):
         from zc_perception.programs import start
         from zc_perception.verify import verification

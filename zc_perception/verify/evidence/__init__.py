@@ -16,7 +16,7 @@
 """
 Read what the kernel and ``/proc`` say about a running system, from outside.
 
-No file in this folder knows the nodes' frame logs.
+No file in this folder reads the nodes' frame logs.
 
 Each reader returns its figures, or an :class:`Unreadable`. All readers take the roots of the trees
 (``/proc``, debugfs, tracefs) as parameters, so that tests can pass folders of their own.

@@ -19,7 +19,7 @@ Find the system's dma-bufs and memfds, what is attached to them, and which proce
 There are two sources.
 
 - debugfs ``dma_buf/bufinfo``: lists every dma-buf. No other file names the devices attached to a
-  dma-buf, and the fences in its reservation object. The fence of a job that has ended stays there
+  dma-buf, or the fences in its reservation object. The fence of a job that has ended stays there
   until the next job replaces it. Sizes and inodes are decimal, padded with zeros. Sources:
   drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
 - ``/proc/PID/fd`` and ``fdinfo`` show which process holds which buffer. Source:
@@ -83,7 +83,7 @@ _NO_BUFINFO = (
     'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
 )
 _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
-# Linux 5.15 writes neither a fence's purpose nor its number, so the pattern doesn't demand them.
+# Linux 5.15 writes neither a fence's purpose nor its number, so its lines for fences are ignored.
 _READ_FENCE = re.compile(r'^\t[Rr]ead fence:(\S+) .*\bseq (\d+) ')
 
 

@@ -268,7 +268,7 @@ class CopyFunction:
 
 
 def parse_code(text: str) -> list[CodeMapping]:
-    """Return the executable mappings of files that ``/proc/PID/maps``, given as *text*, lists."""
+    """Return the executable mappings of files in *text*, the content of ``/proc/PID/maps``."""
     matches = (_CODE.match(line) for line in text.splitlines())
     return [CodeMapping(int(m[1], 16), int(m[2], 16), int(m[4], 16), m[5]) for m in matches if m]
 
@@ -290,7 +290,8 @@ def function_size(address: int) -> int:
     except (OSError, AttributeError):
         return _UNKNOWN_SIZE
     enclosing.restype, enclosing.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    # _Unwind_FindEnclosingFunction expects a return address, which is the one after a call: add 1.
+    # _Unwind_FindEnclosingFunction expects a return address, and looks up the byte before it. So
+    # add 1 to the address of the byte to look up.
     return (
         next(
             (size for size in range(_LARGEST) if enclosing(address + size + 1) != address),
@@ -301,7 +302,13 @@ def function_size(address: int) -> int:
 
 
 def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[str, ...]]]:
-    """Return the path of this process's C library, and copy functions' names by (offset, size)."""
+    """
+    Return the path of this process's C library, and a dict of the library's copy functions.
+
+    The key is (a function's offset in the file, its size); the value is the function's names.
+
+    :raises OSError: a copy function is not in the C library, or the library can't be found.
+    """
     library = ctypes.CDLL(None)
     code = code_of('self', proc)
     file = Path(libc_path(code))
@@ -325,7 +332,11 @@ def _identity(path: Path) -> tuple[int, int]:
 def find_copy_functions(
     pids: Iterable[int], proc: Path = PROC
 ) -> tuple[list[CopyFunction], list[Unreadable]]:
-    """Return the copy functions in these processes' C libraries, and why others aren't found."""
+    """
+    Return the copy functions in these processes' C libraries.
+
+    :returns: the functions, and a reason for each process whose functions can't be watched.
+    """
     unreadable: list[Unreadable] = []
     users: list[int] = []
     file = None
@@ -612,7 +623,7 @@ _USER_END = 1 << 63
 @dataclass(frozen=True)
 class CopyShare:
     """
-    How many of a process's samples hit copy functions, directly after the measured time.
+    How many CPU samples of a process hit copy functions; taken directly after the measured time.
 
     :ivar copying: samples in the C library's memcpy and memmove.
     :ivar kernel: samples in the kernel's copy functions, by the function's name.
@@ -625,7 +636,12 @@ class CopyShare:
 
     @property
     def percent(self) -> float:
-        """Return the share of time, in per cent, of the copy function with the most samples."""
+        """
+        Return the process's largest share of samples in copy functions, in per cent.
+
+        The C library's memcpy and memmove count together, and each variant of them in the kernel
+        on its own. The kernel's other copy functions don't count.
+        """
         kernel = (
             count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name
         )
@@ -635,7 +651,11 @@ class CopyShare:
 def shares_of(
     samples: Mapping[int, Counter[int]], pids: Sequence[int], proc: Path = PROC
 ) -> tuple[list[CopyShare] | None, list[Unreadable]]:
-    """Return each process's share of samples in copy functions; ``None``: for no process known."""
+    """
+    Return each process's share of samples in copy functions, and what could not be read.
+
+    The shares are ``None`` if they are not known for any process.
+    """
     functions, unreadable = find_copy_functions(pids, proc)
     kernel: list[tuple[int, int, str]] = []
     if any(address >= _USER_END for pid in pids for address in samples.get(pid, ())):

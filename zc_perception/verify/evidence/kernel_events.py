@@ -73,7 +73,7 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 
 def own_name(pid: int | None = None) -> str:
-    """Return the name of a process's trace instance, which its group of probes has, too."""
+    """Return the name of a process's trace instance, which is also that of its probes' group."""
     return f'{_PREFIX}{os.getpid() if pid is None else pid}'
 
 
@@ -125,7 +125,11 @@ class TraceInstance:
         write_control(self.tracing / 'dynamic_events', definition + '\n', append=True)
 
     def trace_functions(self, functions: list[str]) -> list[str]:
-        """Record the calls of those functions that the tracer knows; raise OSError if none."""
+        """
+        Record the calls of those *functions* that the function tracer knows; return these.
+
+        :raises OSError: the function tracer knows none of them, or this user may not set it up.
+        """
         known = []
         for function in functions:
             with contextlib.suppress(OSError):
@@ -198,7 +202,7 @@ class TraceInstance:
 
 @contextlib.contextmanager
 def _without_names(tracing: Path) -> Iterator[None]:
-    """Switch ``record-cmd`` off during the block, or a new trace instance would inherit it."""
+    """Switch ``record-cmd`` off in the block, so that a new trace instance doesn't inherit it."""
     option = tracing / 'options' / 'record-cmd'
     try:
         before = option.read_text().strip()
