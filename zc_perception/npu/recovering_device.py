@@ -158,7 +158,7 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Note a result of the device: after the next loss, reopening is delayed by 0.1 s only."""
+        """Note that the device yielded a result: the delay after its next loss is 0.1 s again."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()

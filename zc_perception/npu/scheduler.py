@@ -147,13 +147,13 @@ class Scheduler:
     that made the accelerator closes :attr:`accelerator` after :meth:`stop`.
 
     *Failures.* If a job is late, fails, or its callback raises, only that job's frame is lost; the
-    thread goes on. Until the device has ended a job that was given up, the job takes a place on
-    the device, and its fence keeps the frame's slot from reuse. The device counts as lost after a
-    :class:`DeviceLostError` from any call or job, or after several timeouts in a row. Then all
-    jobs in flight fail, the scheduler closes the accelerator, and calls *reopen* after 0.1 s. If
-    *reopen* fails, or the device is lost again before it yields a result, the next attempt comes
-    after twice that delay, and so on up to 5 s. Frames that come while the device is lost are
-    released and counted; with *keep_all* they wait in the queue.
+    thread goes on. A job that was given up takes a place on the device until the device has ended
+    it; its frame's slot is not reused while the device may still read the frame. The device counts
+    as lost after a :class:`DeviceLostError` from any call or job, or after several timeouts in a
+    row. Then all jobs in flight fail, the scheduler closes the accelerator, and calls *reopen*
+    after 0.1 s. If *reopen* fails, or the device is lost again before it yields a result, the next
+    attempt comes after twice that delay, and so on up to 5 s. Frames that come while the device is
+    lost are released and counted; with *keep_all* they wait in the queue.
 
     :param queue: the frames to run; if its depth is 1, a new frame replaces the one that waits.
     :param in_flight: the number of jobs submitted before the first of them is done; limited to
@@ -575,8 +575,8 @@ class Scheduler:
         """
         Give up a job whose result did not come in time.
 
-        The device may still read the frame. So the frame's lease gets the job's fence, and the
-        slot is not reused before that fence signals.
+        The device may still read the frame. So the frame's lease gets the fence that
+        :meth:`Job.abandon` returns, and the slot is not reused before that fence signals.
         """
         self._stop_waiting(entry)
         hanging = self._count_late(entry)
@@ -646,9 +646,9 @@ class _LatePlaces:
     """
     Count the places on the device that jobs occupy after they were given up.
 
-    A place is free again when the job's fence has signalled. The frame's lease owns that fence and
-    may close it at any time; so this class polls a duplicate of the fence's descriptor. Only the
-    scheduler's thread uses this class.
+    A place is free again when the job's fence has signalled. The fence's owner (the job or the
+    frame's lease) may close the fence at any time; so this class polls a duplicate of the fence's
+    descriptor. Only the scheduler's thread uses this class.
 
     :param poller: this class registers the duplicates with it; the scheduler passes their events
         to :meth:`ended`.

@@ -147,8 +147,8 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
     Read a compiled model's input from its files, without loading the model.
 
     :param path: ``model.json``.
-    :returns: ``None`` if only the runtime can read the file: it isn't JSON, or its version is
-        newer than 4.
+    :returns: ``None`` if only the runtime can read the file: it isn't a ``.json`` file, or its
+        version is newer than 4 and it has no key ``inputs``.
     :raises ConfigError: the file is wrong; the message names the key and the values allowed.
     """
     if path.suffix != '.json':

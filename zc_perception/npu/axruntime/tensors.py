@@ -271,7 +271,7 @@ class InputSlot:
 
 
 class OutputSlot:
-    """The memory of one frame's results; ``raw``: views of it for heads, made only once."""
+    """The memory of one frame's results; ``raw`` are the views of this memory for the heads."""
 
     def __init__(self, tensors: Sequence[TensorSpec], heap: Heap | None, pack: Pack) -> None:
         self.arguments: Any = None

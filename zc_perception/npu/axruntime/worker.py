@@ -204,7 +204,7 @@ class LoadedModel:
     """
     A model on the device, with an input and an output slot for each job that may be in flight.
 
-    :param options: these also tell whether inputs and outputs are dma-bufs.
+    :param options: the options of *plan*, with the choice whether inputs and outputs are dma-bufs.
     :raises ZcError: the model can't be loaded, or can't run with these kinds of memory.
     """
 
