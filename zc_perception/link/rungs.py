@@ -95,7 +95,8 @@ class TopicView:
         come in time.
     :param plain: names of the nodes that publish only messages, in any process.
     :param copy_free_required: whether a copy is an error instead of a fallback.
-    :param mismatch: why the QoS of no publisher in another process matches; empty if one matches.
+    :param mismatch: why none of the publishers in other processes has a matching QoS; empty if one
+        has.
     :param recognises: whether objects and messages have headers. Without them, an object that
         comes directly and by message would be delivered twice.
     :param heard: empty until a publisher without a direct link has sent a message that could be

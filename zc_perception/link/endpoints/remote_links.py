@@ -596,7 +596,7 @@ class SharedMemoryLinks:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=2.0)
         with self._lock:
-            self._epoll = self._bell = None  # closes both, unless the thread uses them still
+            self._epoll = self._bell = None  # closes both, unless the thread still refers to them
         for link in links:
             self._end(link)
 

@@ -117,8 +117,8 @@ _GRACE_S = 10.0
 # If no object with a message's frame_id and stamp comes directly within this time after the
 # message, the message comes from a publisher without a direct link.
 _JUDGED_AFTER_S = 0.5
-# A message without a direct object proves nothing if, within this time before the message, a
-# connection began or a frame was dropped.
+# A message whose object didn't come directly proves nothing about its publisher, if a connection
+# began or a frame was dropped within this time before the message.
 _CALM_S = 2.0
 # The largest number of messages that wait for the decision whether their publisher has a direct
 # link; messages are large.

@@ -266,7 +266,7 @@ class SharedMemoryClient:
     :param publisher_id: the ``publisher_id`` of the announcement; empty: any publisher that
         listens at *path*.
     :param window: number of frames that this consumer may hold at the same time.
-    :param depth: number of newest frames that the producer keeps while the window is full.
+    :param depth: how many of the newest frames wait in the producer while the window is full.
     :param history: whether to ask for the frames that a transient_local publisher keeps.
     :param requirements: the constraints that buffers must satisfy.
     :param trial_import: imports a slot's buffers before its first frame, on the thread that

@@ -17,9 +17,9 @@
 The producer's end of the connection to one consumer.
 
 The camera's thread sends frames, and the server's thread handles releases. One lock for each
-connection protects the state that they share. It is held for at most one ``send``, which doesn't
-block. Pools are called without the lock, because they may call :meth:`Connection.retire`, which
-takes the lock.
+connection protects the state that they share. It is held while packets are sent, which never
+blocks. Frames are released without the lock, because their pool may then call
+:meth:`Connection.retire`, which takes the lock.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class Connection:
     The connection to one consumer, from its HELLO on.
 
     The connection owns the socket, the leases that the consumer holds, and the frames that wait
-    for it. The camera's thread calls :meth:`offer`, the server's thread all other methods.
+    for it. The camera's thread calls :meth:`offer` and :meth:`move`. Any thread may call
+    :meth:`retire` and :meth:`statistics`. The server's thread calls all other methods, and
+    :meth:`offer` for the frames of the history.
 
     :param sock: the connected, non-blocking socket; :meth:`end` closes it.
     :param holder: the consumer's name in the pool's leases, unique in the process.

@@ -438,8 +438,8 @@ class SharedMemoryServer:
         Serve the slots of *pool* from now on.
 
         Consumers of the earlier pool stay connected if they can use the new buffers, and the new
-        pool can grant the same window and depth. Otherwise the server disconnects them, and they
-        connect again.
+        pool can grant the same depth and the same window, not a larger one. Otherwise the server
+        disconnects them, and they connect again.
 
         :param heap: the heap of the pool's buffers, to check constraints on memory; ``None``:
             unknown, so these aren't checked.
