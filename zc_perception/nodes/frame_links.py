@@ -243,7 +243,7 @@ def subscription_status(
         rung=link.rung,
         reason=link.reason,
         # With ``copy_free: required``, a publisher without a copy-free link is refused, even while
-        # another publisher of the topic has a link.
+        # another publisher of the topic has a link; so look at the routes of all publishers.
         refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
         far=all(
             OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))

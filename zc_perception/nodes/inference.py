@@ -315,7 +315,7 @@ DETECTIONS = Part(
     ),
     well='{done:.1f} of {coming:.1f} frames per second',
 )
-# Advice in diagnostics on a late frame, for each stage that may have exceeded its usual duration
+# The diagnostics' advice on a late frame. The key is the stage that exceeded its usual duration
 # most.
 _TOO_LONG = {
     'capture': (
@@ -597,7 +597,7 @@ class InferenceNode(PerceptionNode):
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
         # Say at level info why a better accelerator isn't used, but only at level debug if this
-        # machine has no accelerator card: diagnostics and zc_doctor report that, too.
+        # machine has no accelerator card: diagnostics and zc_doctor report its absence, too.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:

@@ -22,12 +22,12 @@ refuses a setting, one warning names the right to grant, and the node runs witho
 
 Hot-path threads are the camera's thread (which also sends frames to other processes), the thread
 that decodes a webcam's JPEGs, the scheduler's thread (which receives frames, decodes results and
-publishes), and the two threads of ``axruntime``. On both copy-free rungs a frame waits for no
-other thread. Left out are: the executor's thread, which serves all nodes of the process; threads
-of the ``onnx`` accelerator, which compute so long that with a real-time priority nothing else
-would run; and threads of libraries (GStreamer, ONNX Runtime, the middleware). Note: while a thread
-with a high priority waits for the interpreter's lock, the holder of the lock keeps its own, lower
-priority.
+publishes), and the two threads that ``axruntime`` has for each core. On both copy-free rungs a
+frame waits for no other thread. Left out are: the executor's thread, which serves all nodes of the
+process; threads of the ``onnx`` accelerator, which compute so long that with a real-time priority
+nothing else would run; and threads of libraries (GStreamer, ONNX Runtime, the middleware). Note:
+while a thread with a high priority waits for the interpreter's lock, the holder of the lock keeps
+its own, lower priority.
 
 A real-time thread that never sleeps keeps all others from its CPU. The kernel limits real-time
 threads to ``kernel.sched_rt_runtime_us`` of each ``sched_rt_period_us`` (95 %; -1: no limit). A
@@ -162,10 +162,9 @@ class Realtime:
 
     def configure(self) -> None:
         """
-        Apply the settings of the whole process: locked memory, and exempt objects.
+        Apply the settings of the process: lock memory, exempt objects from garbage collection.
 
-        Call this at the end of configuring, when all objects exist that are to be exempt from
-        garbage collection.
+        Call this at the end of configuring, when all objects exist that are to be exempt.
         """
         if self._parameters['lock_memory']:
             self._try(

@@ -247,7 +247,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the device after its jobs have finished or were aborted. Idempotent."""
+        """Close the device; the caller has closed or abandoned all jobs before. Idempotent."""
 
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]

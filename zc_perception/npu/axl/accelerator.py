@@ -592,7 +592,7 @@ class ResultBuffers:
 
     def give_back_late(self, result: ResultBuffer, handle: int, fence: SyncFile) -> None:
         """
-        Take back a job's result buffer and import later, once *fence* has signalled.
+        Take back the result buffer and the import of a job later, once *fence* has signalled.
 
         This call doesn't wait. This object owns the fence from now on.
         """

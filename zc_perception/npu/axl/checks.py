@@ -18,10 +18,10 @@ Check for ``zc_doctor`` what accelerator axl needs.
 
 The checks find out which ioctls the driver has, and whether the card can import a real buffer of
 each heap. The Voyager SDK's driver (metis-dkms) can't import; for it,
-:func:`probe_shipped_attach` only attaches a buffer and detaches it. That driver attaches one
-dma-buf to each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor)
-attaches the dma-buf and maps it in both directions; ``'U'`` 6 detaches it, and so does closing the
-file. The published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
+:func:`probe_shipped_attach` only attaches a buffer and detaches it. That driver can attach
+one dma-buf to each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the
+descriptor) attaches the dma-buf and maps it in both directions; ``'U'`` 6 detaches it, and so does
+closing the file. The published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
 
 - The driver detaches without checking that a buffer is attached, so the probe detaches only after
   an attach that succeeded.
