@@ -149,7 +149,8 @@ class Accelerator(ABC):
 
     *Ownership.* The scheduler owns the accelerator while the scheduler runs; afterwards the code
     that opened the accelerator closes it. The scheduler closes or abandons each job. A frame stays
-    leased until its job's fence has signalled.
+    leased until its job has ended, or until the fence that :meth:`Job.abandon` returned has
+    signalled.
 
     *Threads.* Only the scheduler's thread uses an accelerator. But any thread may call the methods
     that only read: :meth:`capabilities`, :meth:`notices`, :meth:`facts`, :meth:`hot_threads`, and
