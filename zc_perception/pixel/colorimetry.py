@@ -32,7 +32,7 @@ from zc_perception.errors import FormatError
 
 
 class Matrix(Enum):
-    """The Y'CbCr matrix, by ITU-R recommendation; RGB: the samples are R, G, B without matrix."""
+    """A Y'CbCr matrix, named by ITU-R recommendation; RGB: samples are R, G, B, without matrix."""
 
     BT601 = 'bt601'
     BT709 = 'bt709'
@@ -57,7 +57,7 @@ class Transfer(Enum):
 
 @dataclass(frozen=True)
 class Colorimetry:
-    """An image's colorimetry, without primaries: they follow from matrix and transfer."""
+    """An image's colorimetry; it has no primaries, because each matrix has its usual ones."""
 
     matrix: Matrix
     range: Range  # noqa: A003

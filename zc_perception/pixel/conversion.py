@@ -141,7 +141,7 @@ class Resized:
 
 
 def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
-    """Return views of the upper left part of an image's planes, *size* (width, height) pixels."""
+    """Return views of the planes of an image's upper left part; *size* is (width, height)."""
     width, height = size
     return [
         plane[: part.rows(height), : width // part.horizontal]

@@ -431,7 +431,7 @@ class BufferPlanes(NamedTuple):
 
 
 def buffer_planes(layout: ImageLayout) -> BufferPlanes:
-    """Return the planes' offsets in a ``GstBuffer`` that is made of a picture's buffers."""
+    """Return the sizes, offsets and strides for a ``GstBuffer`` made of a picture's buffers."""
     sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
     begins = [sum(sizes[:index]) for index in range(len(sizes))]
     return BufferPlanes(

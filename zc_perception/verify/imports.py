@@ -99,7 +99,7 @@ class JobOwners:
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
         # A frame log has the thread ids of the node's pid namespace, and the trace has those of
-        # the machine's first namespace. Threads identify nodes only if both are the same.
+        # the machine's first namespace. Threads identify nodes only if both are one namespace.
         self._tell_threads = all(
             seen.process_of.get(thread) == frames.pid
             for frames in self._frames

@@ -262,7 +262,7 @@ class HeldBuffer:
     A buffer that a process has open as a file descriptor.
 
     :ivar kind: :data:`DMABUF` or :data:`MEMFD`.
-    :ivar device: ``st_dev``.
+    :ivar device: the inode's ``st_dev``.
     :ivar exporter: the dma-buf's exporter; empty if the process's fdinfo names none.
     :ivar name: the target of the descriptor's link in ``/proc/PID/fd``.
     """
