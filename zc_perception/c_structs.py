@@ -39,7 +39,8 @@ def c_struct(
     """
     Make a ctypes structure.
 
-    :param fields: declarations, separated by semicolons: a type, then the names of its fields.
+    :param fields: declarations, separated by semicolons; each is a type, followed by the names of
+        the fields that have this type.
     :param anonymous: nested structs or unions whose fields can be used like fields of this struct.
     :param types: further types that *fields* may use, by name.
     """

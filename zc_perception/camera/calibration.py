@@ -763,7 +763,7 @@ class CameraInfoStore:
         """
         Return the calibration to publish, and why the file's calibration doesn't fit the pictures.
 
-        The reason is empty if it fits.
+        The reason is empty if the calibration fits, or if the camera isn't calibrated.
 
         Before the camera is open, its pictures' size is unknown (0, 0), and every calibration
         counts as fitting.

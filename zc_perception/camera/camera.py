@@ -682,7 +682,8 @@ class DrawnCamera(Camera):
     """
     The frames' width and height if parameters ``width`` and ``height`` are 0.
 
-    (0, 0): frames have the size of the recording that the camera plays, and may have its format.
+    (0, 0): frames have the size of the recording that the camera plays, and may also have the
+    recording's format.
     """
     FRAMERATE: ClassVar[float] = 30.0
     """Frames per second if parameter ``framerate`` is 0."""
@@ -894,7 +895,7 @@ class DrawnCamera(Camera):
         return self._first_stamp_ns + self._elapsed_ns()
 
     def _elapsed_ns(self) -> int:
-        """For a camera that isn't live, return the coming frame's time in ns after the first."""
+        """Return the ns from the first frame to the next one, for a camera that isn't live."""
         return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:

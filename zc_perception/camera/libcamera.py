@@ -100,7 +100,7 @@ def planes_of(buffer: Any) -> list[BorrowedMemory]:
 
 def checked(what: str, result: Any) -> Any:
     """
-    Return the *result* of a call to libcamera's Python module, unless it is an error number.
+    Return *result*, which a call to libcamera's Python module returned, if it is no error number.
 
     :param what: what the call should do, for the message.
     :raises CameraError: *result* is negative: libcamera before 0.1 reports errors this way.
@@ -111,7 +111,7 @@ def checked(what: str, result: Any) -> Any:
 
 
 def error_of(what: str, error: BaseException) -> CameraError:
-    """Return the CameraError for an *error* that libcamera reported when it should do *what*."""
+    """Return the CameraError for *error*, which libcamera reported when it had to do *what*."""
     text = f'libcamera could not {what}: {error}'
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')

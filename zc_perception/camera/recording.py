@@ -234,8 +234,8 @@ class Recorder:
     """
     Writes a recording to a folder; use it as a context manager, whose end calls :meth:`close`.
 
-    If the folder holds a recording already, its unfinished files are finished, and the recorder
-    continues it with a new file.
+    If the folder holds a recording already, the recorder finishes that recording's unfinished
+    files, and adds new files to it.
 
     :param ledger: counts each copy of a frame, under ``record``.
     :param open_output: opens a new file; tests pass their own function.
@@ -608,7 +608,7 @@ class BlackBox:
 
     While no video arrives, only latched messages are kept.
 
-    :param seconds: length of the time window that is kept and written.
+    :param seconds: how many of the last seconds are kept and written.
     :param most_bytes: most memory for messages that aren't latched; the oldest are dropped first.
     """
 

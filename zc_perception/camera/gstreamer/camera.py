@@ -21,7 +21,8 @@ Frames in dma-bufs are used without a copy; other frames are copied, and each co
 A frame's GstBuffer is held while the frame has a lease, so that the GStreamer element doesn't fill
 the buffer again. Each dma-buf is one slot of the pool, so that a device imports it only once. A
 dma-buf is recognised by the file that its descriptor refers to, because descriptor numbers and the
-buffers' order may change. GStreamer's descriptors are duplicated, never closed.
+buffers' order may change. This camera duplicates GStreamer's descriptors, and closes only the
+duplicates.
 
 ``v4l2src`` of GStreamer 1.22 and 1.24 leaks a descriptor of the device each time that it has
 streamed (with any sink). The descriptor keeps the device's number in use, so a camera that was
@@ -732,7 +733,7 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
 
 
 def describe_gstreamer(*elements: str) -> dict[str, Any]:
-    """Return GStreamer's version and whether it has each of *elements*, or its load error."""
+    """Return GStreamer's version and whether it has each of *elements*, or why it can't load."""
     try:
         gst = load_gstreamer()
     except ZcError as error:

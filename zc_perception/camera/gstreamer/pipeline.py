@@ -268,8 +268,8 @@ class Reference:
     """
     Owns one reference to a reference-counted object of GStreamer.
 
-    :param address: the object's address; the caller's reference now belongs to this class.
-        0: there is no object.
+    :param address: the address of GStreamer's object, or 0: there is none. The caller gives its
+        reference to this instance, and must not give it up itself.
     """
 
     __slots__ = ('_gst', 'address')

@@ -167,8 +167,8 @@ class TopicDecoder:
     """
     Decodes the messages (``foxglove_msgs/msg/CompressedVideo``) of one topic in their order.
 
-    Each message is one picture. Decoding it needs the earlier pictures since a key frame, but no
-    later picture.
+    Each message is one picture. To decode it, the decoder needs the earlier pictures since the
+    last key frame, but no later picture.
 
     :raises ConfigError: PyAV is missing or too old.
     """

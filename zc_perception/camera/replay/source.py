@@ -16,11 +16,11 @@
 """
 The base of the sources that the replay camera plays.
 
-:func:`recording_path` returns the path of a recording. :func:`refuse_foreign` finds files that
-are not recordings, by their first bytes. :class:`FrameSource` is the interface of each kind of
-recording. :class:`PlaneWriter` converts pictures to NV12 planes and scales them, in one pass over
-the pixels (two for Bayer). :class:`RecordedStamps` replaces useless stamps: cameras without a
-clock stamp frames with 0 or with one constant.
+:func:`recording_path` returns the path of a recording. :func:`refuse_foreign` refuses files whose
+first bytes show that they are no recordings. :class:`FrameSource` is the base class of the sources
+for the kinds of recordings. :class:`PlaneWriter` converts pictures to NV12 planes and scales them,
+in one pass over the pixels (two for Bayer). :class:`RecordedStamps` replaces useless stamps:
+cameras without a clock stamp frames with 0 or with one constant.
 """
 
 from __future__ import annotations
