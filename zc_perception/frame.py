@@ -96,7 +96,7 @@ class FrameData:
     :param buffers: the memory; ``buffers[plane.buffer].fileno()`` is the descriptor of a plane's
         buffer. The frame owns the descriptor: never close it, use ``os.dup()`` to keep it.
     :param colorimetry: the colour space of the pixels.
-    :param buffer_uid: identifies the buffers; a buffer that replaces another one has a new uid.
+    :param buffer_uid: identifies the slot's buffers; buffers that replace them have a new uid.
     :param generation: increases each time that the camera fills the buffers again.
     :param sequence: the camera's frame number; a gap means that frames were lost.
     :param captured_ns: the time, in CLOCK_MONOTONIC, at which the camera delivered the frame.
@@ -150,8 +150,8 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
     This runs in finalizers, so it takes no lock.
 
     :param live: for each buffer, a weak reference to one array. All arrays of the buffer's pixels
-        are views of this array, which exists as long as one of them.
-    :param forgotten: whether the owner forgot to release the frame, which is then counted.
+        are views of this array, which exists until the last of them is deleted.
+    :param forgotten: whether the owner forgot to release the frame; the pool counts such frames.
     """
     for reference in live:
         root = reference()
@@ -162,7 +162,7 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 
 class FrameMapping(PlaneViews):
-    """The context manager of :meth:`Frame.map`; in its block, Frame.release() needs a fence."""
+    """The context manager of :meth:`Frame.map`; while it is open, release() needs a fence."""
 
     __slots__ = ('_frame',)
 

@@ -47,7 +47,7 @@ class Source(Protocol[T_co]):
         """
         Wait for an event of *epoll*, at most *timeout_s* seconds.
 
-        The source may read an object during the wait, which :meth:`receive` then returns.
+        The source may already read an object during the wait; :meth:`receive` then returns it.
 
         :param epoll: an epoll object at which the descriptor of :meth:`fileno` is registered.
         """
@@ -354,7 +354,7 @@ class KeepLastQueue(Generic[T]):
         """
         Remove and return the oldest entry, if the gate accepts it or *force* is set.
 
-        :param owing: whether the caller has not yet taken a token for the entry.
+        :param owing: whether a token must still be taken for the entry; else the caller has it.
         """
         with self._lock:
             entries, entry = self._entries, None
@@ -413,7 +413,7 @@ class KeepLastQueue(Generic[T]):
             self._release(entry)
 
     def end(self) -> None:
-        """Close the queue, drop its epoll descriptor; a waiting :meth:`get` returns ``None``."""
+        """Close the queue and drop its epoll object; a waiting :meth:`get` returns ``None``."""
         self.close()
         with self._lock:
             # A thread that still polls the descriptor holds a reference, which keeps it open, so

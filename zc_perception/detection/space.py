@@ -61,9 +61,10 @@ class Lens:
 
     def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
         """
-        Return (n, 2): x and y at z = 1 of the ray through each point (n, 2).
+        Return for each point the x and y of its ray at z = 1, as (n, 2).
 
-        :param points: pixels of a picture of *size*, which may differ from the calibration's.
+        :param points: (n, 2) pixels of a picture of *size*, which may differ from the
+            calibration's.
         """
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
         import cv2  # imported late, because every node imports this module for PARAMETERS

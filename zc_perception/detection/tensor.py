@@ -194,7 +194,7 @@ class _Quantiser:
     Quantise samples with OpenCV's additions, which take a fifth of a table look-up's time.
 
     :param shape: (rows, columns, channels) of the pictures. A fourth channel is overwritten with
-        the value of a real 0.
+        the value that stands for the real number 0.
     """
 
     def __init__(self, spec: QuantisedTensorSpec, shape: tuple[int, int, int]) -> None:

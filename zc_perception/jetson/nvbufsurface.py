@@ -113,7 +113,7 @@ MapParams = c_struct(
 TransformRect = c_struct('u32 top left width height')
 # The VIC ignores the last two fields.
 TransformConfigParams = c_struct('int compute_mode; s32 gpu_id; ptr cuda_stream')
-# Each of src_rect and dst_rect points to one rectangle for each surface of the batch.
+# src_rect and dst_rect are arrays with one rectangle for each surface of the batch.
 TransformParams = c_struct(
     'u32 transform_flag; int transform_flip transform_filter; rect src_rect dst_rect',
     rect=ctypes.POINTER(TransformRect),

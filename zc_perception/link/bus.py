@@ -25,8 +25,8 @@ pool, and for a transient_local publisher, which keeps its last objects for late
 whichever starts first.
 
 Locks are taken in this order: the bus's lock, a publisher's lock, the lock for the publisher's
-promised slots (``_settling``), the pool's lock. While a lock is held, the bus calls no function of
-a subscriber but ``notify``, which must not block.
+promised slots (``_settling``), the pool's lock. While it holds a lock, the bus calls only one
+function of a subscriber: ``notify``, which must not block.
 """
 
 from __future__ import annotations

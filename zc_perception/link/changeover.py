@@ -149,7 +149,7 @@ class Changeover:
 
     def is_level(self, key: Key) -> bool:
         """
-        Say whether *key* is that of the newest object in :attr:`ignored` with its frame_id.
+        Say whether *key* belongs to the newest object in :attr:`ignored` that has its frame_id.
 
         If a message has this key, all earlier messages with that frame_id have arrived.
         """
@@ -181,7 +181,7 @@ class Changeover:
             del keys[next(iter(keys))]
 
     def _came_directly(self, key: Key) -> bool:
-        """Find *key* among the direct objects and forget it; the caller holds the lock."""
+        """Say whether an object with *key* came directly; forget it. The caller holds the lock."""
         if key[1] >= self._newest.get(key[0], key[1]):
             self._behind.discard(key[0])
         return self._match(self._came, key)

@@ -91,8 +91,8 @@ class HeadSpec:
         """
         How many numbers each row has after the box and the classes: masks, keypoints or angle.
 
-        :raises ConfigError: more than one of the options ``EXTRAS`` is set, or keypoints have
-            neither 2 nor 3 numbers each.
+        :raises ConfigError: more than one of the options in ``EXTRAS`` is set, or the keypoints
+            have neither 2 nor 3 numbers each.
         """
         given = {name: value for name in EXTRAS if (value := getattr(self, name, None))}
         if len(given) > 1:
@@ -152,8 +152,8 @@ class Head(ABC):
 
     Masks, keypoints and angles are read after decoding, only for the detections that suppression
     leaves. :attr:`Detections.rows` has the row number of each detection, and :meth:`extras` reads
-    the numbers after the classes in these rows. What these numbers mean is declared by the one
-    option of ``EXTRAS`` that is set. Use row numbers only with the head that returned them.
+    the numbers after the classes in these rows. The one option of ``EXTRAS`` that is set says what
+    these numbers mean. Use row numbers only with the head that returned them.
 
     :param spec: its options are declared in the class's ``OPTIONS`` and already checked by the
         rules there.

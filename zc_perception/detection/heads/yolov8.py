@@ -170,8 +170,8 @@ class YoloV8(Head):
     Decode one tensor of decoded boxes, or the raw levels.
 
     The tensor is 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels,
-    scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. Raw levels
-    have boxes and classes in separate tensors, or in one tensor for each grid, in any order.
+    scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. A raw
+    level has its boxes and classes in separate tensors or in one. The tensors may have any order.
 
     Mask coefficients, keypoints or an angle follow the classes of each row. A raw level then has
     three parts: boxes, classes and these numbers.
@@ -272,8 +272,9 @@ class _Decoded:
                 f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
                 f'or the raw levels{more}'
             )
-        # If both axes have the same length, assume channels first, as exporters write. Example: a
-        # 64 x 64 input has 84 cells, and a row with 80 classes has 84 numbers.
+        # If both axes have the same length, assume that the channels come first, as exporters
+        # write them, unless the layout is nhwc. Example: a 64 x 64 input has 84 cells, and a row
+        # with 80 classes has 84 numbers.
         self._channels_first = shape[0] == channels and (
             shape[1] != channels or tensor.layout != 'nhwc'
         )
@@ -312,7 +313,7 @@ class _Decoded:
         return outputs[0].read(self._rows(outputs[0].values)[rows, behind:])
 
     def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
-        """Return ``None``, because oriented boxes are turned about their own centres."""
+        """Return ``None``: oriented boxes turn about their own centres, not about a cell's."""
         return None
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:

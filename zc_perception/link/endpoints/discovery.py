@@ -99,9 +99,8 @@ class GraphSigns:
         """
         Say whether the number of publishers has changed since the last call.
 
-        Return ``True``, too, if one of the values *others* differs from that of the last call.
-
-        In any case return ``True`` at least every 5 s.
+        Return ``True``, too, if one of the values *others* has changed, or if the last ``True``
+        was 5 s ago or longer.
         """
         seen = (*(publisher_count(self._node, topic) for topic in self._topics), *others)
         now = time.monotonic()
@@ -269,8 +268,8 @@ class Announcements:
     which announcement belongs to an ended publisher: see :meth:`present`.
 
     Any program in the ROS domain may send any number of false announcements. So the announcements
-    of connected publishers are kept, and their sockets don't change. If there are too many, those
-    at whose sockets no process answered are deleted first.
+    of connected publishers are kept, and no other announcement changes their sockets. If there
+    are too many announcements, those at whose sockets no process answered are deleted first.
 
     An ended publisher is remembered for a while, because the graph still counts it.
     """
@@ -425,9 +424,9 @@ class Rivals:
     """
     Look for other publishers on the topic of *publisher*.
 
-    A publisher is reported at once if its socket on this host answers. Others, such as those on
-    another host, are only in the graph, which shows killed publishers for a while. So these are
-    reported after they have been in the graph for :data:`UNPROVED_S`.
+    If the socket of another publisher on this host answers, all publishers are reported at once.
+    Else only the graph shows them (they may be on another host), and it shows killed publishers
+    for a while. So each is then reported after it has been in the graph for :data:`UNPROVED_S`.
 
     :param monotonic: returns the time of a steady clock, in seconds.
     """

@@ -107,9 +107,9 @@ class FrameOffer:
     All other consumers that can't use the buffers are refused, and the log names them.
 
     **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this
-    process call :meth:`join` on their own threads. The server's thread calls :meth:`judge` and
-    :meth:`left`. The lock guards the list of consumers that wait for a new agreement. While the
-    lock is held, no code outside this class is called.
+    process call :meth:`join` on their own threads. The server's thread calls :meth:`judge`,
+    :meth:`starved` and :meth:`left`. The lock guards the lists of waiting, served, failed and
+    refused consumers. While the lock is held, no code outside this module is called.
 
     :param publisher: publishes the frames in these buffers.
     :param server: passes the buffers to other processes; ``None``: no other process gets them.
@@ -171,9 +171,9 @@ class FrameOffer:
 
     def await_consumers(self) -> None:
         """
-        In the first call, wait at most HEAR_S until consumers have sent their needs.
+        In the first call, wait until the consumers of other processes have sent their needs.
 
-        These are the consumers of other processes that the graph shows.
+        The graph shows how many they are. The wait ends after HEAR_S in any case.
         """
         if self._server is None or self._awaited:
             return
