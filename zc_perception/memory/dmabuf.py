@@ -218,7 +218,7 @@ class DmaBuf:
 
     def mapping(self) -> mmap.mmap:
         """
-        Return the cached CPU mapping of the whole buffer, made at the first call and shared.
+        Return the CPU mapping of the whole buffer; all calls return the same one.
 
         :raises AllocationError: the exporter refuses mmap.
         """
@@ -245,8 +245,8 @@ class DmaBuf:
 
         Code that gets a read-only view can't make it writable. DMA_BUF_IOCTL_SYNC isn't called.
 
-        :raises AllocationError: the exporter refuses mmap, or *write* and this process may only
-            read the buffer.
+        :raises AllocationError: the exporter refuses mmap, or *write* is set and this process may
+            only read the buffer.
         """
         self.mapping()
         if write and not self.writable:

@@ -236,7 +236,9 @@ class SyncFile:
     @classmethod
     def merge(cls, name: str, first: SyncFile, second: SyncFile) -> SyncFile:
         """
-        Return a new fence that signals when *first* and *second* have (SYNC_IOC_MERGE).
+        Return a new fence that signals when both *first* and *second* have signalled.
+
+        This is SYNC_IOC_MERGE.
 
         The caller still owns *first* and *second*. The kernel doesn't merge fences that have
         signalled already, so their errors aren't in the new descriptor. This object stores these

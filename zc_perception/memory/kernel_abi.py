@@ -61,7 +61,7 @@ F_SEAL_FUTURE_WRITE = 0x0010
 
 def fdinfo(fd: int) -> dict[str, str]:
     """
-    Return the lines of ``/proc/self/fdinfo/FD`` as values by key; empty without /proc.
+    Return the lines of ``/proc/self/fdinfo/FD`` as a dict from key to value; empty without /proc.
 
     One line is the name that a program gave the buffer. The name may have any bytes, so invalid
     UTF-8 is replaced. It may also look like a further line; as it comes after the kernel's own

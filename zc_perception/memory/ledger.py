@@ -36,7 +36,7 @@ class LedgerEntry:
 
 class CopyLedger:
     """
-    Counts passes of the CPU over pixels, by reason. Thread-safe; O(1) per booking.
+    Counts passes of the CPU over pixels for each reason. Thread-safe; O(1) per booking.
 
     Reasons in use: ``draw`` (a software camera or a program writes its frame), ``decode`` (a
     recording's or a webcam's picture is decoded), ``tensor`` (an accelerator on the CPU reads the

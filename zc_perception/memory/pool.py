@@ -114,7 +114,7 @@ class Slot:
     :param buffer_uid: identifies these buffers; buffers that replace them have another uid.
     :param layout: where each plane lies in the buffers.
     :param generation: counts the uses of this index; it continues when the buffers are replaced.
-    :param leases: by number, the leases that keep the slot from being reused.
+    :param leases: the leases that keep the slot from being reused, with their numbers as keys.
     :param fences: release fences of leases that were dropped.
     :param pins: number of :meth:`BufferPool.revoke` calls that are making a quarantine fence now.
     :param condemned: whether a quarantine fence could not be made, so that it is unknown when a
@@ -235,9 +235,9 @@ class PoolStatistics:
 
     :param slots: the number of slots, including slots that are being replaced.
     :param states: the number of slots in each state.
-    :param holders: the number of leases by holder.
+    :param holders: for each holder, the number of its leases.
     :param exhausted: frames that found no free slot.
-    :param refused_by_quota: refused leases by holder; forgotten when the holder's quota ends.
+    :param refused_by_quota: for each holder, how many leases it was refused since its quota began.
     :param abandoned: leases that their owners did not release.
     :param retired: slots given up because a fence stayed pending, or a quarantine could not be
         made.
@@ -304,8 +304,8 @@ class Remainder(NamedTuple):
 
     :param slots: number of slots with a lease or a pending fence.
     :param fences: the pending fences; call :meth:`BufferPool.reap` again when one signals.
-    :param deadline: CLOCK_MONOTONIC second of the first fence's deadline, when to call
-        :meth:`BufferPool.reap` at the latest; ``None``: no fence is pending.
+    :param deadline: the earliest deadline of these fences, in seconds of CLOCK_MONOTONIC; call
+        :meth:`BufferPool.reap` again then at the latest. ``None``: no fence is pending.
     """
 
     slots: int
@@ -439,9 +439,9 @@ class BufferPool:
     slots. The pool forgets a consumer without leases and promise, because consumers may come and
     go for hours.
 
-    **Threads.** Any thread may call any public method. An open pool has no thread that looks at
-    fences and abandoned leases. So each :meth:`acquire` first calls :meth:`collect`, which does
-    this. :class:`Reaper`'s thread does it for a closed pool.
+    **Threads.** Any thread may call any public method. An open pool has no thread of its own.
+    So :meth:`acquire` first calls :meth:`collect`, which releases abandoned leases and frees the
+    slots whose fences have signalled. :class:`Reaper`'s thread does this for a closed pool.
 
     **Locks.** One lock guards the whole pool. While it is held, fences are only polled, and no
     callback is called. Callbacks (``on_free``, retire listeners, ``on_room``) are queued, and the
@@ -549,7 +549,8 @@ class BufferPool:
             for slot in self._slots:
                 close_buffers(slot.buffers)
             raise
-        # Slots that wait for fences, by uid. In _missing: indexes of retired slots to replace.
+        # Slots that wait for fences, with buffer_uid as key. _missing: indexes of retired slots,
+        # which have to be replaced.
         self._waiting: dict[int, Slot] = {}
         self._missing: set[int] = set()
         # One bit for each free slot: taking the lowest or a given one takes constant time.
@@ -1424,9 +1425,9 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
 
     If the buffers have pending fences now, the result is a sync_file of all these fences. If none
     is pending, a device may still be busy, because most drivers add no fences. In this case the
-    result is a :class:`DeadlineFence` of *timeout_s*; so it is on kernels before 6.0, which can't
-    export fences, and if no descriptor is left for the export. If all buffers are memfds, the
-    fence signals at once, because no device uses a memfd.
+    result is a :class:`DeadlineFence` of *timeout_s*. The result is the same if the kernel can't
+    export fences (before 6.0), or if no descriptor is left for the export. If all buffers are
+    memfds, the fence signals at once, because no device uses a memfd.
 
     :param timeout_s: most seconds that a device's job may run: the longest submit timeout of all
         devices.

@@ -369,7 +369,9 @@ def _options(parts: Sequence[str]) -> dict[str, Any]:
 
 def parse_options(text: str) -> BufferConstraints:
     """
-    Parse a text of :func:`options_text`; the result is called 'consumer' and takes any format.
+    Parse a text of :func:`options_text`.
+
+    The result has the ``participant`` 'consumer' and accepts any format.
 
     :raises ConfigError: an option isn't known, or the constraints can never be satisfied.
     """

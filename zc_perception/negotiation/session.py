@@ -304,7 +304,7 @@ class BufferSession:
         return self._settings is not None
 
     def outcomes(self) -> dict[str, Outcome]:
-        """Return the result for each participant by name; if names are equal, the last result."""
+        """Return a dict from participant's name to result; if names are equal, the last result."""
         found = (
             {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
         )

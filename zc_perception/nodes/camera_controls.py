@@ -186,7 +186,7 @@ class CameraControls:
             self._telling.on = False
 
     def values(self) -> Mapping[str, Any]:
-        """Return the controls' values in force, by name."""
+        """Return a dict from each control's name to its value in force."""
         return dict(self._in_force)
 
     def status(self) -> Status:

@@ -731,7 +731,7 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return facts for the frame log; without an open camera, only those of the links."""
+        """Return facts for the frame log; if no camera is open, without the camera's facts."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
         session = self.session
@@ -831,7 +831,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Return the number of frames; ``None``: no regular frames can be expected now."""
+        """Return how many frames came or were dropped; ``None``: none are expected regularly."""
         camera = self.supervisor.camera
         if (
             not self._flowing

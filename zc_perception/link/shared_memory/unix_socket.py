@@ -145,7 +145,7 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Return owners of the descriptors *numbers*; close those for which no owner can be made."""
+    """Return owners of the descriptors *numbers*; if one can't be made, close the rest of them."""
     owned: list[OwnedFd] = []
     try:
         for number in numbers:
