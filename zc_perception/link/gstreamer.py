@@ -674,7 +674,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 _GOOD_S = 10.0
 # If a run lasted this long, diagnostics no longer show the failure of the run before.
 _SOUND_S = 2.0
-# Compute the framerate from up to this many frames, because one of only two might be late.
+# Compute the framerate from up to this many frames: one late frame of two would falsify it.
 _RATE_FRAMES = 9
 # Keep at most this many headers of frames that are in the encoder.
 _MOST_HEADERS = 256

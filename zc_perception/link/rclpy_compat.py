@@ -362,7 +362,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make *callback* do nothing once *machine* is destroyed: using it then crashes Python."""
+    """Make *callback* do nothing once *machine* is destroyed; a call would crash Python."""
 
     def guarded(request: Any, response: Any) -> Any:
         with contextlib.suppress(InvalidHandle), machine:
@@ -408,8 +408,8 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
     # Declare the other policies, too, so that tools show them. This call writes the parameters'
-    # values into the QoS that it gets. They are the defaults of the endpoint that was made first,
-    # and a later endpoint may have other defaults. So pass a copy of *qos*.
+    # values into the QoS that it gets. Those values are the defaults of the endpoint that was made
+    # first. As this endpoint may have other defaults, pass a copy of *qos*.
     shown = [policy for policy in policies if policy not in overridden]
     _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
 

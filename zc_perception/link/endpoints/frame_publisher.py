@@ -559,8 +559,9 @@ class FramePublisher:
 
         The pixels must be complete at the call, or when *fence* signals. The descriptor stays
         yours; you may close it after the call. The buffer need not be among the publisher's *fds*,
-        but must have the same layout. Do not write to the buffer until *released* is called. After
-        the first frame the kernel makes no new writable mapping of a memfd, so map it before.
+        but must have the same layout. Do not write to the buffer until *released* is called. Once
+        a memfd was sent to another process, it is sealed: the kernel makes no new writable mapping
+        of it. So map it before its first frame.
 
         :param fd: descriptor of the buffer.
         :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.

@@ -232,8 +232,8 @@ def check_callback(callback: object) -> None:
         )
 
 
-#: The largest number of ``camera_info`` messages that wait for their frames. They are small, and
-#: may come before the frame.
+#: The largest number of ``camera_info`` messages that wait for their frames: a message may come
+#: before its frame. Many may wait, because the messages are small.
 _INFOS = 32
 _PATIENCE_NS = 500_000_000
 _ALONE_S = 2.0

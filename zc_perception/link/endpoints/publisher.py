@@ -195,7 +195,7 @@ class PublisherStatistics:
 @dataclass(frozen=True)
 class InProcessPeer:
     """
-    A subscription in this process that gets the publisher's objects themselves.
+    A subscription in this process, which gets the objects themselves unless the pool lacks slots.
 
     :param name: the subscription's name among the holders of leases.
     :param sent: number of objects that were put into its queue.
@@ -206,7 +206,8 @@ class InProcessPeer:
     :param asked: number of objects that it asked to hold; 0: it didn't ask.
     :param in_hand: for each frame that it holds, its sequence number and for how many seconds it
         has held it.
-    :param without_slots: why it gets only messages from this publisher; empty: it gets objects.
+    :param without_slots: why the pool has no slots for it, so that it gets only messages; empty:
+        it gets the objects themselves.
     """
 
     name: str

@@ -284,7 +284,7 @@ class AdaptedSubscription(Generic[T]):
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
-        # Converts messages to frames, in its own pool; None for other types.
+        # Converts messages to frames, in its own pool; None if the objects aren't frames.
         self._frame_maker = (
             adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
         )
@@ -374,7 +374,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _look(self) -> None:
-        """Look for changes of the topic's publishers on a thread; let the executor act on them."""
+        """Look for changes of the topic's publishers; the executor then acts on them."""
         executor = self._node.executor
         with self._rung_lock:
             asleep = self._closed or self._paused or not self._restless()
@@ -514,7 +514,7 @@ class AdaptedSubscription(Generic[T]):
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
 
     def _windows(self) -> list[Window]:
-        """Return a window for each directly linked publisher, and one for frames of messages."""
+        """Return a window for each directly linked publisher, and one for converted messages."""
         windows = list(self._remote.windows())
         for publisher in BUS.publishers(self._key):
             granted = publisher.granted(self._bus_subscription)

@@ -125,7 +125,7 @@ class Greeting:
             if error.errno not in (
                 errno.EPIPE,
                 errno.ECONNRESET,
-            ):  # the producer closed, but may have sent a REFUSED, which answer() will read
+            ):  # else the producer has closed, maybe after a REFUSED, which answer() will read
                 self.close()
                 raise PeerGoneError(
                     f"no producer at '{path}': {os.strerror(error.errno or 0)}"
@@ -534,7 +534,7 @@ class SharedMemoryClient:
             if truncated:
                 if (
                     not descriptor_left()
-                ):  # this process can open no more descriptors: no protocol error
+                ):  # this process can open no more descriptors; the producer made no error
                     self._end(
                         'gone',
                         f"no descriptor for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",

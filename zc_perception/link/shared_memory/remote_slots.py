@@ -639,7 +639,7 @@ class RemoteSlots:
         Send RELEASE of a slot after :meth:`leave`, if possible now; called with the lock held.
 
         A RELEASE can't wait, because :meth:`attend` isn't called any more. Without a RELEASE, the
-        producer takes back the slot when the socket closes, and waits for the devices.
+        producer takes back the slot when the socket closes, and waits until devices have finished.
         """
         fence = self._settle_fences(slot) if slot.fences else None
         if slot.fences:

@@ -101,10 +101,11 @@ class ServerStatistics:
         connections, slots, constraints, ...).
     :param last_refusal: the text of the latest refusal, for each reason.
     :param protocol_errors: number of peers that broke a rule of docs/wire.md, for each reason.
-    :param ended: number of connections that got WELCOME and have ended, for each reason (eof,
-        closed, pool, send, or the reason of a protocol error).
+    :param ended: number of connections that have ended, for each reason: ``before_hello`` if it
+        ended before WELCOME without a refusal, else eof, closed, pool, send, or the reason of a
+        protocol error.
     :param taken_back: number of frames that consumers held when their connections ended.
-    :param internal_errors: number of unexpected exceptions; each ended one consumer's connection.
+    :param internal_errors: number of unexpected exceptions; each ends one connection at most.
     :param last_internal_error: the text of the latest exception.
     """
 
@@ -301,8 +302,8 @@ class SharedMemoryServer:
     :param history: number of frames kept for consumers that ask for them, as with
         transient_local; the server holds leases on these frames.
     :param door: decides which consumers get the buffers; ``None``: all that can use them.
-    :param report: called with a sentence when a consumer connects, is refused or ends; on the
-        server's thread, with no lock held.
+    :param report: called with a sentence when a consumer connects, is refused or disconnects; on
+        the server's thread, with no lock held.
     :param warn: called in place of *report* for problems, such as a smaller window than a consumer
         asked for; ``None``: call *report*.
     :raises ConfigError: the folder can't be used, *publisher_id* is invalid, or another process
