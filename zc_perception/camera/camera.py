@@ -265,7 +265,8 @@ PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
 """The parameter that a kind of camera has if its library, not this package, owns the buffers."""
-# A pipeline that gives no frame for this many seconds and this many frame periods counts as lost.
+# A pipeline counts as lost if it gives no frame for the longer of these two times: so many
+# seconds, and so many frame periods.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 
@@ -377,7 +378,8 @@ class Camera(ABC):
     """
     Whether opening may take seconds.
 
-    If so, the supervisor's thread opens the camera; :meth:`try_out` checks the parameters before.
+    If so, the supervisor's thread opens the camera, and :meth:`try_out` checks the parameters
+    before that.
     """
     PACED: ClassVar[bool] = True
     """Whether frames come at a steady rate; a recording may have pauses."""
@@ -429,7 +431,7 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return the purpose of the heap's buffers; ``None``: ``heap`` has no effect."""
+        """Return the purpose of the heap's buffers; ``None``: parameter ``heap`` has no effect."""
         return None
 
     @classmethod

@@ -25,8 +25,8 @@ is killed, less is missing.
 
 :class:`BlackBox` keeps the last seconds of compressed video
 (``foxglove_msgs/msg/CompressedVideo``) and of other messages in memory; raw frames would need too
-much. :func:`write_event` writes them on request. Each written video begins with a key frame,
-because decoding has to begin there.
+much memory. On request, :func:`write_event` writes these messages to a recording. Each written
+video begins with a key frame, because decoding has to begin there.
 
 :class:`Snapshot` writes one frame as a picture for people, and as a recording, ``NAME.mcap``, from
 which camera ``replay`` makes a frame with the same bytes.

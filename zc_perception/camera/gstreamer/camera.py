@@ -745,7 +745,7 @@ def describe_gstreamer(*elements: str) -> dict[str, Any]:
 
 
 def try_pipeline(description: str) -> dict[str, Any]:
-    """Return the error in making a pipeline of *description*, or ``{}``; no device is opened."""
+    """Make a pipeline without opening a device; return the error, or ``{}`` if there is none."""
     try:
         check_description(description)
     except ZcError as error:

@@ -674,7 +674,8 @@ class SharedFrames:
         ``None``: the sample is a copy that the source made, or the pool has no free slot.
 
         :raises CameraChangedError: the sample's layout differs from the negotiated one.
-        :raises LayoutError: some of the sample's buffers belong to another frame.
+        :raises LayoutError: another slot has one of the sample's buffers already, or the layout
+            doesn't fit the buffers.
         """
         memory = self._reader.memory(sample)
         if memory is None:

@@ -280,7 +280,7 @@ class ReplayCamera(DrawnCamera):
         return stamps.notice() if self._recorded and stamps is not None else ''
 
     def facts(self) -> Mapping[str, object]:
-        """Return the fault of the recorded stamps, for diagnostics; empty: there is none."""
+        """Return the fault of the recorded stamps, for diagnostics; ``{}``: they aren't used."""
         return {'stamp_trouble': self._stamp_trouble()} if self._recorded else {}
 
     def _next(self) -> Moment | None:

@@ -57,7 +57,8 @@ from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout, PlaneArray
 
 _HEAD_BYTES = 1024
-# The control characters that a text file may contain. A file with any other one isn't a text.
+# The control characters that a text file may contain. A file that contains any other control
+# character isn't a text.
 _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
 # Files of this format begin with a line of text, but binary pictures follow.
 _YUV4MPEG = b'YUV4MPEG2'
@@ -373,7 +374,7 @@ _FOURCCS = {
     'p010le': 'P010', 'p012le': 'P012', 'p016le': 'P016', 'p210le': 'P210',
     'yuyv422': 'YUYV', 'uyvy422': 'UYVY', 'yvyu422': 'YVYU',
 }  # fmt: skip
-"""The DRM format (fourcc) of each of FFmpeg's formats that has one, by FFmpeg's name."""
+"""Key: FFmpeg's name of a format; value: the name (fourcc) of the same format in DRM."""
 # Formats with 9 to 16 bits: each sample is in the low bits of two bytes.
 _DEEP = re.compile(r'(yuva?4(?:20|22|44)p|gray)(9|10|12|14|16)le')
 
@@ -624,8 +625,8 @@ class VideoFile:
                 early = None
                 while damaged and (shown is None or damaged[0] < shown):
                     yield Decoded(damaged.pop(0), None)
-                # Some decoders report that a picture is damaged, but return it later. It isn't
-                # played.
+                # Some decoders report a picture as damaged, and nevertheless return it later.
+                # Such a picture isn't played.
                 hit = bool(damaged) and damaged[0] == shown
                 if hit:
                     damaged.pop(0)
