@@ -374,7 +374,7 @@ _FOURCCS = {
     'p010le': 'P010', 'p012le': 'P012', 'p016le': 'P016', 'p210le': 'P210',
     'yuyv422': 'YUYV', 'uyvy422': 'UYVY', 'yvyu422': 'YVYU',
 }  # fmt: skip
-"""Key: FFmpeg's name of a format; value: the name (fourcc) of the same format in DRM."""
+"""Key: FFmpeg's name of a format; value: the name (fourcc) of the DRM format for its planes."""
 # Formats with 9 to 16 bits: each sample is in the low bits of two bytes.
 _DEEP = re.compile(r'(yuva?4(?:20|22|44)p|gray)(9|10|12|14|16)le')
 
