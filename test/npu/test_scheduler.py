@@ -91,6 +91,20 @@ def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(
     assert bench.pool.statistics().retired == 0 and bench.results == [1]
 
 
+def test_a_late_job_whose_lease_was_taken_back_costs_that_frame_only(start: Start) -> None:
+    bench = start(timeout_s=SHORT_S)
+    bench.feed(0)
+    until(lambda: len(bench.accelerator.jobs) == 1)
+    (holder,) = bench.pool.statistics().holders
+    assert bench.pool.revoke(holder) == 1
+    until(lambda: bench.errors)
+    bench.accelerator.finish(0)
+    bench.accelerator.instant.update((1, 2))
+    bench.feed(1, 2)
+    until(lambda: bench.results == [1, 2])
+    until(bench.all_free)
+
+
 @pytest.mark.parametrize('step', ['import', 'submit'])
 def test_a_refused_frame_is_reported_and_released(start: Start, step: str) -> None:
     bench, error = start(), OSError('no more handles')

@@ -36,7 +36,7 @@ import threading
 import time
 from typing import Any, TypeVar
 
-from zc_perception.errors import AcceleratorError, DeviceLostError, ZcError
+from zc_perception.errors import AcceleratorError, DeviceLostError, StaleFrameError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.memory.dmabuf import DmaBuf
@@ -637,6 +637,8 @@ class Scheduler:
         """
         try:
             frame.release(fence)
+        except StaleFrameError:
+            return  # the camera took the lease back, and the pool has closed the fence
         except (BufferError, ZcError):
             if fence is not None:
                 self._late.keep(fence)
