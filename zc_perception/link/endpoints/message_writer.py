@@ -50,7 +50,8 @@ class ExtraMessage(Generic[T]):
     """
     One more message that a publisher makes of each object, on the topic ``<topic><suffix>``.
 
-    The message is made only while this topic has a reader, or always if *qos* is transient_local.
+    The message is made only while this topic has a reader, or always if its QoS is
+    transient_local.
 
     :param qos: QoS of this topic; ``None``: the same as the publisher's.
     """
@@ -159,12 +160,10 @@ class MessageWriter(Generic[T]):
             self._counts = [publisher.handle.get_subscription_count for publisher, _ in outputs]
             own = [
                 (self._publisher, self._profile),
-                *((self._extras[extra.suffix], extra.qos) for extra in extras),
+                *((self._extras[extra.suffix], extra.qos or self._profile) for extra in extras),
             ]
             self._latched = tuple(
-                publisher
-                for publisher, qos in own
-                if qos is not None and link_qos(qos).transient_local
+                publisher for publisher, qos in own if link_qos(qos).transient_local
             )
         for publisher in before.values():
             self._node.destroy_publisher(publisher)
