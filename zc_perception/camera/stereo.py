@@ -86,7 +86,7 @@ class StereoStatistics:
 
     @property
     def dropped(self) -> int:
-        """Number of frames without a counterpart on both sides together."""
+        """Number of frames without a counterpart: the sum of both sides."""
         return sum(count for _, count in self.alone)
 
 

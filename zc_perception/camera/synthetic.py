@@ -85,7 +85,7 @@ _BARS_HEIGHT = 0.75
 
 
 class TimeCode(NamedTuple):
-    """The values that a counter's picture contains."""
+    """The values in a picture of the pattern ``counter``."""
 
     seed: int
     counter: int

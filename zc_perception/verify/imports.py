@@ -47,15 +47,15 @@ from zc_perception.verify.evidence.buffers import History, Snapshot
 from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.observation import NodeView, Observation
 
-# The largest difference between a frame record's time, which the node takes before or after the
-# system call, and the time of the call's event.
+# A node notes the time before or after a system call. This is the largest difference between that
+# time, which is in the frame's record, and the time of the call's event in the trace.
 _SLACK_NS = 1_000_000
 # A driver may release an import up to this many frames later than the node requests it.
 _GRACE_FRAMES = 4
 
 
 class _Frames:
-    """One node's submitted frames, indexed to be matched with the driver's events."""
+    """One node's submitted frames, indexed by the handle and the number of their jobs."""
 
     def __init__(self, node: NodeView) -> None:
         self.pid = node.pid
@@ -99,7 +99,8 @@ class JobOwners:
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
         # A frame log has the thread ids of the node's pid namespace, and the trace has those of
-        # the machine's first namespace. Threads identify nodes only if both are one namespace.
+        # the machine's first namespace. Threads identify nodes only if these namespaces are
+        # the same.
         self._tell_threads = all(
             seen.process_of.get(thread) == frames.pid
             for frames in self._frames
@@ -208,7 +209,7 @@ class JobOwners:
         return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
     def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
-        """Assign a node's frames to its jobs, nearest in time first; return frames without job."""
+        """Assign a node's frames to its jobs, nearest in time first; return the other frames."""
         left = {id(record): record for record in frames.records}
         pairs = [
             (abs(job.time_ns - record.submitted_ns), id(job), id(record))
@@ -334,10 +335,10 @@ class ImportTable:
 
     :ivar imports: the imports that were recorded.
     :ivar earlier: imports from before the recording, which are known only from their jobs.
-    :ivar clearings: an entry for each time at which several releases in a row left the node with
-        no import: this time, the released images, and all images used until then.
-    :ivar last: the newest import; ``None`` if a job of the node followed, or a release on the
-        import's thread. While there is one, its job may come after the end of the trace.
+    :ivar clearings: an entry for each time at which the node had no import left after several
+        releases in a row: this time, the released images, and all images used until then.
+    :ivar last: the newest import, whose job may come after the end of the trace. ``None`` if a job
+        of the node followed the newest import, or a release on the thread of this import.
     """
 
     def __init__(self) -> None:
@@ -355,7 +356,7 @@ class ImportTable:
         self._given_back: set[frozenset[int]] = set()
 
     def begin(self, event: KernelEvent) -> None:
-        """Record an import event: a new import, or another buffer of the thread's current one."""
+        """Record an import event: a new import, or one more buffer of the thread's last import."""
         handle = event.number('handle')
         known, growing = self._growing.get(event.tid, (-1, None))
         if growing is None or known != handle or event.inode in growing.image:
@@ -443,7 +444,11 @@ def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
     """
-    Select the imports that a cache needs: the first of each image, and again after a clearing.
+    Select the imports that a node with a cache needs; all its other imports are surplus.
+
+    It needs the first import of each image. After it has cleared its cache
+    (:meth:`ImportTable.cleared_ns`), it needs one import of each image once more. An image is the
+    set of buffers that one handle stands for.
 
     :param cached: the node's imports in the measured time.
     :param since_ns: when the measured time began.
@@ -498,7 +503,7 @@ _IMPORTS_DIFFER = (
 )
 _IMPORTS_KEPT = (
     'look at release_errors in /diagnostics of the inference node, and at dmesg; '
-    'otherwise set import_cache to true and report it'
+    'if they show no reason, set import_cache to true and report the fault'
 )
 _SUBMITS_DIFFER = (
     'look for other programs that use the card, and for lost frames in '
@@ -522,8 +527,8 @@ class ImportFollowing:
         measured time; *missing_jobs*: frames without a job.
     :ivar foreign: frames whose buffer was not imported, or whose handle stands for another buffer.
     :ivar own_imports: frames that were submitted with their own import.
-    :ivar earlier_imports: frames that were submitted with an import from before the recording, so
-        that the buffer of the handle is not known.
+    :ivar earlier_imports: frames that were submitted with an import from before the recording. The
+        trace doesn't tell which buffer the handle of such an import stands for.
     :ivar shared_imports: frames of nodes without a cache that had no import of their own.
     :ivar imports: imports of frame buffers; an image in several buffers counts once.
     :ivar new_buffers: buffers that nodes with a cache imported for the first time.
@@ -759,7 +764,7 @@ class ImportFollowing:
             self.unknown.append(
                 (
                     f'parameter import_cache of {node} changed meanwhile',
-                    'measure once more, and leave it as it is',
+                    'measure once more, and do not change the parameter',
                 )
             )
             return
@@ -806,7 +811,7 @@ class ImportFollowing:
             (
                 self.elsewhere,
                 f'{self.elsewhere} frames were submitted, but the fence of their job is in '
-                'another buffer: the device read that one',
+                'another buffer: the device read that other buffer',
                 not_imported,
             ),
             (

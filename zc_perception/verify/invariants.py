@@ -156,7 +156,7 @@ def histories(seen: Observation) -> dict[int, History]:
 
 
 def attachments_are_recorded(seen: Observation) -> bool:
-    """Return whether the trace has each attachment of the measured time: buffer and device."""
+    """Return whether the trace has each attach and detach, with its buffer and device."""
     known = all(seen.event_sources.get(event, FUNCTION) != FUNCTION for event in (ATTACH, DETACH))
     return known and seen.trace is not None and not seen.trace.gap
 
@@ -170,7 +170,9 @@ def _frames(seen: Observation, findings: Findings) -> None:
         findings.unsure(f'no frame was submitted to a device in the window{by}', _NO_FRAMES)
     silent = [str(node) for node in nodes if not node.accelerator]
     if silent:
-        findings.unsure(f'{", ".join(silent)} names no accelerator: it has none open', _NO_FRAMES)
+        findings.unsure(
+            f'{", ".join(silent)} names no accelerator, because it has none open', _NO_FRAMES
+        )
     ended = [str(node) for node in seen.nodes if node.ended_ns]
     if ended:
         findings.unsure(
@@ -211,7 +213,7 @@ def _bystanders(seen: Observation, findings: Findings) -> None:
             others = ' or '.join(f"'{name}'" for name in traced().drivers)
             step = (
                 f'use accelerator {others} with a driver that has the import ioctls; the '
-                "inference node's log says why it was not chosen"
+                "inference node's log says why that accelerator was not chosen"
             )
             findings.breaks(reason, step)
 
@@ -378,7 +380,7 @@ def check_copies(seen: Observation) -> Check:
         )
         findings.breaks(f'frames are mapped by {names}', step)
     if (not seen.scans or seen.why('maps')) and not _unread(seen, findings, 'maps'):
-        findings.unsure('no maps were read', as_root())
+        findings.unsure('/proc/PID/maps was not read for all processes', as_root())
     _unwatched(seen, findings)
     mapped = _mmap_events(seen, findings)
     _large_copies(seen, findings)
@@ -473,8 +475,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         # These mappings were made after the first reading of all processes' maps and before the
         # measured time. They may have ended before the second reading.
         told = (
-            f'frames were mapped {early} times just before the window, and whether they '
-            'stayed mapped in it is not known'
+            f'frames were mapped {early} times just before the window, and it is not known '
+            'whether they were still mapped in the window'
         )
         findings.unsure(
             told, 'find the process by the events in trace.txt and end it, or measure once more'
@@ -489,8 +491,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         ]
     ):
         told = (
-            f'a video device was mapped {len(others)} times; it may be the camera, '
-            'whose node does not report its device'
+            f'a video device was mapped {len(others)} times; it may be the camera of a node that '
+            'does not report its device'
         )
         findings.unsure(told, _WAS_MAPPED)
     if MMAP not in seen.event_sources or (
@@ -521,11 +523,14 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
         )
         return
     _unread(seen, findings, 'memmove')
-    step = 'make the settings of both sides the same; look at conversions and rung in /diagnostics'
+    step = (
+        'give the capture and inference nodes the same frame settings; look at conversions and '
+        'rung in /diagnostics'
+    )
     for copy in seen.copies[:_SHOWN]:
         place = 'out of a frame' if copy.from_frame else f'of {LARGE} bytes or more'
         findings.breaks(
-            f'process {copy.pid} made {copy.count} copies {place}, of {copy.size} bytes', step
+            f'process {copy.pid} made {copy.count} copies {place}, each of {copy.size} bytes', step
         )
     if seen.trace is not None and seen.trace.gap and not seen.copies:
         findings.unsure(seen.trace.gap, _LOST_EVENTS)

@@ -123,7 +123,7 @@ _FORMS: dict[str, _Form] = {
 
 
 def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the facts that have the right form, and a message about each of the others."""
+    """Return the facts that have the right form, and a message about each wrong fact."""
     good = dict(facts)
     wrong = []
     for name, (fits, form) in _FORMS.items():
@@ -137,7 +137,7 @@ _RECENT = 32
 
 class WatchedNode(NodeView):
     """
-    A node that is being measured; its frame log is read meanwhile.
+    A node that is being measured, and what was read from its frame log until now.
 
     A node rewrites its facts about once a second. To get its state after a given time, call
     :meth:`expect_facts` at that time, and wait until :attr:`renewed` is true.
@@ -221,8 +221,8 @@ class WatchedNode(NodeView):
         """The facts of a wrong form that the node has written until now."""
         source = f'frame log of {self.node} (process {self.pid})'
         step = (
-            "end that program, or use that program's version of the package; or name the nodes to "
-            'measure with --pid'
+            "end that process, or run zc_verify from that process's version of the package; or "
+            'name the nodes to measure with --pid'
         )
         return [Unreadable(source, wrong, step) for wrong in self._wrong]
 
@@ -364,7 +364,7 @@ Wait = Callable[[float], bool]
 
 @dataclass(frozen=True)
 class Roots:
-    """The paths of ``/proc``, tracefs and debugfs; tests use others."""
+    """The paths of ``/proc``, tracefs and debugfs; tests pass folders of their own."""
 
     proc: Path = PROC
     tracing: Path = TRACING

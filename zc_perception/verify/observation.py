@@ -47,7 +47,8 @@ def time_of(record: FrameRecord) -> int:
     """
     Return the time that decides whether a frame belongs to the measured time.
 
-    It is when the frame was submitted, or else published, or else done.
+    It is the time at which the frame was submitted; if it was not submitted, published; if it was
+    not published either, done.
     """
     return record.submitted_ns or record.published_ns or record.done_ns
 

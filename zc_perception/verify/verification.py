@@ -18,10 +18,11 @@ The command ``zc_verify``: check whether nodes keep the four invariants.
 
 :func:`run` runs the whole command, for running nodes or for nodes that a :class:`Command` starts.
 
-The zero-copy document, which this package implements, has four keys of its own.
-:func:`document_keys` computes them literally, although two are too narrow: the first can hold only
-if the camera's driver also attaches to the buffer, the third only without an import cache. The
-package's own invariants are checked in :mod:`~zc_perception.verify.invariants`.
+The zero-copy document, which this package implements, defines four keys of ``result.json``.
+:func:`document_keys` computes them literally, although two are too narrow. The first is true only
+if two devices are attached to a buffer, so the camera's driver must attach to it like the NPU's.
+The third is true only if no node caches imports. The package's own invariants are checked in
+:mod:`~zc_perception.verify.invariants`.
 ``result.schema.json`` defines the form of ``result.json``.
 """
 
@@ -177,8 +178,8 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: In milliseconds. Waits for fences and jobs of the device that take longer are reported as notes;
-#: they break no invariant.
+#: In milliseconds. If a wait for a fence, or a job of the device, takes longer, a note reports it.
+#: It breaks no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
@@ -308,7 +309,7 @@ def verdict(result: Result) -> list[str]:
     said = ', '.join(
         f'{name} {"?" if value is None else str(value).lower()}' for name, value in keys
     )
-    lines.append(f'the document, literally: {said}')
+    lines.append(f"the zero-copy document's keys: {said}")
     lines += [
         f'{check.name} does not check {one}'
         for check in result.checks
@@ -354,8 +355,8 @@ def notes(seen: Observation) -> list[str]:
                 f'{max(long):.0f} ms'
             )
             found.append(
-                f'{worst}: lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s and '
-                'Width x4; zc_doctor checks it'
+                f"{worst}; check the card's PCIe link: lspci -vvv -d 1f9d:1100 | grep LnkSta must "
+                'show Speed 8GT/s and Width x4 (zc_doctor checks this)'
             )
     return found
 
@@ -399,7 +400,7 @@ class Descendants:
         return False
 
     def _walk(self, pid: int) -> bool | None:
-        """Return if *pid* descends from this process; ``None``: a parent ended during the call."""
+        """Return what :meth:`has` returns; ``None`` if a parent ended during the call."""
         first, met = pid, set[int]()
         while pid > 1 and pid not in met:
             met.add(pid)
@@ -414,7 +415,7 @@ class Descendants:
         return False
 
     def reap(self, but: int) -> None:
-        """Reap each ended child except *but*, which its :class:`Command` reaps."""
+        """Reap each ended child, except the process *but*, which :class:`Command` itself reaps."""
         own = os.getpid()
         for pid in all_pids():
             state = process_state(pid)
@@ -448,10 +449,10 @@ _NAMED = 4
 
 class Command:
     """
-    A command that runs while its nodes are measured, in its own session.
+    A command that runs in its own session while its nodes are measured.
 
-    So a Ctrl-C in the terminal reaches only this program, which can finish its measurement first.
-    :meth:`stop` ends the command and all processes that it has started.
+    Because of the session, a Ctrl-C in the terminal reaches only ``zc_verify``, which can finish
+    its measurement first. :meth:`stop` ends the command and all processes that it has started.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
@@ -498,7 +499,7 @@ class Command:
         self._output.close()
 
     def _end(self, those: Callable[[], list[int]]) -> None:
-        """Send SIGINT, later SIGTERM, SIGKILL to what *those* returns, until it returns none."""
+        """Send SIGINT, later SIGTERM, SIGKILL to the pids of *those()*, until there are none."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -624,7 +625,7 @@ class Newcomers:
                 ):
                     self._began[identity] = min(now_ns, log.started_ns), str(log)
         for one in logs.unreadable:
-            # A process without a name ended during find_frame_logs(): leave it out.
+            # An empty name means that the process ended during find_frame_logs(): leave it out.
             if one.name and one.pid not in self._hidden and self._counts(one.pid):
                 self._unreadable.setdefault(one.pid, (now_ns, one))
 
@@ -662,8 +663,8 @@ class Say:
 
 TRACE, TIMELINE, LOG, ERROR = 'trace.txt', 'timeline.json', 'command.log', 'traceback.txt'
 _WHAT = (
-    'Measures whether the four invariants hold for the nodes that run, or for those that '
-    'a command starts.'
+    'Measures whether the four invariants of zero copy hold for the nodes that run, or for those '
+    'that a command starts.'
 )
 _EXAMPLES = (
     'zc_verify --seconds 10',
@@ -684,13 +685,14 @@ def parser() -> OptionParser:
     made = OptionParser(
         'zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG
     )
-    made.epilog = f'{made.epilog} In this shell that is:\n  {_as_root()}'
+    made.epilog = f'{made.epilog} To run zc_verify as root from this shell:\n  {_as_root()}'
     main, more = made.main, made.more
     main.add_argument(
         '--seconds',
         type=float,
         default=10.0,
-        help='how many seconds to measure, and up to 1 more for the counters (default: 10)',
+        help='how many seconds to measure; until the nodes have written their counters, the '
+        'measurement may last 1 second longer (default: 10)',
     )
     main.add_argument(
         '--frames',
@@ -727,8 +729,8 @@ def parser() -> OptionParser:
                       help="do not count the C library's copies (counting slows memmove down); I4 "
                            'is then not measured')  # fmt: skip
     more.add_argument('--no-sampling', action='store_true',
-                      help="do not sample the processors after the window; the document's "
-                           'fourth key is then not known')  # fmt: skip
+                      help='do not sample the processors after the measured time; the zero-copy '
+                           "document's fourth key is then not known")  # fmt: skip
     more.add_argument(
         '--wait',
         type=float,
@@ -770,7 +772,7 @@ def _unreadable(
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
-    # A process without a name ended while its logs were searched for: leave it out.
+    # An empty name means that the process ended while its logs were searched for: leave it out.
     hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
         hidden = [
@@ -925,7 +927,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not isinstance(error, _NotMeasured):
             return EXIT_USAGE
         if os.geteuid() != 0:
-            say.error(f'as root: {_as_root()}')
+            say.error(f'to measure as root: {_as_root()}')
         return EXIT_NOT_MEASURED
     except OSError as error:
         say.error(f'{error}; choose a folder that can be written with --output')
@@ -936,6 +938,6 @@ def run(arguments: argparse.Namespace) -> int:
     for line in lines[:-1]:
         say(line)
     if result.exit_code == EXIT_NOT_MEASURED and os.geteuid() != 0:
-        say(f'as root: {_as_root()}')
+        say(f'to measure as root: {_as_root()}')
     say.verdict(f'{lines[-1]} ({arguments.output / RESULT})')
     return result.exit_code

@@ -96,7 +96,7 @@ def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch)
     )
     functions, (told,) = find_copy_functions([os.getpid()])
     assert (
-        functions == [] and 'not the one that this process has' in told.reason and told.next_step
+        functions == [] and 'not the one that zc_verify has' in told.reason and told.next_step
     )
     monkeypatch.setattr(copies, 'own_functions', lambda proc: (Path('/nothing'), {}))
     functions, (told,) = find_copy_functions([os.getpid()])

@@ -209,7 +209,7 @@ class TopicDecoder:
                 'record it from an encoder without them (max_b_frames: 0)'
             )
         if not frames or frames[-1].is_corrupt:
-            raise FormatError('its picture is damaged, or no key frame came before')
+            raise FormatError('a picture is damaged, or no key frame came before it')
         return frames[-1]
 
     def begin(self, frame: Any, size: tuple[int, int]) -> Colorimetry:

@@ -21,9 +21,9 @@ No file in this folder reads the nodes' frame logs.
 Each reader returns its figures, or an :class:`Unreadable`. All readers take the roots of the trees
 (``/proc``, debugfs, tracefs) as parameters, so that tests can pass folders of their own.
 
-Read :mod:`~zc_perception.verify.evidence.kernel_events` for events,
-:mod:`~zc_perception.verify.evidence.buffers` for dma-bufs and for who can touch a frame,
-:mod:`~zc_perception.verify.evidence.copies` for copies.
+:mod:`~zc_perception.verify.evidence.kernel_events` reads events,
+:mod:`~zc_perception.verify.evidence.buffers` finds dma-bufs and the processes that can touch a
+frame, :mod:`~zc_perception.verify.evidence.copies` finds copies.
 """
 
 from __future__ import annotations

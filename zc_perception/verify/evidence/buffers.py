@@ -19,9 +19,9 @@ Find the system's dma-bufs and memfds, what is attached to them, and which proce
 There are two sources.
 
 - debugfs ``dma_buf/bufinfo``: lists every dma-buf. No other file names the devices attached to a
-  dma-buf, or the fences in its reservation object. The fence of a job that has ended stays there
-  until the next job replaces it. Sizes and inodes are decimal, padded with zeros. Sources:
-  drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
+  dma-buf, or the fences in its reservation object. The fence of a job that has ended stays in this
+  object until the next job's fence replaces it. Sizes and inodes are decimal, padded with zeros.
+  Sources: drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
 - ``/proc/PID/fd`` and ``fdinfo`` show which process holds which buffer. Source:
   Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``, ``count``, ``ino``,
   ``exp_name``, and ``name`` if the buffer has one.
@@ -476,7 +476,7 @@ def scan_maps(
                 own.append(mapping)
             elif memory.any_camera and os.major(number) == VIDEO_MAJOR:
                 reason = (
-                    f'{mapping.name} is a video device, and perhaps the camera: its node '
+                    f'{mapping.name} is a video device, and perhaps the camera: a capture node '
                     'does not say which device it uses'
                 )
                 step = 'end that program and measure once more'
@@ -553,6 +553,7 @@ def find_memfds(
     for pid in all_pids(proc) if pids is None else pids:
         if pid in skip:
             continue
+        # A line begins with the process: 'process 12 (camera) holds memfd 34 of 4096 bytes'.
         its = who(pid, proc)
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:

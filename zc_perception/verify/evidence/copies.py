@@ -141,7 +141,7 @@ class Sampler:
             ring.control(_ENABLE)
 
     def drain(self) -> None:
-        """Count the samples in the rings and empty these; call this before a ring is full."""
+        """Count the samples in the rings and empty the rings; call this before a ring is full."""
         for ring in self._rings:
             for pid, address in parse_records(ring.take()):
                 if pid in self._met:
@@ -180,7 +180,7 @@ def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
     if number is None:
         return Unreadable(
             'sampling',
-            f'perf_event_open on {platform.machine()} is not known here',
+            f'the number of perf_event_open on {platform.machine()} is not known here',
             'measure on x86_64 or arm64',
         )
     libc = ctypes.CDLL(None, use_errno=True)
@@ -215,7 +215,7 @@ def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
             ring.close()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Unreadable(
-            'sampling', f'perf_event_open: {reason}', f'{as_root()}, or give it CAP_PERFMON'
+            'sampling', f'perf_event_open: {reason}', f'{as_root()}, or give zc_verify CAP_PERFMON'
         )
     return Sampler(rings, pids)
 
@@ -320,7 +320,7 @@ def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[
                 place = address - part.start + part.offset, function_size(address)
                 found[place] = (*found.get(place, ()), name)
     if sum(map(len, found.values())) < len(COPY_FUNCTIONS):
-        raise OSError('memmove or memcpy is that of another library (LD_PRELOAD?)')
+        raise OSError('memmove or memcpy comes from another library (LD_PRELOAD?)')
     return file, found
 
 
@@ -344,8 +344,8 @@ def find_copy_functions(
         own, names = own_functions(proc)
         identity = _identity(own)
     except OSError as error:
-        step = 'start zc_verify with /proc, and without LD_PRELOAD'
-        return [], [Unreadable('memmove', f'the own copy functions are not found: {error}', step)]
+        step = 'mount /proc, and start zc_verify without LD_PRELOAD'
+        return [], [Unreadable('memmove', f'own copy functions are not found: {error}', step)]
     for pid in pids:
         source = f'memmove of {who(pid, proc)}'
         try:
@@ -365,7 +365,7 @@ def find_copy_functions(
                 file = file or its
             else:
                 step = 'run zc_verify with the same Python as the nodes, in the same container'
-                reason = f'its C library ({its}) is not the one that this process has'
+                reason = f'its C library ({its}) is not the one that zc_verify has'
                 unreadable.append(Unreadable(source, reason, step))
         except (FileNotFoundError, ProcessLookupError):
             unreadable.append(
@@ -459,7 +459,7 @@ class MemmoveProbe:
                 Unreadable(
                     source,
                     'the path has a space, which a probe cannot have',
-                    'install it elsewhere',
+                    'install the library elsewhere',
                 )
             )
             return
@@ -473,7 +473,7 @@ class MemmoveProbe:
             self._instance.enable(event)
         except OSError as error:
             step = (
-                'use a kernel with CONFIG_UPROBE_EVENTS, or leave it out with --no-memmove-probe'
+                'use a kernel with CONFIG_UPROBE_EVENTS, or omit the probe: --no-memmove-probe'
             )
             self.unreadable.append(
                 Unreadable(source, f'the probe was refused: {error.strerror}', step)
@@ -484,7 +484,7 @@ class MemmoveProbe:
 
     def watch_sources(self, mappings: Iterable[MemoryMapping]) -> None:
         """
-        Record copies of any size whose source is in these mappings, too.
+        Record also small copies, if their source is in one of these mappings.
 
         This changes only a filter, so the kernel rewrites no code.
         """
@@ -504,7 +504,7 @@ class MemmoveProbe:
                     Unreadable(
                         'memmove probe',
                         f'its filter was refused: {error.strerror}',
-                        'report the kernel',
+                        'report the kernel version',
                     )
                 )
                 return

@@ -21,13 +21,13 @@ probes that read the arguments by their types (BTF). On still older kernels the 
 counts calls, but doesn't tell which buffer they are for. In each case the recorded event gets the
 tracepoint's name. :class:`KernelRecording` owns the record; :func:`parse_trace` reads the record's
 text. The record is made in a separate instance of tracefs (:class:`TraceInstance`), so that it
-disturbs no other tracing. At the end all of this is removed.
+disturbs no other tracing. At the end, the instance and its probes are removed.
 
 To enable an event or install a probe, the kernel rewrites its running code. So each change is made
 only once, and changes that would rewrite the scheduler are avoided: ``record-cmd`` and
 ``record-tgid`` (so the trace has no names for threads; ``/proc`` does) and ``set_event_pid``.
 Under QEMU another CPU may still run the old code. The more often a function is called, the more
-likely it is that this CPU hits a breakpoint that was already removed.
+likely it is that this other CPU hits a breakpoint that was already removed.
 
 Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst;
 Documentation/trace/ftrace.rst (columns of the ``trace`` file; *Instances*), ring buffer's notes on
@@ -126,7 +126,7 @@ class TraceInstance:
 
     def trace_functions(self, functions: list[str]) -> list[str]:
         """
-        Record the calls of those *functions* that the function tracer knows; return these.
+        Record the calls of those *functions* that the function tracer knows; return their names.
 
         :raises OSError: the function tracer knows none of them, or this user may not set it up.
         """
@@ -137,7 +137,9 @@ class TraceInstance:
                 known.append(function)
         if not known:
             raise FileNotFoundError(
-                2, 'the function tracer knows none of them', str(self.path / 'set_ftrace_filter')
+                2,
+                'the function tracer knows none of these functions',
+                str(self.path / 'set_ftrace_filter'),
             )
         write_control(self.path / 'current_tracer', 'function')
         return known
@@ -480,7 +482,7 @@ class KernelRecording:
             and VIDEO_MMAP not in self.sources
             and not self._probe(VIDEO_MMAP, (_VIDEO_PROBE, VIDEO_MMAP))
         ):
-            step = 'load the camera before zc_verify starts, so that its module can be probed'
+            step = "load the camera's driver before zc_verify starts, so that it can be probed"
             self.unreadable.append(
                 Unreadable(VIDEO_MMAP, 'mappings of video devices are not recorded', step)
             )
@@ -508,11 +510,11 @@ class KernelRecording:
                 [name for name in _FUNCTIONS if name not in self.sources]
             )
         except OSError as error:
-            reason = f'no tracepoint, probe or function tracer ({error.strerror})'
+            reason = f'the kernel cannot record it in any way ({error.strerror})'
             self.unreadable.append(Unreadable(', '.join(missing), reason, _NEWER))
             return
         self.sources |= {event: FUNCTION for event in (*missing, VIDEO_MMAP) if event in known}
-        reason = 'the function tracer counts calls but does not tell which buffer'
+        reason = 'the function tracer counts calls but does not tell which buffer a call is for'
         self.unreadable.append(Unreadable(', '.join(missing), reason, _NEWER))
 
     def _probe(self, event: str, definitions: tuple[str, ...]) -> bool:
@@ -595,10 +597,10 @@ def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecordin
     except OSError:
         namespace = _INITIAL_PID_NAMESPACE
     if namespace != _INITIAL_PID_NAMESPACE:
-        step = 'run it on the host, or start the container with --pid=host'
+        step = 'run zc_verify on the host, or start the container with --pid=host'
         return Unreadable(
             'tracefs',
-            "this process has a pid namespace of its own, so the trace's threads can't be told",
+            'zc_verify runs in its own pid namespace, so it cannot find the threads of the trace',
             step,
         )
     instance = open_instance(tracing, _BUFFER_KB)
