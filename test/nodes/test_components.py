@@ -110,8 +110,8 @@ def test_a_component_of_another_name_without_parameters_says_where_they_belong(
 ) -> None:
     run.make(components.OverlayNode, {}, cli_args=['--ros-args', '-r', '__node:=picture'])
     said = (
-        "'overlay' runs here as 'picture' and got no parameter; its section in a parameter "
-        "file is '/**/picture'"
+        "this overlay node has the name 'picture' and got no parameter; in a parameter file, "
+        "its section must be '/**/picture'"
     )
     assert said in capfd.readouterr().err
     run.make(

@@ -396,8 +396,8 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Be
             'pedestrian, sign, cone'
         ),
         (
-            "parameter 'model' can't change now, the node is active: set it while unconfigured "
-            '(ros2 lifecycle set /inference deactivate and'
+            "parameter 'model' can't change now, the node is active: set the parameter "
+            'while the node is unconfigured (ros2 lifecycle set /inference deactivate and'
         ),
         "parameter 'autostart' is read-only: restart the node with it",
     ):

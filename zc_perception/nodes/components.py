@@ -66,8 +66,8 @@ class SelfStarting(PerceptionNode):
         name = self.get_name()
         if name != self.kind and not self.parameters.given():
             self.get_logger().warning(
-                f"'{self.kind}' runs here as '{name}' and got no parameter; its section in a "
-                f"parameter file is '/**/{name}'"
+                f"this {self.kind} node has the name '{name}' and got no parameter; in a "
+                f"parameter file, its section must be '/**/{name}'"
             )
         self._starter: Timer | None = None
         if self.parameters['autostart']:

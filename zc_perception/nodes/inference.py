@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``inference_node``: an accelerator runs a model on each frame; publishes the detections."""
+"""``inference_node``: runs a model on each frame, on an accelerator, and publishes detections."""
 
 from __future__ import annotations
 
@@ -214,12 +214,12 @@ def check_classes(values: Mapping[str, Any]) -> None:
 
 
 # If fewer than this share of the frames get a result, report that the model is too slow. The
-# results alone don't show this: each one belongs to a new frame, and other frames are dropped.
+# results alone don't show this, because the node drops the frames for which the model has no time.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
     "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight if "
-    'the device can take more',
+    'the device can work on more frames at a time',
 )
 # Measure the rate of detections over at least this many frames, so that one frame more or less
 # doesn't matter. If `max_rate` is set, the measurement also lasts at least as long as this many
@@ -238,7 +238,7 @@ ACCELERATOR = Part(
     Row(
         lambda s: s.state.recovering,
         ERROR,
-        '{device}; frames are dropped until the device is back',
+        'the device is {device}; frames are dropped until it is back',
         'look at the card: lspci -d 1f9d:, dmesg | grep -i metis',
         'recovering since …',
         'see [accelerators](accelerators.md)',
@@ -258,10 +258,15 @@ ACCELERATOR = Part(
     Row(
         lambda s: s.too_late,
         WARN,
-        '{lost} frame(s) lost lately, most of them too late: {last_error}',
+        '{lost} frame(s) lost lately, most of them too late, last error: {last_error}',
         _IF_LATE,
     ),
-    Row(lambda s: s.lost, WARN, '{lost} frame(s) lost lately, last: {last_error}', _IF_REFUSED),
+    Row(
+        lambda s: s.lost,
+        WARN,
+        '{lost} frame(s) lost lately, last error: {last_error}',
+        _IF_REFUSED,
+    ),
     Row(
         lambda s: s.cached and s.submitted >= _IMPORTS_FROM and s.imports * 2 >= s.submitted,
         WARN,
@@ -281,7 +286,7 @@ DETECTIONS = Part(
     Row(
         lambda s: s.unconverted and (s.silent_s or s.nothing),
         ERROR,
-        'no frame could be converted lately, of {unconverted} message(s)',
+        'no frame could be converted lately; the conversion of {unconverted} message(s) failed',
         f'see part link: {CONVERTIBLE}',
     ),
     Row(
@@ -329,10 +334,12 @@ _TOO_LONG = {
     'import': 'importing or converting the frame takes too long: see part accelerator',
     'infer': 'the device takes too long: use a smaller model, or run fewer frames (max_rate)',
     'queue': (
-        'the frame before was decoded late, or this thread waits for a CPU: see realtime_priority'
+        'the frame before was decoded late, or the thread that decodes frames waits for a CPU: '
+        'see realtime_priority'
     ),
     'decode': (
-        'many candidates: raise score_threshold or name classes; or the thread waits for a CPU'
+        'the model finds many candidates: raise score_threshold or set classes; or the thread '
+        'waits for a CPU'
     ),
     'publish': 'the middleware takes too long: see which nodes subscribe to detections',
 }
@@ -340,7 +347,7 @@ BUDGET = Part(
     'budget',
     Row(lambda s: s.late, WARN, ('{late} frame(s) took longer than {deadline_ms:g} ms lately, '
                                  'the worst {worst}'), '{advice}',
-        see='by the stage that it names; see [zc_timeline](timeline.md#a-deadline)'),
+        see='by the stage that the message names; see [zc_timeline](timeline.md#a-deadline)'),
     well='no frame took longer than {deadline_ms:g} ms lately',
 )  # fmt: skip
 _OWN = -1.0
@@ -470,7 +477,7 @@ class InferenceNode(PerceptionNode):
         """
         Open a :class:`Stage` for each further topic that the parameters or the model ask for.
 
-        Import the stages' module only if there are any, because its message types load slowly.
+        Import the module of the stages only if one is needed: its message types load slowly.
         """
         head, values = stream.manifest.head.options, self.parameters
         depth, masks, keypoints = values['depth_topic'], head.get('masks'), head.get('keypoints')
@@ -531,7 +538,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def stream(self) -> InferenceStream | None:
-        """The configured node's accelerator, subscription and scheduler; ``None``: it has none."""
+        """Accelerator, subscription and scheduler; ``None``: the node isn't configured."""
         return self._stream
 
     def _configured(self) -> InferenceStream:
@@ -597,7 +604,7 @@ class InferenceNode(PerceptionNode):
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
         # Say at level info why a better accelerator isn't used, but only at level debug if this
-        # machine has no accelerator card: diagnostics and zc_doctor report its absence, too.
+        # machine has no accelerator card: diagnostics and zc_doctor already report that.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:
@@ -815,7 +822,8 @@ class InferenceStatus:
     Makes the diagnostics of an inference node: link, accelerator, rate, latencies and copies.
 
     The node owns this object. The thread that publishes diagnostics calls :meth:`collect`, up to
-    several times a second; each call compares counters with the call before. The scheduler's
+    several times a second; each call compares counters with their values at the
+    call before. The scheduler's
     thread calls :meth:`lost`.
     """
 

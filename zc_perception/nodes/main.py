@@ -24,7 +24,7 @@ import signal
 from zc_perception.nodes import STARTUP
 from zc_perception.terminal import ending_quietly
 
-TYPE_CHECKING = False  # not imported; zc_perception/__init__.py says why
+TYPE_CHECKING = False  # not imported from typing: zc_perception/__init__.py says why
 if TYPE_CHECKING:
     import argparse  # noqa: I300
     from collections.abc import Callable, Sequence

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Makes capture, inference and overlay in one process, which pass frames as Python objects."""
+"""Makes capture, inference and overlay for one process: they pass frames as Python objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class PerceptionGraph:
     :param camera: the camera's name, which becomes the namespace; empty for a single camera.
     :param stereo: the camera's side of a stereo pair; *camera* is then the full namespace, and the
         command line's namespace is ignored.
-    :raises ZcError: a parameter, file or model can't be used; all nodes are destroyed.
+    :raises ZcError: a parameter, file or model can't be used; the nodes made so far are
+        destroyed.
     """
 
     def __init__(
@@ -66,8 +67,8 @@ class PerceptionGraph:
             if self.capture.keeps_all and not self.inference.parameters['keep_all']:
                 self.inference.get_logger().warning(
                     'parameter keep_all is true for capture, but not for inference: set '
-                    "'keep_all' there too, or "
-                    'frames are skipped'
+                    "'keep_all' for inference, or "
+                    'inference skips frames'
                 )
 
     def _make(
@@ -88,8 +89,8 @@ class PerceptionGraph:
         if self._namespace and node.get_namespace() != self._namespace:
             raise ConfigError(
                 f"--cameras and a namespace for all nodes (__ns:={node.get_namespace()}) can't go "
-                f"together; name the cameras '{node.get_namespace().strip('/')}{self._namespace}' "
-                'and so on instead'
+                f"together; leave the namespace out, and name the cameras "
+                f"'{node.get_namespace().strip('/')}{self._namespace}' and so on"
             )
         return node
 
@@ -100,7 +101,7 @@ class PerceptionGraph:
 
     @property
     def drained(self) -> bool:
-        """Whether the camera has ended and all its frames have been processed."""
+        """Whether no frame comes from the camera any more, and all frames have been processed."""
         return bool(self.capture.finished and self.inference.idle)
 
 
@@ -122,7 +123,7 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """Make a stereo pair's nodes, in ``left`` and ``right`` under the command line's namespace."""
+    """Make a stereo pair's nodes, in the program's namespace plus ``/left`` or ``/right``."""
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}

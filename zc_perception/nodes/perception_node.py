@@ -77,14 +77,20 @@ LIFECYCLE = Part(
         'the state, which transition failed, and why',
         'see [launch_and_lifecycle](launch_and_lifecycle.md)',
     ),
-    Row(lambda s: s.stopped, OK, 'it has ended'),
-    Row(lambda s: s.state == FINALIZED, WARN, 'it was shut down', '{step}', see='restart it'),
+    Row(lambda s: s.stopped, OK, 'the node has ended'),
+    Row(
+        lambda s: s.state == FINALIZED,
+        WARN,
+        'the node was shut down',
+        '{step}',
+        see='restart the node',
+    ),
     Row(
         lambda s: True,
         WARN,
         '{state}: no frames flow',
         '{step}',
-        see=('`ros2 lifecycle set NODE` with the transition that it needs'),
+        see=('`ros2 lifecycle set NODE` with the transition that NODE needs'),
     ),
     well='',
 )
@@ -130,8 +136,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     A subclass overrides :meth:`_open`, :meth:`_agree`, :meth:`_activate`, :meth:`_deactivate` and
     :meth:`_cleanup`, and calls :meth:`_begin` at the end of its constructor. Publishers and
-    subscriptions that cost nothing while no frames flow may live as long as the node. Closing
-    functions on :attr:`_ends` run after the stop, or when the constructor fails.
+    subscriptions that cost nothing while no frames flow may live as long as the node. Functions
+    that a subclass adds to :attr:`_ends` run after :meth:`stop`, or when the constructor fails.
 
     :param ledger: counts the CPU's passes over pixels; ``None``: use the context's ledger.
     :param node_options: arguments of ``rclpy.node.Node``.
@@ -188,7 +194,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
         :meth:`_open` refuses the same values. This method opens no device.
 
-        :param values: the values of all parameters, and the ``qos_overrides`` of a file.
+        :param values: the values of all parameters, and the ``qos_overrides`` of the parameter
+            file.
         :param node: the full name of the node that will get the values.
         """
 
@@ -220,7 +227,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """Free everything that :meth:`_open` and :meth:`_agree` have made so far; idempotent."""
 
     def _check_parameter(self, name: str, value: Any) -> None:
-        """Raise ConfigError to refuse a new value that the parameter's declaration allows."""
+        """Raise ConfigError for a new value that the declaration allows, but that can't work."""
         if name in self.CHECKS:
             self.CHECKS[name](value)
 
@@ -236,7 +243,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """Return a value that changes when a diagnostic level has changed or soon will."""
+        """Return a value that changes when a diagnostic level has changed or may soon change."""
         return object()
 
     def stir(self) -> None:
@@ -490,7 +497,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
         way = f'ros2 lifecycle set {name} {steps}' if steps else 'wait a moment, then cleanup'
         now = 'being started' if state == UNCONFIGURED else state
-        return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
+        return (
+            f'the node is {now}: set the parameter while the node is unconfigured ({way}), or '
+            'restart the node with it'
+        )
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
         """Set each parameter separately, as rclpy does; give all reasons for each refusal."""
