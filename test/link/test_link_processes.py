@@ -252,5 +252,5 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start
         state = one(process, name)
         first, second = state['received']
         assert first < second and state['windows'] == '2 of 2'
-        text = f'holds all 2 that it may: frame {first} for'
+        text = f'holds all 2 frame(s) that it may hold: frame {first} for'
         assert eventually(lambda process=process, text=text: text in process.log)

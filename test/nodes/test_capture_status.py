@@ -124,7 +124,7 @@ class Desk:
         (
             {'captured': 5, 'bad': 15},
             Level.WARN,
-            'only 25 % of its framerate comes; frames left out lately: 15 bad',
+            "only 25 % of the camera's framerate comes; frames left out lately: 15 bad",
             'cable',
         ),
         ({}, Level.ERROR, 'no frame comes', 'cable'),
@@ -228,8 +228,8 @@ def look_at_pool(camera: PooledCamera, counters: CaptureCounters) -> Status:
     [
         ({'exhausted': 3}, 'no slot was free for 3 frame(s) lately: inference', 'release frames'),
         ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call frame.release'),
-        ({'retired': 1}, '1 slot(s) retired and 0 release fence(s) failed lately', 'dmesg'),
-        ({'fence_errors': 2}, '0 slot(s) retired and 2 release fence(s) failed lately', 'dmesg'),
+        ({'retired': 1}, '1 slot(s) were retired and 0 release fence(s) failed lately', 'dmesg'),
+        ({'fence_errors': 2}, 'retired and 2 release fence(s) failed lately', 'dmesg'),
         ({'failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_pool_says_who_holds_what_for_how_long() -> None:
     camera = PooledCamera()
     values = look_at_pool(camera, CaptureCounters()).values
     assert values['holders'].startswith(
-        'inference holds 2 for up to 4.25 s, overlay holds 1 for up to 0.10 s'
+        'inference holds 2 slot(s) for up to 4.25 s, overlay holds 1 slot(s) for up to 0.10 s'
     )
     assert (values['slots'], values['free'], values['heap']) == (4, 1, 'dma_heap/system')
     assert values['slot 2'] == 'inference for 4.250 s' and values['slot 1'] == 'camera for 0.010 s'

@@ -77,7 +77,7 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
         run.reader.comes_to(
             'capture: link',
             WARN,
-            'slow_tracker gets no more frames, because it has all 1 that it may hold',
+            'slow_tracker gets no more frames, because it holds all 1 frame(s) that it may hold',
             'see why slow_tracker releases none: it is too slow, or does not call release()',
         )
         run.well('capture: pool')

@@ -138,7 +138,7 @@ class CameraControls:
         """
         Set all values or none.
 
-        Values that seem to be in force are set, too: another program may have changed them.
+        Also set values that seem to be in force: another program may have changed them.
         """
         camera = self._camera
         if camera is None:
@@ -171,7 +171,7 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Set a control's parameter to the value in force; ROS refuses this if it is read-only."""
+        """Set a control's parameter to the value in force; ROS refuses a read-only parameter."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():

@@ -168,7 +168,9 @@ class CameraInfoPublisher:
         except ConfigError as error:
             response.success, response.status_message = False, str(error)
             return response
-        response.success, response.status_message = True, f"written to '{self._store.place}'"
+        response.success, response.status_message = True, (
+            f"the calibration was written to '{self._store.place}'"
+        )
         return response
 
     def status(self) -> Status:
@@ -314,8 +316,8 @@ _SLOWEST_HZ = 3.0 / PATIENCE_S
 # subscribe later.
 _CAMERA_SLOTS = 4
 _FIXED = (
-    "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs "
-    "in 'participants'"
+    "set parameter 'renegotiate' of {0} to true, start this consumer before {0}, or "
+    "name its needs in 'participants'"
 )
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
 
@@ -599,7 +601,7 @@ class CaptureNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """Check camera, calibration and QoS, see :class:`PerceptionNode`."""
+        """Check the parameters of camera, calibration and QoS, see :class:`PerceptionNode`."""
         CAMERAS.load(values['camera']).check(values)
         calibration_store(values, node)
         _check_room(overridden(_FRAMES, node.rpartition('/')[0], values), values['slots'])
@@ -668,7 +670,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Return whether the camera gets new buffers now, and how; its thread calls this."""
+        """Return whether and how the camera gets new buffers now; called on its thread."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE

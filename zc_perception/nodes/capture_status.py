@@ -64,7 +64,7 @@ CAMERA = Part(
         lambda s: s.state is CameraState.CLOSED,
         WARN,
         'waits for the first frame',
-        'if none comes, look at its cable and power',
+        "if no frame comes, look at the camera's cable and power",
     ),
     Row(
         lambda s: s.bad and (not s.captured or s.percent == 0),
@@ -75,19 +75,19 @@ CAMERA = Part(
     Row(
         lambda s: s.percent == 0 and s.no_slot,
         ERROR,
-        'no frame comes out: no slot is free, {no_slot} frame(s) were left out lately',
+        'no frame comes: no slot is free, so {no_slot} frame(s) were left out lately',
         _IF_NO_SLOT,
     ),
     Row(
         lambda s: s.percent == 0,
         ERROR,
         'no frame comes',
-        'check its cable and power, and which consumer holds its buffers (part pool)',
+        "check the camera's cable and power, and which consumer holds its buffers (part pool)",
     ),
     Row(
         lambda s: s.percent is not None and s.percent < 100 * _FAR_BELOW,
         WARN,
-        'only {percent:.0f} % of its framerate comes',
+        "only {percent:.0f} % of the camera's framerate comes",
         (
             'in the dark a long exposure causes this; otherwise look at the counters of frames '
             'left out'
@@ -148,14 +148,14 @@ POOL = Part(
         WARN,
         'no slot was free for {exhausted} frame(s) lately: {holders}',
         (
-            'let that consumer release frames sooner (frame.release() or a with block), or '
-            "raise parameter 'slots'"
+            'let the consumer that holds most slots release frames sooner (frame.release() or a '
+            "with block), or raise parameter 'slots'"
         ),
     ),
     Row(
         lambda s: s.retired or s.fence_errors,
         WARN,
-        '{retired} slot(s) retired and {fence_errors} release fence(s) failed lately',
+        '{retired} slot(s) were retired and {fence_errors} release fence(s) failed lately',
         'a device does not finish its work on frames: look at the accelerator and at dmesg',
     ),
     Row(
@@ -181,8 +181,8 @@ CLOCK = Part(
     'clock',
     Row(lambda s: s.camera is None, OK, 'no camera is open'),
     Row(lambda s: s.steps or s.ahead_ns >= _AHEAD_NS, WARN, 'the ROS clock was set {times}',
-        ('let chrony or ptp4l slew it instead (makestep only at the start); or the '
-         'simulation jumped in time or was restarted')),
+        ('let chrony or ptp4l slew the clock instead (makestep only at the start); a simulated '
+         'clock is also set when the simulation jumps in time or restarts')),
     Row(lambda s: s.implausible, WARN,
         ('{implausible} stamp(s) of the driver lay in the future or far in the past lately; '
          'the time of arrival counts instead'),
@@ -213,8 +213,8 @@ NEGOTIATION = Part(
     Row(
         lambda s: s.lost,
         WARN,
-        '{lost}: frames reach them as messages, which are copies, or not at all',
-        'change what the message names, or start them before the camera',
+        '{lost}: frames reach these consumers as messages, which are copies, or not at all',
+        'change what the message names, or start these consumers before the camera',
     ),
     well='{settings}',
 )
@@ -374,7 +374,7 @@ def negotiation_status(
     """
     Report the agreement on buffers, its reasons, and how each participant gets its frames.
 
-    :param disagreement: why participants could not agree; empty: they did, or did not try yet.
+    :param disagreement: why participants could not agree; empty: they agreed, or didn't try yet.
     :param waits: whether the node waits for the camera; the status ``camera`` says why.
     :param renewals: how often buffers were negotiated again.
     :param pause_s: seconds without frames at the latest renewal.
@@ -429,7 +429,7 @@ def _holders(pool: BufferPool) -> str:
     ordered = sorted(slots, key=lambda holder: (-len(slots[holder]), -longest[holder]))
     return (
         ', '.join(
-            f'{holder} holds {len(slots[holder])} for up to {longest[holder]:.2f} s'
+            f'{holder} holds {len(slots[holder])} slot(s) for up to {longest[holder]:.2f} s'
             for holder in ordered
         )
         or 'no consumer holds a slot'

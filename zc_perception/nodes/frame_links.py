@@ -70,7 +70,7 @@ from zc_perception.parameters import whole_number
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 
-CONVERTIBLE = 'publish an encoding and a size that the log names'
+CONVERTIBLE = 'publish another encoding or size; the log says why messages cannot be converted'
 """The advice to a user whose image messages can't be converted to frames."""
 SUBSCRIBER_LINK = Part(
     'link',
@@ -95,11 +95,13 @@ SUBSCRIBER_LINK = Part(
         see='see [the rungs](topics_and_links.md#the-three-rungs)'),
     Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because '
         '{slow.what}: '
-        'it has all {window} that this node may hold: {holds}', '{slow.advice}',
-        see='the message says what: a smaller model, a lower rate, a quicker callback'),
+        'it holds all {window} frame(s) that this node may hold: {holds}', '{slow.advice}',
+        see='use a smaller model, a lower rate or a quicker callback, as the message says'),
     Row(lambda s: s.full_s >= STALLED_S, WARN, ('{rung}: no frame comes, because this node '
-                                                'holds all {window} that it may: {holds}'),
-        'release frames sooner, and keep no arrays of their pixels; or let this node hold more'),
+                                                'holds all {window} frame(s) that it may '
+                                                'hold: {holds}'),
+        'release frames sooner, and keep no arrays of their pixels; or let this node hold '
+        'more frames'),
     Row(lambda s: s.window < s.asked, WARN, ('{rung}: this node may hold {window} frame(s) at '
                                              'a time, {asked} were asked for'),
         ("raise the publisher's 'slots'; or end other consumers, then deactivate and activate "
@@ -108,15 +110,16 @@ SUBSCRIBER_LINK = Part(
 )  # fmt: skip
 # The reasons why the frame server refuses consumers in other processes, each with advice.
 _REFUSALS = {
-    'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
-    'constraints': 'change the requirement that the message names, at that node',
+    'not_allowed': "its user may not connect: put this user into the group 'shared_memory_group'",
+    'constraints': 'change the requirement that the message names, in the node of the consumer',
     'slots': "the pool has no slots left to promise: raise 'slots'",
-    'connections': 'too many consumers are connected: end some',
-    'version': 'the consumer has another version of this package: install the same at both ends',
+    'connections': 'too many consumers are connected: end some of them',
+    'version': 'the consumer has another version of this package: install the same at '
+    'producer and consumer',
 }
 _STALLED = Row(
-    lambda s: s.stalled, WARN, ('{stalled.name} gets no more frames, because it has all '
-                                '{stalled.window} that it may hold: {holds}'),
+    lambda s: s.stalled, WARN, ('{stalled.name} gets no more frames, because it holds all '
+                                '{stalled.window} frame(s) that it may hold: {holds}'),
     'see why {stalled.name} releases none: it is too slow, or does not call release()',
 )  # fmt: skip
 _WITHOUT_SLOTS = Row(
@@ -153,13 +156,13 @@ PUBLISHER_LINK = Part(
     _STALLED,
     _WITHOUT_SLOTS,
     Row(lambda s: s.failed, WARN, '{failed} frame(s) could not be published as a message lately',
-        'the log says why; other consumers still get them'),
+        'the log says why; consumers that need no message still get these frames'),
     _RIVALS,
     _NO_PICTURE,
     Row(lambda s: s.unannounced, WARN, ("the announcement beside the socket can't be written: "
                                         '{unannounced}'), UNANNOUNCED),
     Row(lambda s: s.link.image_readers, OK, ('{link.image_readers} plain image_raw reader(s): '
-                                             'frames are converted, a copy each')),
+                                             'each frame is converted, which is a copy')),
     Row(lambda s: s.trusted, OK, ('{trusted} can write to the buffers; this heap cannot '
                                   'prevent it')),
     well='no plain reader: nothing is converted',
@@ -189,7 +192,7 @@ def subscribe_frames(
     :param constraints: what the node requires of buffers; ``None``: the subscription has no part
         in their negotiation until the caller calls its ``take_part``.
     :param slow: names what in the node is too slow, with advice; diagnostics report both while
-        the node gets no frame because it holds as many as it may.
+        the node gets no frame because it holds as many as it may hold.
     :raises ConfigError: ``shared_memory_users`` names a user that doesn't exist.
     """
     options: dict[str, Any] = {}
@@ -453,7 +456,8 @@ UNIXFD = Part(
         lambda s: s.broken,
         WARN,
         '{broken} time(s) a reader was disconnected lately: {last}',
-        'see which programs open that socket: only unixfdsrc of GStreamer 1.24 or newer should',
+        'see which programs open the socket: only unixfdsrc of GStreamer 1.24 or newer should '
+        'open it',
     ),
     well='{readers} reader(s) at {path}',
 )

@@ -77,8 +77,8 @@ def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSl
     """
     which = describe_in_hand(in_hand)
     if slow is None:
-        return f'this consumer holds all {window} that it may: {which}'
-    return f'{slow.what}: it has all {window} that this consumer may hold: {which}'
+        return f'this consumer holds all {window} frame(s) that it may hold: {which}'
+    return f'{slow.what}: it holds all {window} frame(s) that this consumer may hold: {which}'
 
 
 @dataclass(frozen=True)
