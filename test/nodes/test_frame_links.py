@@ -162,7 +162,7 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(
 def test_an_announcement_that_can_not_be_written_is_a_warning(served: ServedTopic) -> None:
     served.publisher.announcer.unannounced = 'No space left on device'
     status = served.links.status()
-    assert status.level is Level.WARN and 'free room there' in status.advice
+    assert status.level is Level.WARN and 'free room in' in status.advice
     assert status.message == (
         "the announcement beside the socket can't be written: No space left on device"
     )

@@ -18,9 +18,9 @@ The announcement, by which consumers in other processes find a publisher's share
 
 The publisher sends it as a latched message on ``<topic>/_zc``, and writes it into a file beside
 the socket. docs/wire.md defines both. Consumers also read the files, because a publisher without
-ROS sends no message, and Fast DDS 2.14 may lose or delay it. After a consumer was killed, Fast DDS
-may write the next consumer's message into shared memory that no longer exists. If the message is
-lost during discovery, Fast DDS repeats it only with its next heartbeat, after 3 s.
+ROS sends no message, and Fast DDS 2.14 may lose or delay a message. After a consumer was killed,
+Fast DDS may write the next consumer's message into shared memory that no longer exists. If the
+message is lost during discovery, Fast DDS repeats it only with its next heartbeat, after 3 s.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Announcement:
         has no buffers yet, or doesn't announce the number.
     :param possible_formats: ``drm-format`` strings that the publisher could use in place of
         *formats*; empty: unknown.
-    :param possible_heaps: heaps from which its memory could come; empty: unknown.
-    :param possible_sizes: ``WIDTHxHEIGHT`` of images that it could publish; empty: unknown.
+    :param possible_heaps: heaps from which the buffers could come; empty: unknown.
+    :param possible_sizes: ``WIDTHxHEIGHT`` of images that could be published; empty: unknown.
     """
 
     publisher_id: str
@@ -88,7 +88,7 @@ class Announcement:
 
     @property
     def sensible(self) -> bool:
-        """Whether id and socket are valid; check it, as any program may send announcements."""
+        """Whether id and socket are valid; any program may send an announcement, so check this."""
         path, publisher_id = self.socket, self.publisher_id
         try:
             length = len(os.fsencode(path))
@@ -141,7 +141,7 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the strings of a list, without other values; only people read such a list."""
+    """Return the strings in a list, and drop other values; only people read these lists."""
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 

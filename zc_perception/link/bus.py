@@ -157,8 +157,9 @@ class BusPublisher(Generic[T]):
     subscription has used up its quota, a new object replaces the oldest one of this pool in the
     subscription's queue; if the queue has none, the new object isn't delivered.
 
-    :param deliver: called with a published object and a holder's name; returns an object of the
-        holder's own, or ``None`` if the holder has used up its quota of the pool's leases.
+    :param deliver: called with a published object and a holder's name; returns another
+        object, which the holder owns, or ``None`` if the holder has used up its quota of the
+        pool's leases.
     :param release: releases an object of the history.
     :param objection: returns why a consumer can't use this publisher's buffers; empty: it can.
     :param pool_of: returns the pool of an object's slot; ``None``: the objects take no slots.
@@ -333,8 +334,8 @@ class BusPublisher(Generic[T]):
         """
         Return whether *subscription* may get this publisher's objects uncopied.
 
-        Return ``False`` if both have different custom types for the same ROS type: then the
-        subscription gets ROS messages, as in REP 2007.
+        Return ``False`` if publisher and subscription have different custom types for the same ROS
+        type: then the subscription gets ROS messages, as in REP 2007.
         """
         types = self.custom_type, subscription.custom_type
         fits = not subscription.qos.mismatch(self.qos) and (None in types or types[0] is types[1])
@@ -377,7 +378,7 @@ if compiled is not None:
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
-    """Remove *entry* from the list under *key* in *table*; return whether it was there."""
+    """Remove *entry* from the list under *key* in *table*; return whether it was in the list."""
     entries = table.get(key, [])
     if entry not in entries:
         return False
@@ -470,7 +471,7 @@ class CameraEnd(Protocol):
     """The methods of a camera's publisher that :class:`MeetingPoint` calls."""
 
     def join(self, consumer: Consumer) -> None:
-        """Let a new consumer use the buffers, or refuse it; if there are none yet, do nothing."""
+        """Let a new consumer use the buffers, or refuse it; do nothing before there are buffers."""
 
     def leave(self, consumer: Consumer) -> None:
         """Forget *consumer*: its constraints no longer count."""

@@ -17,17 +17,18 @@
 Drop objects that come twice when a subscription changes between direct links and messages.
 
 A subscription takes objects one way at a time: directly (within the process, or by shared memory),
-or from messages. The same object may come both ways in two cases: while messages are read only to
-find out which publisher sends them, and for 2 s after a change. The object is recognised by its
-*key*, (frame_id, stamp). Stamp 0 identifies no object: while the subscription takes messages, a
-message with stamp 0 is never dropped.
+or from messages. The same object may come both ways in two cases: for 2 s after a change; and
+while a subscription that takes objects directly also reads messages, to find out whether a
+publisher without a direct link sends any. The object is recognised by its *key*, (frame_id,
+stamp). Stamp 0 identifies no object: while the subscription takes messages, a message with stamp 0
+is never dropped.
 
-- **From direct to messages**: a camera's messages may arrive later than its direct objects. So
-  messages of objects that came directly, and older messages, are dropped until a message of the
-  newest direct object with that frame_id arrives. Later messages pass with any stamp, because
-  the camera's time may jump back.
-- **From messages to direct**: a direct object is dropped if its message was taken. Messages are
-  taken until the first object with their frame_id comes directly.
+- **From direct to messages**: a camera's messages may arrive later than its direct objects. A
+  message is dropped if its object came directly. A message that is older than the newest direct
+  object of the same frame_id is dropped, too, until the message of that newest object arrives.
+  After it, messages with any stamp are taken, because the camera's time may jump back.
+- **From messages to direct**: a direct object is dropped if its message was taken. After the
+  change, messages of a frame_id are taken until the first object of this frame_id comes directly.
 """
 
 from __future__ import annotations
@@ -149,9 +150,9 @@ class Changeover:
 
     def is_level(self, key: Key) -> bool:
         """
-        Say whether *key* belongs to the newest object in :attr:`ignored` that has its frame_id.
+        Say whether *key* is that of the newest object of the same frame_id in :attr:`ignored`.
 
-        If a message has this key, all earlier messages with that frame_id have arrived.
+        If a message has this key, all earlier messages of the frame_id have arrived.
         """
         with self._lock:
             while self.ignored:

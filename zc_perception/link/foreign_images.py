@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Describe another library's images: where their planes lie, and constraints that fit only them.
+Describe a foreign library's images: where their planes lie, and constraints that only they meet.
 
 A library exports one descriptor for an image, or one for each plane. Several of these descriptors
 may refer to one buffer, as with EGL and VA-API. So a buffer is identified by the device and inode
@@ -82,7 +82,7 @@ class ForeignImages:
                 f'{fmt.name.strip()} has {len(fmt.planes)} plane(s), and there are {count} '
                 f'stride(s), {len(offsets)} offset(s) and '
                 f'{len(first)} descriptor(s): give a stride for each plane, an offset for each '
-                'or none, and one descriptor or one for each'
+                'plane or no offsets, and one descriptor or one for each plane'
             )
         self._pattern, _ = _distinct(first)
         buffer_of = self._pattern if len(first) == count else (0,) * count
@@ -123,7 +123,7 @@ class ForeignImages:
             raise LayoutError(
                 f'a frame in {len(fds)} descriptor(s) of {len(identities)} buffer(s); all frames '
                 f'need {len(self._pattern)} descriptor(s) of {max(self._pattern) + 1} buffer(s), '
-                'in the same order as the first of fds'
+                'in the same order as the first image of fds'
             )
         return identities
 
@@ -139,8 +139,8 @@ class ForeignImages:
         if other is not None:
             close_buffers(made)
             raise AllocationError(
-                f"a frame in memory of '{other}', while consumers agreed on memory of "
-                f"'{self.heap}'; use one kind only"
+                f"a frame has memory of kind '{other}', while consumers agreed on kind "
+                f"'{self.heap}'; use one kind of memory only"
             )
         return made
 

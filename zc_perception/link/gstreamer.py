@@ -384,8 +384,8 @@ class FramePipeline(BarePipeline):
         if self.sink and not gst.has_property(self.sink, 'max-buffers'):
             self.close()
             raise ConfigError(
-                f"pipeline '{description}': {SINK} is not an appsink; give another element "
-                'another name'
+                f"pipeline '{description}': {SINK} is not an appsink; only an appsink may "
+                'have this name, so rename the element'
             )
         self.use_system_clock()
 
@@ -445,7 +445,7 @@ class FramePipeline(BarePipeline):
         """
         Give a frame to the pipeline, which releases it later.
 
-        Return ``False`` if the pipeline doesn't accept frames; it releases this one, too.
+        Return ``False`` if the pipeline doesn't accept frames; the frame is then released.
 
         :raises PipelineError: the pipeline accepts no caps of the frame. After this or any other
             error the caller still owns the frame.
@@ -693,7 +693,7 @@ class FeedStatistics:
     :param lost: number of frames that could not be given to the pipeline.
     :param caps: caps of the frames in the current run; empty: no run.
     :param units: number of access units from the sink.
-    :param unknown: number of access units whose PTS is no frame's.
+    :param unknown: number of access units whose PTS belongs to no frame.
     :param reordered: number of access units whose PTS is before the previous unit's, as with
         B-frames.
     :param bare: number of key units without the parameter sets (SPS, PPS) that a decoder needs.

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Convert frames to ``sensor_msgs/Image`` and back, for the link's last rung, ``ros_message``.
+Convert frames to ``sensor_msgs/Image`` and back, for the rung ``ros_message``.
 
 The ledger counts each conversion as a copy.
 """
@@ -122,7 +122,7 @@ def why_no_message(layout: ImageLayout) -> str:
     reason = why_unmapped(layout)
     if reason or layout.fourcc in READABLE:
         return reason
-    return f'{layout.format.name.strip()} has no conversion to an encoding of messages'
+    return f'{layout.format.name.strip()} has no conversion to an encoding of ROS messages'
 
 
 class FrameToImage:
@@ -276,7 +276,7 @@ class FrameToJpeg:
 
 class ImageToFrame:
     """
-    Converts ``sensor_msgs/Image`` messages into NV12 frames in its own small pool.
+    Converts ``sensor_msgs/Image`` messages into NV12 frames in a small pool that it owns.
 
     The messages may have any of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`; alpha is
     ignored.
@@ -407,7 +407,7 @@ class ImageToFrame:
         converter = self._converters.get(fourcc)
         if converter is None:
             # Grey levels have full range. ToNv12 would convert them to limited range, which loses
-            # levels. So name them limited here: ToNv12 then copies them, and the frame below says
+            # levels. So call them limited here: ToNv12 then copies them, and the frame below says
             # full range (_GREY).
             given = (
                 BT601_LIMITED

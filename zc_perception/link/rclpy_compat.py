@@ -271,7 +271,10 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         try:
             return callback(request, response)
         except Exception as error:
-            reason = f"can't be read, so the parameters after it aren't set: {one_line(error)}"
+            reason = (
+                "a parameter can't be read, so it and the parameters after it aren't set: "
+                f'{one_line(error)}'
+            )
             refused = SetParametersResult(successful=False, reason=reason)
             if hasattr(response, 'result'):
                 response.result = refused
@@ -407,9 +410,9 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     prefix, given = f'qos_overrides.{topic}.{kind.__name__.lower()}.', parameter_overrides(node)
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
-    # Declare the other policies, too, so that tools show them. This call writes the parameters'
-    # values into the QoS that it gets. Those values are the defaults of the endpoint that was made
-    # first. As this endpoint may have other defaults, pass a copy of *qos*.
+    # Declare the policies without a user's value as well, so that tools show them. This call
+    # writes the parameters' values into the QoS that it gets. Those values are the defaults of the
+    # endpoint that was made first. As this endpoint may have other defaults, pass a copy of *qos*.
     shown = [policy for policy in policies if policy not in overridden]
     _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
 

@@ -179,15 +179,15 @@ def choose(view: TopicView) -> Choice:
             else f'{len(ended)} publishers have ended, the latest is {ended[0]}'
         )
     if view.mismatch:
-        mismatches.append(f'a publisher elsewhere: {view.mismatch}')
+        mismatches.append(f'a publisher in another process: {view.mismatch}')
     else:
         if view.unannounced:
             pending = True
             waiting.append(f'{view.unannounced} adapted publisher(s) not announced yet')
         if view.unfound:
             indirect['unfound'] = (
-                f'{view.unfound} adapted publisher(s) are not announced: see that their '
-                'topic /_zc and their folder of sockets reach this process'
+                f'{view.unfound} adapted publisher(s) are not announced: make sure that '
+                'this process gets their topic /_zc, and can read their folder of sockets'
             )
         for name in view.plain:
             indirect[name] = (
@@ -208,7 +208,11 @@ def choose(view: TopicView) -> Choice:
             (ROS_MESSAGE, reason)
             for reason in (
                 *indirect.values(),
-                *(f'{reason}, but read by messages, because others are' for _, reason in direct),
+                *(
+                    f'{reason}, but its messages are read, because another publisher has no '
+                    'direct link'
+                    for _, reason in direct
+                ),
             )
         )
         return Choice(ROS_MESSAGE, why, True, routes, True, who, pending)

@@ -128,7 +128,7 @@ class TypeAdapter(Generic[CustomT]):
         For links: release an object after a subscriber's callback.
 
         If the subscriber kept a view of the object's memory, return the BufferError. The object
-        is then released with its last view, if its type has ``release_when_unseen``.
+        is then released when its last view ends, if its type has ``release_when_unseen``.
         """
         try:
             self.release(item)

@@ -272,7 +272,7 @@ class UnixfdStatistics:
 
 @dataclass(frozen=True, eq=False)
 class _Stream:
-    """Caps, planes and other values for the commands of all frames that have one layout."""
+    """Caps, planes and other values for the commands of all frames with the same layout."""
 
     layout: ImageLayout
     kind: BufferKind
@@ -431,7 +431,7 @@ class UnixfdServer:
         if not consumer_allowed(peer):
             why, reason = f'user {peer.uid} may not read these frames', 'not_allowed'
         elif len(self._readers) >= _MOST_READERS:
-            why, reason = f'{_MOST_READERS} readers are connected, which is the most', 'readers'
+            why, reason = f'{_MOST_READERS} readers are connected, more are not allowed', 'readers'
         if why:
             self._ended[reason] += 1
             self._last = f'reader pid {peer.pid} was turned away: {why}'

@@ -73,7 +73,7 @@ class PublisherCount:
     :param matching: number of adapted publishers whose QoS matches. The graph doesn't show
         which of them sent which announcement.
     :param plain: names of the nodes whose publishers are not adapted and whose QoS matches.
-    :param mismatch: why no publisher's QoS matches; empty if one matches, or without publishers.
+    :param mismatch: why no publisher's QoS matches; empty if one matches or there is none.
     """
 
     adapted: int
@@ -86,7 +86,7 @@ class GraphSigns:
     """
     Detect when to read the names and QoS of a topic's publishers from the graph again.
 
-    Reading only the number of publishers costs a tenth of that.
+    Reading only the number of publishers is ten times as quick.
     """
 
     def __init__(self, node: Node, topic: str) -> None:
@@ -424,9 +424,9 @@ class Rivals:
     """
     Look for other publishers on the topic of *publisher*.
 
-    If the socket of another publisher on this host answers, all publishers are reported at once.
-    Else only the graph shows them (they may be on another host), and it shows killed publishers
-    for a while. So each is then reported after it has been in the graph for :data:`UNPROVED_S`.
+    If the socket of another publisher on this host answers, all other publishers are reported at
+    once. Else only the graph shows them (they may be on another host), and the graph shows killed
+    publishers for a while. So each is then reported after :data:`UNPROVED_S` in the graph.
 
     :param monotonic: returns the time of a steady clock, in seconds.
     """

@@ -70,8 +70,8 @@ _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
 _LONGEST_WAIT_S = 3600.0
 _FIXED = (
-    'make its publisher in {name} with renegotiate=True, start this consumer before it, '
-    'or name it in participants'
+    'make the publisher in {name} with renegotiate=True, start this consumer before that node, '
+    "or name the consumer's needs in participants"
 )
 _FIXED_FDS = 'a library has allocated the buffers of {name}, which never change'
 
@@ -318,7 +318,7 @@ class FramePublisher:
     :raises FormatError: *format* or *colorimetry* isn't known; the message lists the known ones.
     :raises LayoutError: the format doesn't allow the size, or a plane ends outside of its buffer.
     :raises ConfigError: another parameter has an invalid value.
-    :raises NegotiationError: the *participants* can't use such buffers.
+    :raises NegotiationError: the *participants* can't use buffers of this format and size.
     :raises AllocationError: no memory is left for the buffers, or one of *fds* is neither a
         dma-buf nor a sealed memfd.
     """
@@ -493,7 +493,7 @@ class FramePublisher:
             )
         if self._images is not None:
             raise ConfigError(
-                f"'{self.topic}' was made with fds and has no buffers to lend: publish them by "
+                f"'{self.topic}' was made with fds and has no buffers to lend: publish frames by "
                 'publish_fd()'
             )
         return _Loan(self._lend(wait_s))
@@ -594,8 +594,8 @@ class FramePublisher:
         images, pool = self._images, self._pool
         if images is None or not isinstance(pool, ForeignBufferPool):
             raise ConfigError(
-                f"'{self.topic}' has buffers of its own: write to them by loan(), or make it "
-                'with fds, modifier and strides'
+                f"'{self.topic}' has buffers of its own: write to them by loan(), or make the "
+                'publisher with fds, modifier and strides'
             )
         header = Header(
             self._now_ns() if stamp is None else _nanoseconds(stamp),

@@ -102,8 +102,8 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     :param callback: called with each frame; ``None``: you take frames from :attr:`queue`.
     :param held: how many frames of each publisher you hold at most at the same time, as *max_held*
         of :func:`create_frame_subscription`.
-    :param copy_free_required: whether messages, which are copies, are never taken. ``rung`` of
-        :meth:`statistics` is then ``refused`` while there is no direct link.
+    :param copy_free_required: ``True``: never take messages, which are copies. While there is no
+        direct link, ``rung`` of :meth:`statistics` is then ``refused``.
     :raises ConfigError: *depth* or *held* is 0, or *trusted_uids* are not user ids.
     """
 
@@ -338,8 +338,8 @@ class CameraSubscription(FrameSubscription):
             self._say_alone(
                 f"'{self.topic}': frames come, but no camera_info with their stamps on "
                 f"'{self.info_topic}'"
-                f'{", where nothing came so far" if self._newest is None else ""}: see whether '
-                'the camera publishes it there, and remap',
+                f'{", where nothing came so far" if self._newest is None else ""}: if the '
+                'camera publishes its camera_info on another topic, remap this topic to that one',
                 'alone',
             )
 

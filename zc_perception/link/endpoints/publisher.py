@@ -61,8 +61,9 @@ _header_of = operator.attrgetter('data.header')
 
 
 UNANNOUNCED = (
-    'meanwhile consumers find the publisher only by its topic, some of them late; free room '
-    'there, or name another folder in ZC_RUNTIME_DIR; the file is tried again every 5 s'
+    'without it, consumers find the publisher only by its message on TOPIC/_zc, some of them '
+    "late; free room in the socket's folder, or name another folder in ZC_RUNTIME_DIR; writing is "
+    'tried again every 5 s'
 )
 """Text for logs and diagnostics: the effect of an announcement file that can't be written."""
 _AGAIN_S = 5.0
@@ -285,7 +286,7 @@ class AdaptedPublisher(Generic[T]):
         offered = link_qos(qos)
         if adapter.leased and offered.transient_local and offered.depth is None:
             raise ConfigError(
-                f"topic '{topic}': transient_local with keep-all would pin every frame for "
+                f"topic '{topic}': transient_local with keep-all would keep every frame for "
                 'ever; use keep-last'
             )
         self._node = node

@@ -25,8 +25,8 @@ the objects that wait in it; the callback owns the object that it was called wit
 **Two ways.** The subscription takes either all objects directly or all from messages
 (:func:`~zc_perception.link.rungs.choose`): directly if every publisher has a direct link (within
 the process, or by shared memory), from messages if none has one. If only some have one, the
-subscription still takes objects directly, but also reads messages, to find out which publisher
-sends them. When a message that can be converted comes from a publisher without a direct link, the
+subscription still takes objects directly, but also reads messages, to find out whether a publisher
+without a direct link sends some. When such a publisher sends a message that can be converted, the
 subscription changes to messages (``_judge``). After that it ignores direct objects.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
@@ -158,8 +158,8 @@ class SubscriptionStatistics:
         have held it; with several publishers, for the one whose window has been full for longest.
     :param full_s: for how many seconds you have held as many frames as you may; 0 while you hold
         fewer.
-    :param slow: the work that is too slow, with advice, if you hold as many frames as you may
-        because of it; else ``None``.
+    :param slow: the work that is so slow that you hold as many frames as you may, with advice;
+        ``None``: no work is too slow.
     """
 
     rung: str

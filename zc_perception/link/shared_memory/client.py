@@ -145,7 +145,7 @@ class Greeting:
         :raises SilentError: the producer didn't answer in time.
         :raises PeerGoneError: the producer closed the connection.
         :raises RefusedError: the producer sent REFUSED.
-        :raises ProtocolError: another publisher listens there, or the answer is invalid.
+        :raises ProtocolError: another publisher listens at the socket, or the answer is invalid.
         """
         packet = self._packet()
         if packet is None:
@@ -230,7 +230,7 @@ class ClientStatistics:
     :param received: number of frames received since start.
     :param dropped: number of frames that the producer dropped because this consumer was too slow.
     :param abandoned: number of frames that the garbage collector released, because the program
-        hadn't.
+        didn't release them.
     :param connections: number of WELCOMEs since start.
     :param ended: number of connections and attempts that ended, for each reason (eof, refused,
         gone, or the reason of a protocol error).

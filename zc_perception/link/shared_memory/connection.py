@@ -227,7 +227,7 @@ class Connection:
             _release(unwanted)
 
     def _flush(self) -> list[Frame]:
-        """Do :meth:`flush` with the lock held; the caller then releases the frames without it."""
+        """Do :meth:`flush` with the lock held; return frames to release without the lock."""
         unwanted: list[Frame] = []
         pending = self._pending
         while pending and len(self._out) < self._window and not self._ended and not self.failure:
@@ -337,7 +337,7 @@ class Connection:
         unfit = (
             self.hello.requirements.misfit(data.layout, kind, None)
             if len(kinds) == 1
-            else 'its buffers are of two kinds'
+            else 'the buffers of a frame are of two kinds'
         )
         if unfit:
             self._refuse(
@@ -470,7 +470,8 @@ class Connection:
                 fence.close()
             raise ProtocolError(
                 'release',
-                f'RELEASE of slot {uid:#x} generation {generation}, which it does not hold',
+                f'RELEASE of slot {uid:#x} generation {generation}, which the consumer does not '
+                'hold',
             )
         try:  # noqa: SIM105 - runs for every frame; suppress() would make it a tenth slower
             frame.release(fence)

@@ -179,7 +179,7 @@ class CameUnread(NamedTuple):
 
 class PlainReceiver:
     """
-    Receives packets from a socket, in Python; if compiled, ``native/receiver.c`` replaces it.
+    Receives packets from a socket; ``native/receiver.c``, if compiled, replaces this class.
 
     It passes FRAMEs without a fence to :meth:`RemoteSlots.admit`, and returns all other packets as
     :class:`CameUnread`.
@@ -355,7 +355,9 @@ class RemoteSlots:
                 buffer = DmaBuf.from_fd(fd, expected_size=size)
                 buffers.append(buffer)
                 if buffer.kind is not message.kind:
-                    raise AllocationError(f'a {buffer.kind.value} came as a {message.kind.value}')
+                    raise AllocationError(
+                        f'the message names a {message.kind.value}, but a {buffer.kind.value} came'
+                    )
                 stranger = self.peer.uid != os.geteuid()
                 if buffer.kind is BufferKind.MEMFD and stranger and buffer.peers_can_write:
                     raise AllocationError(
@@ -403,7 +405,7 @@ class RemoteSlots:
             now.
         """
         try:
-            # Keep this code short: when the next frame comes, it has left the CPU's caches.
+            # Keep this code short: between two frames it leaves the CPU's caches.
             (
                 kind,
                 length,
@@ -560,8 +562,8 @@ class RemoteSlots:
         """
         End abandoned leases after :meth:`leave`, because :meth:`attend` isn't called any more.
 
-        Finalizers call this, too, so it never waits for the lock. If another thread holds it, that
-        thread calls this function after it has released the lock.
+        Finalizers call this, too, so it never waits for the lock. A thread that holds the lock
+        calls this function after it has released the lock.
         """
         while not self._abandoned_leases.empty() and self._lock.acquire(blocking=False):
             try:
@@ -740,7 +742,7 @@ class RemoteSlots:
 
     def leave(self) -> None:
         """
-        End the connection because this consumer wants to.
+        End the connection because this consumer is closed or can't use the buffers.
 
         The producer must not reuse the buffers of frames that this process still holds. So the
         socket stays open until the last of them is released. Nothing is received from it any more.

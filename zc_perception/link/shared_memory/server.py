@@ -243,7 +243,7 @@ class Door(Protocol):
         """
         Forget *consumer*, whose connection has ended.
 
-        :param why: why the consumer can't use the buffers; empty if it ended for another reason.
+        :param why: why the consumer can't use the buffers; empty: it left for another reason.
         """
 
 
@@ -295,8 +295,8 @@ class SharedMemoryServer:
     :param pool: the pool of the published frames. Without one, consumers wait or are refused until
         :meth:`set_pool` is called.
     :param folder: a folder made by :func:`runtime_folder`; ``None``: call that function here.
-    :param allowed_gids: members of these groups are served, too; the first group gets access to
-        the socket.
+    :param allowed_gids: members of these groups are served, besides this user and root; the
+        first group gets access to the socket.
     :param quarantine_timeout_s: how long the longest job of any consumer's device takes, in
         seconds. See :func:`quarantine_fence`.
     :param history: number of frames kept for consumers that ask for them, as with
@@ -477,8 +477,9 @@ class SharedMemoryServer:
             return
         hello, (window, depth) = connection.hello, connection.granted
         # WELCOME has fixed the connection's window and depth. If the new pool could grant a larger
-        # window, don't move the connection, so that the consumer connects again. A larger depth
-        # alone isn't worth the risk that another consumer takes the slots before that.
+        # window, don't move the connection, so that the consumer connects again. For a larger depth
+        # alone, move it: else another consumer might take the slots before this one has connected
+        # again.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)
@@ -606,8 +607,8 @@ class SharedMemoryServer:
                 > MAX_CONNECTIONS
             ):
                 text = (
-                    f'{MAX_CONNECTIONS} consumers are connected already, which is the '
-                    'most; end one of them'
+                    f'{MAX_CONNECTIONS} consumers are connected already, and more are '
+                    'not allowed; end one of them'
                 )
                 self._turn_away(
                     sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY)

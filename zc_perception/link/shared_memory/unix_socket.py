@@ -49,7 +49,7 @@ RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 TRUNCATED_TEXT = (
-    f'a packet too long, or with more than {MAX_FDS} descriptors or more than '
+    f'a packet is too long, or has more than {MAX_FDS} descriptors, or more than '
     'this process may still open (RLIMIT_NOFILE)'
 )
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
@@ -145,7 +145,7 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Return owners of the descriptors *numbers*; if one can't be made, close the rest of them."""
+    """Return owners of descriptors *numbers*; if making one fails, close the remaining ones."""
     owned: list[OwnedFd] = []
     try:
         for number in numbers:
@@ -287,8 +287,8 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
     """
     Return a warning if XDG_RUNTIME_DIR can't be used: which folder replaces it, and what to do.
 
-    Return an empty text if XDG_RUNTIME_DIR can be used, or if it isn't used: because it isn't set,
-    or because ZC_RUNTIME_DIR is.
+    Return an empty text if XDG_RUNTIME_DIR can be used or isn't set, or if ZC_RUNTIME_DIR is set
+    and replaces it.
     """
     runtime = environment.get('XDG_RUNTIME_DIR')
     if environment.get('ZC_RUNTIME_DIR') or not runtime or _has_room(Path(runtime)):
@@ -296,8 +296,8 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
     return (
         f"XDG_RUNTIME_DIR is '{runtime}', which is no folder that this user may write to; "
         'shared memory uses '
-        f"'{default_folder(environment)}' instead: make that folder ('loginctl enable-linger' "
-        'does), or set ZC_RUNTIME_DIR to another one, '
+        f"'{default_folder(environment)}' instead: make the folder XDG_RUNTIME_DIR ('loginctl "
+        "enable-linger' does this), or set ZC_RUNTIME_DIR to another folder, "
         'the same for all nodes'
     )
 
@@ -365,7 +365,7 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
     """
     if not publisher_id or '/' in publisher_id or publisher_id.startswith('.'):
         raise ConfigError(
-            f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the '
+            f'publisher_id {publisher_id!r} is no file name; use the hexadecimal id in the '
             'announcement'
         )
     path = folder / f'{publisher_id}{SUFFIX}'

@@ -201,7 +201,7 @@ def check_publisher_id(publisher_id: str) -> bytes:
     raw = publisher_id.encode(errors='replace')
     if not publisher_id.isascii() or not _is_identifier(raw):
         raise ConfigError(
-            f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; '
+            f'publisher_id {publisher_id!r} is not 1 to {MAX_ID} printable ASCII characters; '
             'use the id in the announcement'
         )
     return raw
