@@ -30,7 +30,8 @@ EXIT_FAILURE, EXIT_USAGE = 1, 2
 NO_DESCRIPTOR: Mapping[int, str] = {
     errno.EMFILE: "this process has no file descriptor left; raise the limit ('ulimit -n')",
     errno.ENFILE: (
-        'the machine has no file descriptor left; end what leaks them, or raise fs.file-max'
+        'the machine has no file descriptor left; end the program that leaks them, or '
+        'raise fs.file-max'
     ),
 }
 """

@@ -171,7 +171,7 @@ class FrameMapping(PlaneViews):
     def __enter__(self) -> PlaneViews:
         frame = self._frame
         if frame is None or self._views is not None:
-            raise FrameReleasedError("a mapping is entered once: call 'frame.map()' again")
+            raise FrameReleasedError("enter a mapping only once: call 'frame.map()' again")
         # Register the mapping before checking the lease. release() in another thread removes the
         # lease before it checks for mappings, so at least one of the two notices the other.
         frame._mappings.append(None)
@@ -252,7 +252,7 @@ class Frame:
     **Threads.** A frame may be passed to another thread, and read and released there. In a forked
     child, the parent's frames count as released.
 
-    **Errors.** Each method lists its own. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise
+    **Errors.** Each method lists its errors. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise
     TypeError and name the right call.
     """
 
@@ -309,7 +309,7 @@ class Frame:
         slot.sequence = sequence
         lease = pool.lease(slot, slot.generation, pool.name)
         if lease is None:
-            raise StaleFrameError(f'{pool.name} has a quota on itself; remove it')
+            raise StaleFrameError(f'the quota of {pool.name} leaves it no lease; remove the quota')
         return cls(data, lease)
 
     @property
@@ -529,7 +529,7 @@ class Frame:
     @property
     def y(self) -> NDArray[Any]:
         """
-        The luma or grey plane: one of the arrays of :meth:`planes`, with the same errors.
+        The luma or grey plane: an array of :meth:`planes`, with the same errors.
 
         :raises FormatError: the format has no such plane; the message names an alternative.
         """
@@ -541,7 +541,7 @@ class Frame:
     @property
     def uv(self) -> NDArray[Any]:
         """
-        The plane of chroma pairs, U first: one of the arrays of :meth:`planes`, with its errors.
+        The plane of chroma pairs, U first: an array of :meth:`planes`, with the same errors.
 
         For formats with V first, such as NV21, the array is a reversed view, also without a copy.
 

@@ -50,8 +50,8 @@ from zc_perception.terminal import Interrupted, interruptions, put
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
 _UNKNOWN_HELP = (
-    'a bare -p NAME:=VALUE that no node of this package has ends the program '
-    '(refuse, the default) or is a warning (warn)'
+    'what to do about -p NAME:=VALUE without a node, if no node of this package has NAME: end '
+    '(refuse, the default) or warn (warn)'
 )
 _INSTALL = {
     'cv2': "install OpenCV: pip install 'opencv-python-headless<5', "
@@ -65,7 +65,7 @@ _INSTALL = {
 }
 _SET_UP_ROS = (
     "set ROS 2 up in this shell: source /opt/ros/<distro>/setup.bash; 'pip install' "
-    'does not bring it'
+    'does not install ROS 2'
 )
 _ROS_SUFFIXES = ('_msgs', '_interfaces', '_srvs')
 _ROS_MODULES = ('rclpy', 'rpyutils', 'ament_index_python')
@@ -115,12 +115,12 @@ class OptionParser(StrictParser):
         )
         self.main = self.add_argument_group('main options')
         self.more = self.add_argument_group('other options')
-        self.more.add_argument('-h', '--help', action='help', help='show this and end')
+        self.more.add_argument('-h', '--help', action='help', help='show this help and end')
         self.more.add_argument(
             '--version',
             action='version',
             version=f'%(prog)s {zc_perception.__version__}',
-            help='show it and end',
+            help='show the version and end',
         )
 
     def format_help(self) -> str:
@@ -184,7 +184,7 @@ class NodeOptionParser(OptionParser):
                     for name, kind in kinds.declared.classes.items()
                 }
             wide = max(map(len, names))
-            lines += ['', f'parameters of one kind of {kinds.noun} alone:']
+            lines += ['', f'parameters of each kind of {kinds.noun}:']
             for name, own in names.items():
                 indent = ' ' * (wide + 4)
                 first = f'  {name:{wide}}  '

@@ -125,10 +125,10 @@ def _unquoted(value: Any, schema: Schema) -> str:
     if schema.get('type') != 'string':
         return ''
     if isinstance(value, bool):
-        return '; quote it: YAML takes yes, no, on, off, true and false for booleans'
+        return '; quote it: YAML reads yes, no, on, off, true and false as booleans'
     if isinstance(value, (int, float)):
-        return f"; quote it ('{value}'): YAML takes it for a number"
-    return f"; quote it ('{value}'): YAML takes it for a date" if isinstance(value, date) else ''
+        return f"; quote it ('{value}'): YAML reads it as a number"
+    return f"; quote it ('{value}'): YAML reads it as a date" if isinstance(value, date) else ''
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Leaf:
@@ -285,7 +285,7 @@ class Table(Rule):
             key = keys[name]
             if entry is None and key.default is not None:
                 raise place.at(name).refuse(
-                    None, f'{key.rule.words}, or left out for {key.default}'
+                    None, f'{key.rule.words}, or be left out, which means {key.default}'
                 )
             key.rule.check(entry, place.at(name))
         for name in self.needed:

@@ -395,8 +395,8 @@ def test_everything_else_is_read_as_ever(values: Any) -> None:
          "key 'model_id' stands in line 2 and again in line 2"),
         (f'{HOG}classes: [no, yes]', '; quote it'),
         (f'{HOG}classes: [no, yes]', 'yes, no, on, off, true and false for booleans'),
-        (f'{HOG}classes: [car, 5]', "('5'): YAML takes it for a number"),
-        (f'{HOG}classes: [a]\nname: 2026-01-31', "('2026-01-31'): YAML takes it for a date"),
+        (f'{HOG}classes: [car, 5]', "('5'): YAML reads it as a number"),
+        (f'{HOG}classes: [a]\nname: 2026-01-31', "('2026-01-31'): YAML reads it as a date"),
     ],
 )  # fmt: skip
 def test_what_is_no_manifest_or_needs_quotes_is_refused_in_one_line(

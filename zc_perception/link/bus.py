@@ -471,7 +471,7 @@ class CameraEnd(Protocol):
     """The methods of a camera's publisher that :class:`MeetingPoint` calls."""
 
     def join(self, consumer: Consumer) -> None:
-        """Let a new consumer use the buffers, or refuse it; do nothing before there are buffers."""
+        """Let a new consumer use the buffers, or refuse it; do nothing if there are no buffers."""
 
     def leave(self, consumer: Consumer) -> None:
         """Forget *consumer*: its constraints no longer count."""

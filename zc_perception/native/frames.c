@@ -91,7 +91,7 @@ PyObject *zc_new_frame(const struct known *k) {
     if (AT(frame, Frame__live) == NULL || AT(frame, Frame__mappings) == NULL) Py_CLEAR(frame);
     return frame;
 }
-/* Give the frame a new lease and return it; NULL: no lease could be made, and the frame was released. */
+/* Give the frame a new lease and return the frame; NULL: no lease could be made, and the frame is deleted. */
 static PyObject *lease_to(const struct known *k, PyObject *frame, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name) {
     PyObject *lease = frame == NULL ? NULL : new_lease(k, pool, slot, generation, name);
     if (lease != NULL) put(&AT(frame, Frame__lease), lease);

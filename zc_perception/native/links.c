@@ -139,7 +139,7 @@ STEP(zc_queue_get) {
     return rest(step, queue, deadline);
 }
 
-/* Set *value to an attribute; false: it isn't such a number, and an exception is set. */
+/* Set *value to an attribute; false: it isn't a whole number of 0 or more, and an exception is set. */
 static bool number(PyObject *object, PyObject *name, unsigned long long *value) {
     PyObject *found = PyObject_GetAttr(object, name);
     *value = found == NULL ? 0 : PyLong_AsUnsignedLongLong(found);
@@ -184,7 +184,7 @@ static bool may_send(const struct known *k, PyObject *connection, PyObject *key)
            (newest = PyDict_GetItemWithError(AT(connection, Connection__introduced), PyTuple_GET_ITEM(key, 0))) != NULL &&
            PyObject_RichCompareBool(newest, PyTuple_GET_ITEM(key, 1), Py_LT) == 1;
 }
-/* End the connection, because a frame was sent but not entered; it raises MemoryError. */
+/* End the connection, because a frame was sent but its lease could not be entered; raise MemoryError. */
 static void fail(const struct known *k, PyObject *connection, int sock) {
     PyErr_Clear();
     PyObject *why = PyUnicode_FromString("lease: no memory is left for the lease of a frame that was sent");

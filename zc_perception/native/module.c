@@ -123,7 +123,7 @@ static PyObject *suppress(PyObject *module, PyObject *const *words, Py_ssize_t c
     const size_t limit = (size_t)places->len / 8;
     if (corners->ndim != 2 || corners->itemsize != sizeof(float) || corners->shape[0] != 4 || (size_t)corners->shape[1] != boxes.count ||
         (boxes.count > 1 && corners->strides[1] != sizeof(float)) || corners->strides[0] % (Py_ssize_t)sizeof(float) != 0)
-        return refuse(&arrays, "suppress() takes corners (4, n) of float32, those of all boxes side by side");
+        return refuse(&arrays, "suppress() takes corners (4, n) of float32, each row of them contiguous");
     if ((classes != NULL && (size_t)classes->len / 8 != boxes.count) || !has_room(sources, limit, 4 * sizeof(float)) || boxes.count > UINT32_MAX)
         return refuse(&arrays, "suppress() takes as many classes as scores, and room for as many sources as places");
     boxes.corners = corners->buf, boxes.scores = scores->buf, boxes.classes = classes == NULL ? NULL : classes->buf;
@@ -244,7 +244,7 @@ static PyObject *decode(PyObject *module, PyObject *const *words, Py_ssize_t cou
     wanted.limit = (size_t)kept[3]->len / 8;
     if (!has_room_for(&rows.scores, values, seen + 2) || !has_room(kept[0], wanted.limit, 4 * sizeof(float)) ||
         !has_room(kept[1], wanted.limit, sizeof(float)) || !has_room(kept[2], wanted.limit, 8) || values->shape[0] > UINT32_MAX)
-        return refuse(&arrays, "decode() needs room for all cells, and as much for the rest of what is kept as for its cells");
+        return refuse(&arrays, "decode() needs room for all cells, and in sources, kept_scores and kept_classes for as many boxes as in kept_cells");
     rows.boxes = boxes->buf, rows.cell = boxes->strides[0], rows.number = boxes->strides[1];
     const struct zc_kept out = {kept[0]->buf, kept[1]->buf, kept[2]->buf, kept[3]->buf};
     ptrdiff_t stay;
@@ -261,11 +261,11 @@ enum { GAP = 48, NUMBERS = 5 };
 static char *add(char *place, const PyObject *bytes) { return (char *)memcpy(place, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes)) + PyBytes_GET_SIZE(bytes); }
 static PyObject *text_of(PyObject *texts, Py_ssize_t class_) {
     PyObject *text = class_ < 0 || class_ >= PyList_GET_SIZE(texts) ? NULL : PyList_GET_ITEM(texts, class_);
-    if (text == NULL || !PyBytes_Check(text)) return PyErr_Format(PyExc_IndexError, "class %zd is none of those that are known", class_);
+    if (text == NULL || !PyBytes_Check(text)) return PyErr_Format(PyExc_IndexError, "class %zd is not one of the known classes", class_);
     return text;
 }
-PyDoc_STRVAR(upright_doc, "upright(boxes, scores, classes, (head, lead), (texts of the first, of others), middle) -> bytes, or None: ask Python.\n"
-                          "As nodes/messages.py has it.");
+PyDoc_STRVAR(upright_doc, "upright(boxes, scores, classes, (head, lead), (texts of the first result, of the others), middle) -> bytes, or\n"
+                          "None: ask Python. nodes/messages.py does the same in Python.");
 static PyObject *upright(PyObject *module, PyObject *words) {
     struct arrays arrays = {.count = 0};
     PyObject *given[3], *leads[2], *texts[2], *middle, *made = NULL;
