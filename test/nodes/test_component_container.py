@@ -66,11 +66,11 @@ CLEAR: list[tuple[str, dict[str, Any], str]] = [
     ('NoNode', {}, 'is not a class derived from rclpy.node.Node'),
     ('Function', {}, 'is not a class derived from rclpy.node.Node'),
     ('HalfNode', {}, 'its constructor has to call super().__init__, and must not'),
-    ('GoneNode', {}, "The container can't spin it: InvalidHandle"),
+    ('GoneNode', {}, "The container can't spin this node: InvalidHandle"),
     ('Quiet', {'parameters': {'size': 'large'}}, "'size'"),
     ('Quiet', {'remap_rules': ['words']}, "'words' can't be used: write it as 'from:=to'"),
     ('Quiet', {'node_name': 'a b'}, 'a b'),
-    ('Quiet', {'log_level': 7}, 'log_level 7 is none; use 10 (debug), 20 (info), 30 (warn), 40 '),
+    ('Quiet', {'log_level': 7}, 'log_level 7 is not a level; use 10 (debug), 20 (info), 30 '),
     (
         'Quiet',
         {'extra': {'enable_topic_statistics': True}},

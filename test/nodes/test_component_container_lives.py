@@ -85,10 +85,11 @@ def test_what_callbacks_raise_is_said_and_the_others_go_on(start: Start) -> None
         zoo.loaded('ExitsInCallback', node_name='leaver'),
     ]
     zoo.loaded('Ticking')
-    container.wait_for("a callback of '/fragile' has raised; the container goes on.")
+    container.wait_for("a callback of '/fragile' has raised an exception; the container goes on.")
     container.wait_for('RuntimeError: a tick has failed')
     container.wait_for(
-        "a callback of '/leaver' has raised; the container goes on. To end a component, unload it."
+        "a callback of '/leaver' has raised an exception; the container goes on. To end a "
+        'component, unload it.'
     )
     zoo.hears()
     zoo.hears()
@@ -107,7 +108,7 @@ def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> 
     zoo.hears()
     assert zoo.unload(hanging).success
     left = (
-        "'/hanging': a callback still runs after 1 s; the node is destroyed under it, its "
+        "'/hanging': a callback still runs after 1 s; the node is destroyed now, but the "
         'thread stays busy until the callback returns'
     )
     container.wait_for(left)

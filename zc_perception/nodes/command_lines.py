@@ -39,19 +39,19 @@ _DETECTOR = {
     'score_threshold': 'detections with a lower score are dropped',
 }
 _OVERLAY = {
-    'scale': 'size of the picture, as a part of the frame',
+    'scale': "size of the picture, as a part of the frame's size",
     'jpeg_quality': 'JPEG quality of detections/image/compressed',
 }
 _RECORDER = {
     'path': 'the folder to write; it has the form that ros2 bag record writes',
-    'topics': 'topics that are recorded too, when somebody publishes them',
+    'topics': 'topics that are recorded besides the frames, when somebody publishes them',
     'max_frames': 'end after this number of frames; 0: no limit',
     'max_duration': 'end after this number of seconds; 0: no limit',
 }
 _GSTREAMER = {
-    'pipeline': 'what follows the frames, written as for gst-launch-1.0; empty: an encoder, '
-                'whose H.264 is published',
-    'encoder': 'auto, x264enc or openh264enc, where pipeline is empty',
+    'pipeline': 'the pipeline that gets the frames, written as for gst-launch-1.0; empty: one '
+                'with an encoder, whose H.264 is published',
+    'encoder': 'auto, x264enc or openh264enc; used if pipeline is empty',
     'window': 'frames that the pipeline may hold',
 }
 _KINDS = {
@@ -61,14 +61,14 @@ _KINDS = {
 }
 PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     'capture_node': (
-        'Opens one camera and publishes its frames on image_raw, and camera_info.',
+        'Opens one camera; publishes its frames (image_raw) and calibration (camera_info).',
         ['capture_node', 'capture_node --ros-args -p camera:=v4l2 -p device:=/dev/video0'],
         _CAMERA,
     ),
     'inference_node': (
         (
-            'Runs a detector on the frames of image_raw, of this or another process, and '
-            'publishes detections.'
+            'Runs a detector on the frames of image_raw, which this or another process publishes, '
+            'and publishes the detections.'
         ),
         ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=onnx'],
         _DETECTOR,
@@ -107,7 +107,7 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         },
     ),
     'zc_record': (
-        'Records the frames of image_raw bit by bit, and detections and other topics, as MCAP, '
+        'Records the unchanged frames of image_raw, the detections and other topics as MCAP, '
         'without slowing the camera down. It ends at Ctrl-C or at a limit.',
         [
             'zc_record --ros-args -p path:=drive',
@@ -154,7 +154,7 @@ def options_of(program: str) -> NodeOptionParser:
         which.add_argument(
             '--stereo',
             action='store_true',
-            help='two cameras in namespaces left and right, whose frames are pairs',
+            help='two cameras in namespaces left and right; only pairs of frames are published',
         )
     if program == 'zc_record':
         parser.main.add_argument(

@@ -89,7 +89,7 @@ from zc_perception.terminal import Interruption, interruptions
 
 NAME = 'ComponentManager'
 # Components are entry points in the group of rclpy's pull request 599, so that packages that were
-# written for that request can be loaded. The ament resource index isn't used, because C++
+# written for that pull request can be loaded. The ament resource index isn't used, because C++
 # containers would try to open a Python class as a library.
 GROUP = 'rclpy_components'
 MAX_COMPONENT_THREADS = 64
@@ -268,7 +268,7 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
     Return the first entry point called *plugin* of *package*.
 
     :param entries: all entry points of components, in the order of sys.path.
-    :raises LoadError: there is none; the detail names the ones that there are.
+    :raises LoadError: there is no such entry point; the detail names those that there are.
     """
     own: dict[str, EntryPoint] = {}
     for entry in entries:
@@ -281,7 +281,7 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
         raise LoadError(
             'Could not find requested resource in ament index',
             f"package '{package}' has no entry point in group "
-            f"'{GROUP}'{nearest(package, others)}; packages that have: "
+            f"'{GROUP}'{nearest(package, others)}; packages that have one: "
             f'{", ".join(others) or "none"}; is its workspace sourced in the shell that '
             'started this container?',
         )
@@ -349,8 +349,8 @@ def construct(
         level = LoggingSeverity(request.log_level)
     except ValueError:
         raise LoadError(
-            f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 '
-            "(error), 50 (fatal), or 0 for the container's"
+            f'log_level {request.log_level} is not a level; use 10 (debug), 20 (info), 30 (warn), '
+            "40 (error), 50 (fatal), or 0 for the container's level"
         ) from None
     # The request's remap rules come first, so that a rule for the node's name wins over the
     # request's node_name.
@@ -499,7 +499,7 @@ class ComponentManager(Node):
 
     def _load(self, request: Any) -> _Loaded:
         kind = load_class(request.package_name, request.plugin_name)
-        # A load uses up a number even if the constructor fails, as in rclcpp.
+        # A load uses up an id even if the constructor fails, as in rclcpp.
         unique_id = next(self._ids)
         node = construct(kind, request, self.context, self._say_warning)
         try:
@@ -515,7 +515,9 @@ class ComponentManager(Node):
             if isinstance(error, LoadError):
                 raise
             hint = 'its constructor has to call super().__init__, and must not destroy the node'
-            raise LoadError(f"The container can't spin it: {one_line(error)}; {hint}") from error
+            raise LoadError(
+                f"The container can't spin this node: {one_line(error)}; {hint}"
+            ) from error
         self.get_logger().info(
             f"loaded '{loaded.name}' with unique_id {unique_id}: "
             f'{kind.__module__}.{kind.__qualname__}'
@@ -562,7 +564,7 @@ class ComponentManager(Node):
             if not self.components.leave(node, _CALLBACKS_END_S):
                 self._say_error(
                     f"'{name}': a callback still runs after {_CALLBACKS_END_S:g} s; the node is "
-                    'destroyed under it, its thread stays busy until the callback returns'
+                    'destroyed now, but the thread stays busy until the callback returns'
                 )
 
         def stop() -> None:
@@ -606,7 +608,7 @@ class ComponentManager(Node):
         exits = ' To end a component, unload it.' if isinstance(error, SystemExit) else ''
         self._complain(
             (
-                f'a callback of {name} has raised; the container goes '
+                f'a callback of {name} has raised an exception; the container goes '
                 f'on.{exits}\n{"".join(trace).rstrip()}'
             ),
             f'{name} {type(error).__name__} {"".join(trace[-2:-1])}',
@@ -631,7 +633,7 @@ class ComponentManager(Node):
             time.sleep(_POLL_S)
         hanging = ', '.join(f"'{one.name}'" for one in self._present())
         if hanging:
-            self._say_error(f'could not be unloaded in time: {hanging}')
+            self._say_error(f'these components could not be unloaded in time: {hanging}')
         return not hanging
 
 

@@ -56,7 +56,7 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """Yield each parameter once; ConfigError: a kind's parameter is named like an own one."""
+        """Yield each parameter once; ConfigError: an own parameter and a kind's have one name."""
         yield from self.own
         if self.kinds is None:
             return
@@ -65,8 +65,8 @@ class NodeSpecs:
             if spec.name in names:
                 kind = self.kinds.declared.readers[spec.name][0]
                 raise ConfigError(
-                    f"parameter '{spec.name}' of {self.kinds.whose(kind)} has the name of the "
-                    "node's own; give it another name"
+                    f"parameter '{spec.name}' of {self.kinds.whose(kind)} has the same "
+                    "name as a parameter of the node; give it another name"
                 )
             yield spec
 
@@ -80,7 +80,7 @@ class NodeSpecs:
         Return, by name, a sentence for each parameter that *values* set in vain.
 
         Such a parameter has another value than its default, but the kind that *values* choose
-        doesn't read it. If there is no such kind, return nothing.
+        doesn't read it. If *values* choose an unknown kind, return nothing.
         """
         found: dict[str, str] = {}
         if self.kinds is None:
@@ -102,8 +102,8 @@ class NodeSpecs:
 
 _OWN = -1.0
 _LIFECYCLE = (
-    ParameterSpec('autostart', True, ('Configure and activate at the start. false: wait for '
-                                      'lifecycle transitions.'), fixed=True),
+    ParameterSpec('autostart', True, ('Configure and activate the node at the start. false: '
+                                      'wait for lifecycle transitions.'), fixed=True),
 )  # fmt: skip
 _REALTIME = (
     ParameterSpec('cpu_affinity', [], ('CPUs on which the threads that handle frames may run, '
@@ -114,12 +114,12 @@ _REALTIME = (
                   'CPU. 0: ordinary scheduling.', '', 0, 99, dynamic=True),
     ParameterSpec('lock_memory', False, ('Lock the memory of the process, so that nothing is '
                                          'paged out (mlockall).')),
-    ParameterSpec('gc_freeze', False, ('Leave what exists after configuring out of garbage '
-                                       'collection (gc.freeze): shorter pauses.')),
+    ParameterSpec('gc_freeze', False, ('Garbage collection ignores the objects that exist after '
+                                       'configuring (gc.freeze), so that pauses are shorter.')),
 )  # fmt: skip
 _PUBLISHER = (
-    ParameterSpec('shared_memory', True, ('Share frames with other processes of this host as '
-                                          'the same memory.')),
+    ParameterSpec('shared_memory', True, ('Share the memory of the frames with other processes '
+                                          'of this host.')),
     ParameterSpec('shared_memory_group', '', ('Group whose members may connect, besides this '
                                               'user and root.')),
     ParameterSpec('quarantine', 2.0, "How long a dead consumer's buffers are not used again if "
@@ -127,12 +127,12 @@ _PUBLISHER = (
                                      "to the longest job of a consumer's device.", 's', 0.0, 60.0),
 )  # fmt: skip
 _SUBSCRIPTION = (
-    ParameterSpec('shared_memory', True, ('Take frames of other processes on this host as the '
-                                          'same memory.')),
+    ParameterSpec('shared_memory', True, ('Take frames of other processes of this host as shared '
+                                          'memory.')),
     ParameterSpec('shared_memory_users', [], ('Users whose publishers are trusted, besides '
                                               'this user and root.')),
-    ParameterSpec('copy_free', 'preferred', ('required: frames that can only come as plain '
-                                             'messages, which is a copy, are an error.'),
+    ParameterSpec('copy_free', 'preferred', ('required: it is an error if frames can come only '
+                                             'as plain messages, which are copies.'),
                   choices=('preferred', 'required')),
 )  # fmt: skip
 NODES: Mapping[str, NodeSpecs] = {
@@ -165,7 +165,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'heap',
             'auto',
             'Where buffers come from: auto, dma_heap/NAME, udmabuf or memfd. auto: the first that '
-            'works here and suits all.',
+            'works here and suits all participants.',
         ),
         ParameterSpec(
             'camera_name',
@@ -199,7 +199,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'start_delay',
             0.0,
-            'Wait before the first frame, for subscribers to connect. keep_all: at least 1 s.',
+            'Wait this long before the first frame, so that subscribers can connect. With '
+            'keep_all: at least 1 s.',
             's',
             0.0,
             60.0,
@@ -207,7 +208,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'slots',
             8,
-            'Buffers in the pool. The pool gets more if its participants hold more together.',
+            'Buffers in the pool. The pool gets more if all participants together hold more.',
             '',
             3,
             64,
@@ -252,7 +253,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'unixfd_window',
             4,
-            'Frames that each reader of that socket may hold at the same time.',
+            'Frames that each reader of the unixfd socket may hold at the same time.',
             '',
             1,
             32,
@@ -260,8 +261,9 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'unixfd_caps',
             'raw',
-            'Caps of linear frames on that socket. raw: video/x-raw. drm-format: the form for '
-            'elements that take only dma-bufs. Frames in other layouts always have a drm-format.',
+            'Caps of linear frames on the unixfd socket. raw: video/x-raw. drm-format: the form '
+            'for elements that take only dma-bufs. Frames in other layouts always have a '
+            'drm-format.',
             choices=('raw', 'drm-format'),
         ),
         ParameterSpec(
@@ -328,8 +330,8 @@ NODES: Mapping[str, NodeSpecs] = {
             dynamic=True,
         ),
         ParameterSpec(
-            'enabled', True, 'Whether frames are run through the model. Service ~/enable sets it '
-                             'too.', dynamic=True
+            'enabled', True, 'Whether frames are run through the model. Service ~/enable sets '
+                             'this parameter.', dynamic=True
         ),
         ParameterSpec(
             'classes',
@@ -341,8 +343,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'max_rate',
             0.0,
-            'Most frames per second that are run through the model; it is always the newest '
-            'frame. 0: no limit.',
+            'Most frames per second that are run through the model, always the newest ones. '
+            '0: no limit.',
             'Hz',
             0.0,
             1000.0,
@@ -351,9 +353,9 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'deadline',
             0.0,
-            'A frame should take no longer from the camera to its sent detections. /diagnostics '
-            'counts the frames that took longer, and names the stage that caused it. 0: no '
-            'deadline.',
+            'A frame should take no longer than this from the camera to its sent detections. '
+            '/diagnostics counts the frames that took longer, and names the stage that caused '
+            'it. 0: no deadline.',
             's',
             0.0,
             60.0,
@@ -366,8 +368,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'annotations',
             False,
-            'Boxes and names also as foxglove_msgs/ImageAnnotations, on detections/annotations. '
-            'Models with keypoints publish them in any case.',
+            'Publish boxes and names also as foxglove_msgs/ImageAnnotations, on '
+            'detections/annotations. Models with keypoints publish them in any case.',
         ),
         *TRACKING,
         *SPACE,
@@ -392,8 +394,8 @@ NODES: Mapping[str, NodeSpecs] = {
             'history',
             32,
             (
-                'Most pictures that wait for their detections. They need memory only while the '
-                'picture has a subscriber.'
+                'Most pictures that wait for their detections. They need memory only while '
+                'detections/image has a subscriber.'
             ),
             '',
             1,
@@ -434,15 +436,15 @@ NODES: Mapping[str, NodeSpecs] = {
                 '/diagnostics',
             ],
             (
-                'Topics that are recorded too, when somebody publishes them. * stands '
-                'for any part of a name.'
+                'Topics that are recorded besides the frames, when somebody publishes them. '
+                '* stands for any part of a name.'
             ),
         ),
         ParameterSpec(
             'black_box',
             0.0,
-            'Instead of recording, keep this much time of the topics in memory (at most buffer), '
-            'and write it when ~/trigger is called. 0: record.',
+            "Instead of recording, keep the topics' messages of this latest time in memory (at most "
+            'as much as buffer allows), and write them when ~/trigger is called. 0: record.',
             's',
             0.0,
             600.0,
@@ -501,15 +503,15 @@ NODES: Mapping[str, NodeSpecs] = {
             'auto',
             (
                 'If pipeline is empty: the encoder whose H.264 is published. auto: x264enc, or '
-                'openh264enc where that is missing.'
+                'openh264enc if x264enc is missing.'
             ),
             choices=('auto', 'x264enc', 'openh264enc'),
         ),
-        ParameterSpec('bit_rate', 4000, 'Bitrate of that encoder.', 'kbit/s', 10, 1000000),
+        ParameterSpec('bit_rate', 4000, 'Bitrate of the encoder.', 'kbit/s', 10, 1000000),
         ParameterSpec(
             'gop_size',
             30,
-            'That encoder makes a key frame at least once in this many pictures.',
+            'The encoder makes a key frame at least once in this many pictures.',
             '',
             1,
             1000,

@@ -379,7 +379,7 @@ def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> s
         return f'wrote {summary_path} and {picture_path}'
     late = 'the picture is taken in the second half of the run, and the run ended before that'
     reason = 'no annotated picture came in time' if watcher.picture_wanted else late
-    older = f'; the {_PICTURE} there is from an earlier run' if picture_path.exists() else ''
+    older = f'; the old {_PICTURE} is from an earlier run' if picture_path.exists() else ''
     return f'wrote {summary_path}, no {_PICTURE}: {reason}{older}'
 
 

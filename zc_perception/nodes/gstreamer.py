@@ -73,7 +73,8 @@ GSTREAMER = Part(
         'deactivate and activate the node, or start it again'),
     Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', ('try the pipeline with '
                                                             'gst-launch-1.0 and videotestsrc; '
-                                                            'the node starts it again by itself'),
+                                                            'the node starts the pipeline again '
+                                                            'by itself'),
         "an element's error message"),
     Row(lambda s: s.seen.stuck, WARN, ('{seen.stuck} pipeline(s) did not come to an end and '
                                        'hold frames'),
@@ -89,7 +90,7 @@ GSTREAMER = Part(
         'leave out elements that change time stamps, such as videorate'),
     Row(lambda s: s.lost, WARN, '{lost} frame(s) could not go into the pipeline lately',
         'see the log of the camera: a device failed to write them'),
-    Row(lambda s: s.idle, OK, 'idle: nobody subscribes to its H.264'),
+    Row(lambda s: s.idle, OK, "idle: nobody subscribes to the pipeline's H.264"),
     well='running: {seen.frames} frames',
 )  # fmt: skip
 
@@ -201,7 +202,7 @@ class GStreamerNode(PerceptionNode):
             self._topics[suffix] = self.create_publisher(kind, topic, qos), kind
         if not self._topics:
             raise ConfigError(
-                f'the pipeline ends in {SINK}, but no message for its H.264 is installed: '
+                f'the pipeline ends in {SINK}, but no message package for H.264 is installed: '
                 f'install one of {", ".join(missing)}'
             )
         if missing:
