@@ -335,7 +335,7 @@ def test_a_container_that_is_not_there_is_said_and_so_is_which_are(ros2: Ros2) -
     )
     assert done.returncode == 1
     assert (
-        "container '/nowhere' has not answered for 2 s; there is none; start one with 'ros2 run"
+        "container '/nowhere' has not answered for 2 s; no container runs; start one with 'ros2"
         in done.stdout
     )
     assert 'Traceback' not in done.stdout
@@ -396,7 +396,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     'one device for several cameras': (
         ['multi_camera.launch.py', 'device:=/dev/video0'],
-        "launch argument 'device' is '/dev/video0', for 2 cameras; give each its own",
+        "launch argument 'device' is '/dev/video0', for 2 cameras; give each camera its own",
     ),
     'no overlay in the program': (
         ['perception.launch.py', 'composition:=program', 'overlay:=false'],

@@ -261,8 +261,8 @@ def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not
 
         for wrong, said in (
             ({'encoding': 'rgb8'}, 'depth pictures are rgb8, not 16UC1'),
-            ({'frame_id': 'elsewhere'}, "depth pictures are of frame 'elsewhere'"),
-            ({'late': 1}, 'frames lately had no depth picture with exactly their stamp'),
+            ({'frame_id': 'elsewhere'}, "depth pictures have the frame_id 'elsewhere'"),
+            ({'late': 1}, 'frames lately had no depth picture with exactly the same stamp'),
         ):
             how.clear()
             how.update(wrong)

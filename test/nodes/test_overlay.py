@@ -466,7 +466,7 @@ def test_boxes_that_no_model_gives_cost_the_others_nothing(
 @pytest.mark.parametrize(
     ('seen', 'words', 'advice'),
     [
-        ({'failed': 2}, '2 picture(s) could not be drawn lately, last: KeyError', 'ros2 topic'),
+        ({'failed': 2}, '2 picture(s) could not be drawn lately, last error: ', 'ros2 topic'),
         ({'left_out': 3}, '3 box(es) with NaN or infinite numbers were left out', 'ros2 topic'),
         ({'unfit': 'NV15'}, 'no picture: NV15', 'pixel_format'),
         ({'unconverted': 1}, 'no picture: 1 message(s) could not be converted lately', ''),

@@ -443,8 +443,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'black_box',
             0.0,
-            "Instead of recording, keep the topics' messages of this latest time in memory (at most "
-            'as much as buffer allows), and write them when ~/trigger is called. 0: record.',
+            "Instead of recording, keep the topics' messages of this latest time in memory (at "
+            'most as much as buffer allows), and write them when ~/trigger is called. 0: record.',
             's',
             0.0,
             600.0,

@@ -182,8 +182,8 @@ def common_arguments(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
             choices=[FROM_FILE, *SWITCH],
             description='Whether nodes configure and activate themselves; false: they wait for '
             '"ros2 lifecycle set /capture configure" '
-            'and so on; from_file: as the parameter file says, which is true unless it says '
-            'otherwise.',
+            'and so on; from_file: as the parameter file says, or true if the file says '
+            'nothing.',
         ),
     ]
 
@@ -225,15 +225,15 @@ def camera_arguments() -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'video',
             default_value='',
-            description='Recording to play, which is camera:=replay; empty: as the parameter '
+            description='Recording to play; it also sets camera:=replay; empty: as the parameter '
             'file says.',
         ),
         DeclareLaunchArgument(
             'device',
             default_value='',
-            description='Device node such as /dev/video2, which is camera:=v4l2; '
-            'empty: as the parameter file says. With several '
-            'cameras each has its own, in the parameter file.',
+            description='Device node such as /dev/video2; it also sets camera:=v4l2; '
+            'empty: as the parameter file says. For several '
+            'cameras, set their devices in the parameter file.',
         ),
     ]
 
@@ -250,8 +250,8 @@ def container_arguments() -> list[DeclareLaunchArgument]:
             'executor',
             default_value='single_threaded',
             choices=['single_threaded', 'multi_threaded'],
-            description="What runs the container's callbacks. Frames don't need more than one "
-            'thread there: cameras and accelerators have '
+            description="Whether one thread or several threads run the container's callbacks. For "
+            'frames one is enough: cameras and accelerators have '
             'threads of their own.',
         ),
     ]
@@ -531,7 +531,7 @@ def _judge(
     if len(cameras) > 1 and chosen['device']:
         raise ConfigError(
             f"launch argument 'device' is '{chosen['device']}', for {len(cameras)} cameras; "
-            'give each its own in the parameter file, as '
+            'give each camera its own in the parameter file, as '
             f'/{cameras[0]}/capture: ros__parameters: device'
         )
     paths = {
@@ -678,4 +678,4 @@ def _containers(context: LaunchContext) -> str:
     }
     if names:
         return 'running are ' + ', '.join(sorted(names))
-    return "there is none; start one with 'ros2 run zc_perception component_container'"
+    return "no container runs; start one with 'ros2 run zc_perception component_container'"

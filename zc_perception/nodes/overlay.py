@@ -193,8 +193,8 @@ OVERLAY = Part(
     Row(lambda s: s.dead, ERROR, ('the thread that draws has ended; its traceback is on the '
                                   "node's stderr"),
         'deactivate and activate the node, or start it again'),
-    Row(lambda s: s.failed, WARN, ('{failed} picture(s) could not be drawn lately, last: '
-                                   '{last_error}'),
+    Row(lambda s: s.failed, WARN, ('{failed} picture(s) could not be drawn lately, last '
+                                   'error: {last_error}'),
         'look at boxes and class_ids: ros2 topic echo {topic}'),
     Row(lambda s: s.left_out, WARN, ('{left_out} box(es) with NaN or infinite numbers were '
                                      'left out lately'),
@@ -271,7 +271,7 @@ class OverlayNode(PerceptionNode):
         self._stop_drawing = threading.Event()
         self._wake: OwnedFd | None = None
         # Held to write to `_wake`, which any thread may do, and to close it, which the overlay's
-        # thread does. A write after the close could reach another file that got the same number.
+        # thread does. A write after the close could reach a file that got the same descriptor.
         self._wake_lock = threading.Lock()
         # Held while subscribing or unsubscribing: the periodic look for viewers and a lifecycle
         # transition may do that at the same time, on different threads.

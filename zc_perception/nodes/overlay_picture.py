@@ -35,7 +35,7 @@ from zc_perception.pixel.conversion import ToNv12
 from zc_perception.pixel.layout import ImageLayout
 
 MOST_BOXES = 200
-"""The most boxes drawn in a picture, to limit the drawing time; those with top scores win."""
+"""The most boxes drawn in a picture, to limit the drawing time: those with the top scores."""
 _LONGEST_NAME = 80
 # Larger coordinates are replaced by this one, far outside of every picture, because OpenCV fails
 # with very large numbers.
@@ -179,7 +179,7 @@ class LabelledBox:
 
     @property
     def finite(self) -> bool:
-        """Whether all numbers are finite; other boxes can't be drawn."""
+        """Whether all numbers are finite; a box with other numbers can't be drawn."""
         numbers = self.left, self.top, self.right, self.bottom, self.score, self.theta
         return all(map(math.isfinite, numbers))
 

@@ -83,7 +83,7 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
             text = ', '.join(map(str, sorted(allowed)))
             raise ConfigError(
                 f"parameter 'cpu_affinity' has {shown(entry)}; it must be CPUs that this "
-                f'process may use: {text}, or a range as 0-1'
+                f'process may use: {text}, or a range such as 0-1'
             )
         found |= set(numbers)
     return frozenset(found)
@@ -116,7 +116,7 @@ class _Process:
             self._frozen.add(who)
 
     def undo(self, who: object) -> None:
-        """Undo the settings of *who*; a setting that another node has set, too, stays."""
+        """Undo the settings of *who*; a setting that another node has also set stays."""
         with self._lock:
             if who in self._locked:
                 self._locked.discard(who)
@@ -192,9 +192,8 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # Default values are not set as long as this node has set no other ones. Afterwards they
-        # are set, too: a new thread inherits the settings of the thread that starts it, and these
-        # may be from before the parameters changed.
+        # Set default values only after this node has set other values: then a new thread may have
+        # inherited those other values from the thread that started it.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True
@@ -224,7 +223,7 @@ class Realtime:
         except OSError as error:
             text = (
                 f"parameter '{knob}': {what}: {error.strerror}; grant the process {grant}, "
-                'or take the parameter back'
+                'or leave the parameter out'
             )
             if knob not in self._refused:
                 self._node.get_logger().warning(text)

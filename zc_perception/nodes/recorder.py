@@ -179,7 +179,7 @@ class RecordedTopics:
         try:
             kind = message_class(msgtype)
         except ImportError as error:
-            self._warn(f"topic '{name}' is not recorded: {error}; install its package here")
+            self._warn(f"topic '{name}' is not recorded: {error}; install the package here")
             return
         # By rosbag2's rules: choose a QoS that is compatible with all publishers of the topic.
         latched = _is_latched(offers)

@@ -67,27 +67,28 @@ SPACE = Part(
         lambda s: s.refused,
         WARN,
         'no boxes in space: {unfit}',
-        "take depth pictures that are registered to the camera's, in 16UC1 or 32FC1",
+        "take depth pictures that are registered to the camera's pictures, in 16UC1 or 32FC1",
         see='see [boxes in space](boxes_in_space.md)',
     ),
     Row(
         lambda s: not s.lens,
         WARN,
         'no boxes in space: no calibration came on {info}',
-        'calibrate the camera, or remap camera_info to where its calibration is published',
+        'calibrate the camera, or start the node with -r camera_info:=TOPIC, where TOPIC has the '
+        'calibration',
     ),
     Row(
         lambda s: s.seen and not s.depths,
         WARN,
         'no depth picture came lately on {topic}',
-        'look at its name: ros2 topic info {topic}',
+        "check parameter 'depth_topic', and who publishes the topic: ros2 topic info {topic}",
     ),
     # If at least half of the depth pictures match a frame, the depth camera only has a lower rate
     # than the colour camera, which is no fault.
     Row(
         lambda s: s.alone > s.placed and s.depths > 2 * s.placed,
         WARN,
-        '{alone} frames lately had no depth picture with exactly their stamp',
+        '{alone} frames lately had no depth picture with exactly the same stamp',
         'take depth and colour from one device, or from a driver that gives both the same stamp',
     ),
     well='{placed} frames lately with boxes in space',
@@ -186,8 +187,8 @@ class BoxesInSpace:
             )
         elif message.header.frame_id != header.frame_id:
             self._unfit = (
-                f"depth pictures are of frame '{message.header.frame_id}', not of "
-                f"the camera's '{header.frame_id}'"
+                f"depth pictures have the frame_id '{message.header.frame_id}', not the "
+                f"camera's '{header.frame_id}'"
             )
         elif (
             not message.height
@@ -347,8 +348,8 @@ class AnnotationTopic(_Topic):
         """
         Return all keypoints of a detection as points in the model's order.
 
-        The alpha of a point's colour is its score. If the model's keypoints are those of a person,
-        lines of the skeleton come first.
+        The alpha of a point's colour is the score of the point. If the model's keypoints are
+        those of a person, lines of the skeleton come first.
         """
         colour = box.outline_color
         dots = PointsAnnotation(

@@ -70,8 +70,8 @@ def snapshot_folder(named: str) -> Path:
     path = expanded(named, 'snapshot_folder')
     if not path.strip() or '\0' in path:
         raise ConfigError(
-            f"parameter 'snapshot_folder' is '{named}'; that is no name of a folder: "
-            'give its path, or nothing for the usual one'
+            f"parameter 'snapshot_folder' is '{named}'; that can't be a folder: "
+            'give the path of a folder, or leave the parameter empty for the default'
         )
     return Path(os.path.abspath(path))
 
@@ -215,7 +215,7 @@ class SnapshotService(_Trigger):
         missing = (
             ''
             if paths[-1].suffix == PICTURE_SUFFIX
-            else '; no picture was written, because viewers here show no such format'
+            else '; no picture was written, because this package converts no such format'
         )
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
