@@ -394,7 +394,7 @@ def test_everything_else_is_read_as_ever(values: Any) -> None:
         ('variants:\n- {engine: axl, model_id: 1, model_id: 1}\n',
          "key 'model_id' stands in line 2 and again in line 2"),
         (f'{HOG}classes: [no, yes]', '; quote it'),
-        (f'{HOG}classes: [no, yes]', 'yes, no, on, off, true and false for booleans'),
+        (f'{HOG}classes: [no, yes]', 'yes, no, on, off, true and false as booleans'),
         (f'{HOG}classes: [car, 5]', "('5'): YAML reads it as a number"),
         (f'{HOG}classes: [a]\nname: 2026-01-31', "('2026-01-31'): YAML reads it as a date"),
     ],
