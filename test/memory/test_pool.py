@@ -121,7 +121,7 @@ WRONG_USES: list[tuple[str, Callable[[BufferPool, BufferPool], object], type[Exc
         'discard twice',
         lambda pool, _: [pool.discard(pool.slots[0]) for _ in [acquired(pool), 1]],
         StaleFrameError,
-        'slot 0 is free; only one',
+        'slot 0 is free; only a slot',
     ),
     (
         'future lease',

@@ -191,7 +191,7 @@ REFUSED = [
          'npu, isp: wants certain memory, but no heap'),
     says('two placements', [who('camera', 'NV12 linear', placement=ONE),
                             who('gpu', placement=PER_PLANE)],
-         'camera one buffer for all planes and gpu one buffer for each plane'),
+         'camera wants one buffer for all planes and gpu wants one buffer for each plane'),
     says('alignment against max_stride', [CAMERA, who('a', stride_align=64),
                                           who('b', stride_align=96), who('isp', max_stride=100)],
          ('NV12 LINEAR 64x48 has a stride of 192 bytes, a multiple of 192 (stride_align: a 64, '
@@ -562,7 +562,7 @@ def test_a_format_whose_buffers_come_from_elsewhere_brings_its_heaps_along() -> 
         agree([camera, who('npu', 'NV12 linear', heaps=('v4l2/', 'udmabuf'))], SIZE)
     assert str(refused.value) == (
         "npu can't use buffers of heaps 'memfd', 'dma_heap/system', only of v4l2/, udmabuf; "
-        "set parameter 'heap'"
+        "set parameter 'heap' to another heap"
     ), 'the heaps that NV12 would come from, not those of YUYV'
 
 

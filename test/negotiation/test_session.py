@@ -148,7 +148,7 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
         (lambda a: replace(a, layout=replace(a.layout, modifier=TILED)),
          'NV12 .LINEAR. 64x48, 2 slots; it chose modifier NVIDIA:0x00000000000010$'),
         (lambda a: replace(a, layout=replace(a.layout, fourcc=YUYV)),
-         "asked for NV12 .*; it answered 'YUYV'; it may not vary the format"),
+         "asked for NV12 .*; it answered 'YUYV'; it may not change the format"),
         (lambda a: replace(a, layout=replace(a.layout, width=32)),
          ('asked for NV12 .* 64x48, .*; it answered 32x48 pixels; padding belongs into '
           'strides, offsets and sizes')),

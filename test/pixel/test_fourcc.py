@@ -245,7 +245,8 @@ def test_a_person_s_name_is_a_fourcc_s_or_ros_s(name: str, fourcc: str) -> None:
 @pytest.mark.parametrize('name', ['nv13', '', None])
 def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -> None:
     with pytest.raises(
-        FormatError, match=r'is not known.*; known are NV12, .*R8, .*; and of ROS nv12, .*rgb8'
+        FormatError,
+        match=r'is not known.*; known are NV12, .*R8, .*; and the names of ROS: nv12, .*rgb8',
     ):
         named_format(name)  # type: ignore[arg-type]
 

@@ -107,11 +107,14 @@ def test_a_buffer_of_whole_pages_is_taken_where_nothing_else_has_so_many_bytes()
             'of 128 or more, a multiple of 2; step is 129',
         ),
         (raw(64, 48, 'mono16', 128, noise(6144), big=True), 'mono16 is big-endian; only little'),
-        (raw(1, 48, 'mono8', 1, noise(48)), '1x48; both sides of mono8 must be from 2 to 65535'),
+        (
+            raw(1, 48, 'mono8', 1, noise(48)),
+            '1x48; width and height of mono8 must be from 2 to 65535',
+        ),
         # OpenCV's demosaicing makes this black.
         (
             raw(64, 2, 'bayer_rggb8', 64, noise(128)),
-            'sides of bayer_rggb8 must be from 3 to 65535',
+            'height of bayer_rggb8 must be from 3 to 65535',
         ),
         (raw(64, 48, '8UC4', 256, noise(256 * 48)), "encoding '8UC4' can't be read as a picture"),
         (raw(64, 48, '32FC1', 256, noise(256 * 48)), 'a picture, it has depths and no colours'),

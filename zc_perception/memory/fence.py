@@ -83,7 +83,7 @@ def check_timeout(timeout_s: float) -> float:
     """
     if not 0.0 <= timeout_s < math.inf:
         raise ValueError(
-            f'timeout {timeout_s} s: give a finite number of seconds, at least 0 (do not wait)'
+            f'timeout {timeout_s} s: give a finite number of seconds from 0 (do not wait) on'
         )
     return timeout_s
 
@@ -163,7 +163,7 @@ class EventFence:
 
 class DeadlineFence:
     """
-    Signals success by itself, *deadline_s* seconds from now, where no driver signals the end.
+    Signals success by itself after *deadline_s* seconds, where no driver signals a job's end.
 
     It makes its descriptor only in :meth:`fileno`. So :meth:`wait` works even if the process has
     no descriptor left.

@@ -96,8 +96,8 @@ def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[st
     Return the names of the heaps that ``auto`` tries, the best first.
 
     - CAMERA: on a Jetson CMA first, because the ISP and NVMM need contiguous memory. Elsewhere the
-      system heap, then CMA, because CMA is small (256 MB on the reference vehicle), and
-      participants that need contiguous memory ask for it.
+      system heap, then CMA, because CMA is small (256 MB on the reference vehicle). A participant
+      of the negotiation that needs contiguous memory asks for it.
     - CAMERA_IMPORT: the same without memfd, because the camera's driver has to import the buffers.
     - NPU_RESULT: CMA, then the system heap. PCIe DMA needs contiguous memory unless an IOMMU joins
       the pages. No memfd, because a device writes the buffers.
@@ -310,7 +310,7 @@ def _open_or_refuse(name: str) -> Heap:
 
 class OfferedHeaps:
     """
-    Heaps that a camera's buffers may come from; it is itself a :class:`Heap`.
+    Heaps that a camera's buffers may come from; the object itself is a :class:`Heap`, too.
 
     It opens and owns the chosen heap, allocates from it, and closes it.
 
@@ -400,8 +400,8 @@ def working_heaps(
     """
     Offer the heap *name*, which the user chose, or with ``auto`` all heaps that allocate a page.
 
-    The offer's reasons have one sentence for all heaps whose device files are missing, and one for
-    each other heap that doesn't work.
+    ``reasons`` of the offer has one sentence for all heaps whose device files are missing, and one
+    for each other heap that doesn't work.
 
     :param order: the names to try, the best first; empty: :func:`heap_order` for cameras.
     :param opener: the function that opens the heaps that ``auto`` tries.

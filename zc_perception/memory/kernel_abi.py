@@ -17,7 +17,7 @@
 Numbers and structs of the kernel's dma-buf, dma-heap, udmabuf, sync_file and memfd.
 
 They are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` compares
-them with a C compiler's. Sources:
+them with those that a C compiler takes from the headers. Sources:
 ``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
 """
 

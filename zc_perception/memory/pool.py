@@ -110,7 +110,7 @@ class Slot:
     """
     The buffers of one frame. Only the pool changes a slot.
 
-    :param index: the slot's place in the pool; for a driver's buffers also the driver's index.
+    :param index: the slot's place in the pool; for a driver's buffers also their index there.
     :param buffer_uid: identifies these buffers; buffers that replace them have another uid.
     :param layout: where each plane lies in the buffers.
     :param generation: counts the uses of this index; it continues when the buffers are replaced.
@@ -415,7 +415,7 @@ class BufferPool:
     **States of a slot:** free → filling → leased → waiting for release fences → free.
 
     1. :meth:`acquire` hands a free slot to the producer and increments the slot's generation, so
-    that leases and descriptors of earlier uses are recognised. If no slot is free, the producer
+    that the pool recognises leases of earlier uses. If no slot is free, the producer
     drops the new frame, which is counted; :meth:`describe_holders` lists the holders for the log.
     The producer waits for a consumer only if it asks to: a file can wait, a camera can't.
     :meth:`discard` takes back a slot that was not published.
@@ -460,8 +460,8 @@ class BufferPool:
     :param name: the producer's name, for messages.
     :param release_timeout_s: a slot whose release fence is pending for longer is retired and
         replaced, never reused.
-    :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues
-        its buffer again.
+    :param on_free: called, without the lock, whenever a slot becomes free. A V4L2 camera, for
+        example, then queues the slot's buffer again.
     :param reserve: the number of slots that no consumer is promised, because the driver needs
         them queued or the producer is filling them.
     :raises ConfigError: a number is outside its range.
@@ -686,7 +686,7 @@ class BufferPool:
             if slot.state is not _FILLING:
                 raise StaleFrameError(
                     f'{self.name} slot {slot.index} is {slot.state.value}; '
-                    'only one being filled can be discarded'
+                    'only a slot that is being filled can be discarded'
                 )
             if generation is not None and generation != slot.generation:
                 raise self._stale(slot, generation)
@@ -778,7 +778,8 @@ class BufferPool:
         """
         Drop a lease.
 
-        With *fence*, the slot becomes free only after the fence has signalled.
+        With *fence*, the slot becomes free only after the fence has signalled. After
+        :meth:`again`, only the last call of this method ends the lease.
 
         :param fence: the pool owns it from this call on, even if the call raises.
         :raises StaleFrameError: the lease was dropped or revoked before, or is another pool's.
@@ -1089,8 +1090,8 @@ class BufferPool:
             call()
 
     def _tell_ended(self, slot: Slot) -> None:
-        # Tell import caches before the buffers are closed: after that, a new buffer could get
-        # the same inode.
+        # Tell import caches before the buffers are closed: once they are closed, a new buffer
+        # could get the same inode.
         for listener in tuple(self._retire_listeners.values()):
             self._call(listener, slot, 'a retire listener')
         close_buffers(slot.buffers)
@@ -1133,7 +1134,7 @@ class BufferPool:
         if lease.pool is not self:
             return StaleFrameError(
                 f'{lease!r} is of the pool of {lease.pool.name}, not of {self.name}; '
-                'release it there'
+                'release it in its own pool'
             )
         return StaleFrameError(
             f'{self.name} slot {lease.slot.index}: the lease of {lease.holder} was '
@@ -1216,7 +1217,7 @@ class BufferPool:
         slots are left for the next holder where possible. A depth always leaves two slots where
         possible, because waiting frames are needed less than frames in use.
 
-        :param on_room: as in :meth:`set_quota`; *lossless*, too.
+        :param on_room: as in :meth:`set_quota`; *lossless* as well.
         :param alone: whether to grant one of each in any case if no other holder has a promise.
         :returns: the granted number and depth; (0, 0), without a promise, if one of each is too
             much.
@@ -1514,7 +1515,8 @@ class HeldBuffers:
     Stores, for each slot in use, callbacks that return the slot's buffers to the buffers' owner.
 
     The thread that ends a slot's use calls the slot's callbacks, without this object's lock. Pass
-    :meth:`free` to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
+    :meth:`free` to the pool as ``on_free``, and :meth:`ended` to the pool's method
+    ``add_retire_listener``.
     """
 
     def __init__(self) -> None:
@@ -1532,7 +1534,7 @@ class HeldBuffers:
         """
         Register one more *give_back* for a slot that is in use already.
 
-        Returns ``False`` if the slot isn't in use.
+        Return ``False`` if the slot isn't in use.
         """
         with self._lock:
             held = self._held.get(slot.buffer_uid)

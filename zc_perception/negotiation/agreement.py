@@ -106,12 +106,12 @@ def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -
     if offers:
         against = _against(offers, participants, fmt)
         note = _producer_note(participants, fmt)
-        return HeapChoice(objection=f"{against}{note}; set parameter 'heap'")
+        return HeapChoice(objection=f"{against}{note}; set parameter 'heap' to another heap")
     who = [p.participant for p in participants if p.wants_certain_memory]
     if who:
         return HeapChoice(
-            objection=f'{", ".join(who)}: wants certain memory, but no heap is offered; set '
-            "parameter 'heap'"
+            objection=f'{", ".join(who)}: wants certain memory, but no heap is offered; name a '
+            "heap in parameter 'heap'"
         )
     return HeapChoice()
 
@@ -212,7 +212,7 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
         if p.placement is not None:
             wanted.setdefault(p.placement, p.participant)
     if len(wanted) > 1:
-        names = ' and '.join(f'{who} {placement.value}' for placement, who in wanted.items())
+        names = ' and '.join(f'{who} wants {placement.value}' for placement, who in wanted.items())
         return (
             None,
             (
@@ -393,7 +393,7 @@ def check_answer(
     try:
         if layout.fourcc != request.fourcc:
             raise LayoutError(
-                f"it answered '{fourcc_name(layout.fourcc)}'; it may not vary the format"
+                f"it answered '{fourcc_name(layout.fourcc)}'; it may not change the format"
             )
         if (layout.width, layout.height) != request.size:
             raise LayoutError(

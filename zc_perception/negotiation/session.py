@@ -73,8 +73,8 @@ class Consumer:
     :param constraints: the consumer's constraints; ``participant`` is its name in messages.
     :param trial_import: imports one slot's buffers on trial; ``None``: the consumer imports
         nothing, or does so in its own process.
-    :param name: the name of the stand-in (the constraints stated for this consumer before it came)
-        that it replaces; by default its name in messages.
+    :param name: the name of the stand-in that the consumer replaces: constraints that were stated
+        for it before it came. By default, it is the consumer's name in messages.
     """
 
     constraints: BufferConstraints
@@ -265,7 +265,8 @@ class BufferSession:
         return Outcome(
             Verdict.REFUSED,
             f'it needs {wanted} slots, but only {max(free, 0)} of {settings.slots} are not '
-            f"reserved ({holders}); raise parameter 'slots', or name it in parameter participants",
+            f"reserved ({holders}); raise parameter 'slots', or name the consumer in parameter "
+            'participants',
         )
 
     def _accepted(self) -> list[Consumer]:
@@ -346,8 +347,8 @@ def trial_failure(
         try:
             undo = trial(settings, buffers)
         except Exception as error:
-            # A consumer's code may raise any exception. Only this consumer fails then, and the
-            # others continue.
+            # A consumer's code may raise any exception. Only this consumer fails then; all other
+            # consumers continue.
             while undos:
                 with contextlib.suppress(Exception):
                     undos.pop()()

@@ -194,7 +194,7 @@ class AllocationRequest:
         avoid dropped frames.
     :param limits: the limits for strides, offsets and sizes.
     :param placement: the placement of planes in buffers; ``None``: the allocator chooses.
-    :param reasons: the reasons for these settings, if others were possible.
+    :param reasons: the reasons for these settings, if other settings were possible.
     """
 
     fourcc: int
@@ -305,17 +305,18 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         and settings.placement is not constraints.placement
     ):
         found.append(
-            f'planes lie in {layout.num_buffers} buffer(s), it needs {constraints.placement.value}'
+            f'planes lie in {layout.num_buffers} buffer(s), but it needs '
+            f'{constraints.placement.value}'
         )
     if settings.heap is not None:
         found += settings.heap.objections(constraints, settings.format)
     elif constraints.wants_certain_memory:
         found.append('it wants certain memory, but the heap of these buffers is not known')
     if settings.slots < constraints.slots:
-        found.append(f'there are {settings.slots} slots, it needs {constraints.slots}')
+        found.append(f'there are {settings.slots} slots, but it needs {constraints.slots}')
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
         found.append(
-            f'there are {settings.slots} slots, it allows at most {constraints.max_slots} '
+            f'there are {settings.slots} slots, but it allows at most {constraints.max_slots} '
             '(max_slots)'
         )
     return found

@@ -49,15 +49,15 @@ LOOK_S = 0.2
 """Seconds between two checks for changed levels; at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
 """
-For so many seconds after *signs* has changed, levels are checked every ``LOOK_S``.
+How long levels are checked every ``LOOK_S`` after a publisher's *signs* have changed, in seconds.
 
-A warning ends :data:`RECENT_S` seconds after its event, without another change of *signs*. This
-time is longer, so that the end of the warning is noticed too.
+A warning ends :data:`RECENT_S` seconds after its event, and *signs* don't change then. So this
+time is longer than ``RECENT_S``: the check must notice the end of the warning.
 """
 
 
 class Level(Enum):
-    """The severity; STALE is missing, because only aggregators set it, for silent nodes."""
+    """A status's severity; STALE is missing, because only aggregators set it, for silent nodes."""
 
     OK = DiagnosticStatus.OK
     WARN = DiagnosticStatus.WARN
@@ -174,7 +174,7 @@ class DiagnosticsPublisher:
 
     The publisher calls *signs* five times a second, and *collect*, which takes a hundred times as
     long as *signs*, once a second. For some seconds after the value of *signs* has changed, the
-    publisher calls *collect* five times a second, too. If nobody subscribes, nothing changes and
+    publisher also calls *collect* five times a second. If nobody subscribes, nothing changes and
     no frames come, the publisher rests: it calls *signs* once a second, and *collect* every five
     seconds.
 

@@ -529,7 +529,7 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """A list of open logs, and the unreadable processes; a context manager closes the logs."""
+    """A list of open logs, and the unreadable processes; leaving its context closes the logs."""
 
     def __init__(
         self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()
@@ -614,18 +614,18 @@ def _check(fd: OwnedFd) -> None:
     status = os.fstat(fd.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != SIZE:
         raise ValueError(
-            f'a frame log is a memfd of {SIZE} bytes, this is one of {status.st_size}'
+            f'a frame log is a memfd of {SIZE} bytes, but this file has {status.st_size}'
         )
     fixed = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
     try:
         seals = fcntl.fcntl(fd.fileno(), abi.F_GET_SEALS)
     except OSError as error:
-        raise ValueError('a frame log is a memfd, this is another file') from error
+        raise ValueError('a frame log is a memfd, but this is a file of another kind') from error
     if seals & fixed != fixed:
-        raise ValueError('a frame log is sealed against a change of its size, this one is not')
+        raise ValueError('a frame log is sealed against a change of its size, this memfd is not')
     magic, version, record_size, capacity = HEADER.unpack(os.pread(fd.fileno(), HEADER.size, 0))
     if magic != MAGIC:
-        raise ValueError(f'a frame log begins with {MAGIC!r}, this with {magic!r}')
+        raise ValueError(f'a frame log begins with {MAGIC!r}, but this memfd with {magic!r}')
     if (version, record_size, capacity) != (VERSION, RECORD_SIZE, CAPACITY):
         raise ValueError(
             f'it has version {version} ({capacity} records of {record_size} bytes); this tool '

@@ -44,12 +44,12 @@ from zc_perception.observe.frame_log import FrameRecord, RecordKind
 #: The stages of a frame: name and description. Each lies between two of the times that
 #: :func:`times_ns` returns.
 STAGES = (
-    ('capture', "the camera has it (a driver's stamp) → published"),
+    ('capture', "the camera has the frame (a driver's stamp) → published"),
     ('link', 'published → taken by the inference node'),
     ('import', 'taken → the device has the job'),
-    ('infer', 'the device has the job → its fence is seen'),
-    ('queue', 'the fence is seen → its turn comes'),
-    ('decode', 'its turn comes → the boxes are there'),
+    ('infer', "the device has the job → the job's fence is seen"),
+    ('queue', "the fence is seen → the frame's turn comes"),
+    ('decode', "the frame's turn comes → the boxes are there"),
     ('publish', 'the boxes are there → detections are sent'),
 )
 # The weight of a new frame in the running means of the stages' durations. The means are taken only

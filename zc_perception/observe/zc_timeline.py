@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _WHAT = """Shows how long each stage of a frame takes in the nodes that run right now. It reads
 the frame logs that the nodes always write, so it doesn't slow them down."""
 _READ_S = 10.0
-"""Time between two reads of the logs. A log has room for 4,096 frames: 10 s of 400 Hz."""
+"""Seconds between two reads of the logs. A log holds 4,096 frames: those of 10 s at 400 Hz."""
 _EXAMPLES = (
     'zc_timeline',
     'zc_timeline --seconds 10 --trace trace.json',
@@ -57,7 +57,7 @@ def _parser() -> OptionParser:
         _WHAT,
         _EXAMPLES,
         usage='[options] [PID ...]',
-        after='Exit code: 0, 1 there are no frames to show, 2 wrong use.',
+        after='Exit code: 0 success, 1 there are no frames to show, 2 wrong use.',
     )
     parser.main.add_argument(
         'pids', nargs='*', type=int, metavar='PID', help="the nodes' processes (default: all)"

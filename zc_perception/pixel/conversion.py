@@ -80,7 +80,7 @@ class Checked:
             )
             raise LayoutError(
                 f'planes are {" and ".join(has)}; this conversion was made for {self._text}, '
-                f'{" and ".join(wants)}: make another for frames of another size or format'
+                f'{" and ".join(wants)}: make another conversion for these frames'
             )
         return found
 
@@ -122,7 +122,7 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """Return the resized plane: *out* if given, else own memory or *plane* itself."""
+        """Return the resized plane: *out* if given, else this object's memory, or *plane*."""
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:
@@ -566,7 +566,7 @@ class _FromRgb(_Way):
         )
         self._resized = Resized(shape, size, Filters(source, size).luma, wide=fmt.bits == 16)
         self._wide = np.empty((*source[::-1], 3), np.uint8) if self._word else None
-        # The result's fourth channel must be 255, but the frame's may be padding, or alpha.
+        # The result's fourth channel must be 255; the frame's fourth channel is padding or alpha.
         self._opaque = channels == 4 and not self._grey
         self._three = np.empty((*size[::-1], 3), np.uint8) if self._opaque else None
 
@@ -740,7 +740,7 @@ class ToNv12:
 
     Y'CbCr frames keep their matrix and range; grey and R, G, B become BT.601 limited.
 
-    :param size: width and height to scale to; ``None``: the frame's. Both must be even.
+    :param size: width and height to scale to, both even; ``None``: the frame's size.
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: the format or NV12 can't have the size.
     """
@@ -876,8 +876,8 @@ class _RgbToNv12(_Nv12Way):
         plain = (
             components[0] in 'RB' and fmt.bits == 8 and rgb_range(fmt, colorimetry) is Range.FULL
         )
-        # Nv12Writer takes B, G, R and R, G, B, with and without a fourth channel. So such frames
-        # are only resized; ToPicture converts all others first.
+        # Nv12Writer takes B, G, R and R, G, B, with and without a fourth channel. So frames in
+        # these orders are only resized; ToPicture converts all other frames first.
         self._resized = (
             Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
         )

@@ -75,8 +75,8 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
     name = fourcc_name(fourcc)
     if not 0 <= fourcc < 1 << 32 or not _FOURCC.fullmatch(name):
         raise FormatError(
-            f"fourcc 0x{fourcc:08x} ('{name}') has no drm-format string: capitals, digits and "
-            'trailing blanks only'
+            f"fourcc 0x{fourcc:08x} ('{name}') has no drm-format string: only capitals, digits "
+            'and trailing blanks are allowed'
         )
     _refuse_gstreamer_name(name, name)
     if check_modifier(modifier) == LINEAR:
@@ -137,7 +137,7 @@ def _parse_fourcc(name: str, text: str) -> int:
             'trailing blanks'
         )
     raise FormatError(
-        f"drm-format '{text}': '{name}' is no DRM fourcc, which is four capitals and digits"
+        f"drm-format '{text}': '{name}' is no DRM fourcc, which has four capitals and digits"
         + nearest(name, _DRM_NAMES)
     )
 
@@ -184,20 +184,20 @@ _V4L2_BY_NAME = (
     | _V4L2_TILED
 )  # fmt: skip
 _NO_MODIFIER = 'no DRM modifier describes its tiles; capture V4L2 NV12 or NM12'
-_COMPRESSED_STREAM = 'it is a compressed stream, not pixels; put a decoder before'
-_BAYER = 'it is raw Bayer data; put an ISP before'
+_COMPRESSED_STREAM = 'it is a compressed stream, not pixels; let a decoder decode it first'
+_BAYER = 'it is raw Bayer data; let an ISP convert it first'
 _V4L2_REFUSED = {
     'HM12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12_16L16
     'VM12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12MT_16X16
     'NA12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12M_8L128
     'AT12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12_8L128
     'T010': _NO_MODIFIER,  # V4L2_PIX_FMT_P010_4L4
-    'MT21': ('MediaTek compresses its blocks, and no DRM modifier says how; have the MDP '
+    'MT21': ('MediaTek compresses its blocks, and no DRM modifier says how; let the MDP '
              'convert it to NV12'),
-    'MT2T': ('MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it '
-             'is; have the MDP convert it'),
-    'MT2R': ('MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it '
-             'is; have the MDP convert it'),
+    'MT2T': ('MediaTek tiles its 10-bit samples, and V4L2 does not say which DRM modifier that '
+             'is; let the MDP convert it'),
+    'MT2R': ('MediaTek tiles its 10-bit samples, and V4L2 does not say which DRM modifier that '
+             'is; let the MDP convert it'),
     'Q10C': ('Qualcomm compresses it from a 10-bit packing without a DRM fourcc; capture NV12 '
              'or P010'),
     'RGB4': "whether its fourth byte is alpha depends on the driver; use 'BX24' or 'BA24'",
@@ -273,8 +273,8 @@ def from_gstreamer(name: str) -> tuple[int, int]:
     """
     if name == DMA_DRM:
         raise FormatError(
-            f"GStreamer format '{DMA_DRM}' does not name a pixel format; that is in the caps "
-            'field drm-format'
+            f"GStreamer format '{DMA_DRM}' does not name a pixel format; the field drm-format of "
+            'the caps names it'
         )
     if name not in _GSTREAMER_BY_NAME:
         raise FormatError(
@@ -328,8 +328,8 @@ def named_format(name: str) -> PixelFormat:
     if found is None:
         hint = nearest(str(name), [*own, *ROS_FORMATS])
         raise FormatError(
-            f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS "
-            f'{", ".join(ROS_FORMATS)}'
+            f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and the names "
+            f'of ROS: {", ".join(ROS_FORMATS)}'
         )
     return found
 
@@ -383,7 +383,7 @@ def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFo
     why = (
         f'known are {", ".join(there)}'
         if there
-        else 'none is known for it; newer libraries may have one'
+        else 'none is known for it; newer versions of NvBufSurface may have one'
     )
     raise FormatError(
         f"no NvBufSurface colour format for '{name}' {colorimetry.matrix.value} "
@@ -492,7 +492,7 @@ def frame_caps(
             )
         described += f', drm-format=(string){drm_format_string(layout.fourcc, layout.modifier)}'
     feature = '(memory:DMABuf)' if name == DMA_DRM else ''
-    from fractions import Fraction  # imported late: it loads module decimal, and few need caps
+    from fractions import Fraction  # imported late: it loads module decimal
 
     rate = Fraction(framerate).limit_denominator(_MOST_DENOMINATOR)
     return (

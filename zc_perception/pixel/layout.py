@@ -216,8 +216,8 @@ def chained_layout(
         )
         if rest or own < plane.row_bytes(width) or own % sample_bytes(fmt, index):
             raise LayoutError(
-                f'plane {index}: a first plane of {stride} bytes per row of {fmt.name.strip()} '
-                f'gives it no valid stride for {width} pixels'
+                f'plane {index}: if the first plane has {stride} bytes per row, this plane of '
+                f'{fmt.name.strip()} has no valid stride for {width} pixels'
             )
         count = plane.rows(height)
         last = index == len(fmt.planes) - 1
@@ -281,8 +281,8 @@ def validate_layout(
     extents and the number of the planes.
 
     :param buffer_sizes: the bytes of each buffer as the kernel reports them
-        (``lseek(fd, 0, SEEK_END)``), never as the other process does. Each buffer must be used by
-        a plane.
+        (``lseek(fd, 0, SEEK_END)``), never as the other process states them. Each buffer must be
+        used by a plane.
     :param identities: the identity of each buffer's memory, such as its (device, inode). Two
         buffers with the same identity are the same memory, and planes in them must not overlap
         either. ``None``: all buffers are different memory.

@@ -137,11 +137,11 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     encoding = encoding_named(name)
     fmt = pixel_format(encoding.fourcc)
     # NV12 needs 2 rows and columns. A Bayer picture needs 3, because OpenCV's demosaicing makes
-    # smaller ones black.
+    # smaller pictures black.
     least = 2 if encoding.demosaic is None else 3
     if not (least <= width < MAX_DIMENSION and least <= height < MAX_DIMENSION):
         raise FormatError(
-            f'the picture is {width}x{height}; both sides of {name} must be from {least} to '
+            f'the picture is {width}x{height}; width and height of {name} must be from {least} to '
             f'{MAX_DIMENSION - 1}'
         )
     check_dimensions(fmt, width, height)
@@ -162,7 +162,7 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     more = ', and which of them are padding is not clear' if there > whole else ''
     raise FormatError(
         f'{text} with a step of {step} needs {whole} bytes of data; there are {there}{more}: '
-        'have its publisher send exactly the needed bytes'
+        'let the publisher of the picture send exactly the needed bytes'
     )
 
 
@@ -195,7 +195,7 @@ def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | N
 
 
 class PictureReader:
-    """Return raw pictures' planes in a readable format; memory for Bayer pictures is reused."""
+    """Returns raw pictures' planes in a readable format; memory for Bayer pictures is reused."""
 
     def __init__(self) -> None:
         self._grey: Pixels | None = None
@@ -205,8 +205,8 @@ class PictureReader:
         """
         Return a fourcc and the picture's planes in this format.
 
-        The planes are views of the picture's data. A Bayer picture is converted to B, G, R in own
-        memory, which the next call overwrites.
+        The planes are views of the picture's data. A Bayer picture is converted to B, G, R in
+        this object's memory, which the next call overwrites.
 
         :param layout: the result of :func:`layout_of` for the picture.
         """

@@ -37,7 +37,7 @@ _COSTS = {
     'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
 }  # fmt: skip
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
-"""The formats that this package can read on the CPU, cheapest first, with costs minus NV12's."""
+"""By fourcc, cheapest first: the cost of each format that the CPU can read, minus NV12's cost."""
 
 # Kr and Kb, the weights of red and blue in luma, of each recommendation; green's is 1 - Kr - Kb.
 _LUMA_WEIGHTS = {
@@ -52,7 +52,7 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
     Return the format with this fourcc, if its frames can be converted to R, G, B.
 
     :raises FormatError: the format isn't in :data:`READABLE`, or the matrix or transfer has no
-        conversion to R, G, B. The message lists those that can be read.
+        conversion to R, G, B. The message lists those that this package can read.
     """
     fmt = pixel_format(fourcc)
     if fourcc not in READABLE:
@@ -98,8 +98,8 @@ def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
     """
     Return the range of samples in a grey or R, G, B format.
 
-    For R, G, B it is FULL if the colorimetry has a Y'CbCr matrix, because its range then describes
-    Y'CbCr samples.
+    For R, G, B it is FULL if the colorimetry has a Y'CbCr matrix, because the colorimetry's range
+    then describes Y'CbCr samples.
     """
     own = len(fmt.components[0]) == 1 or colorimetry.matrix is Matrix.RGB
     return colorimetry.range if own else Range.FULL
