@@ -314,7 +314,7 @@ def test_cameras_that_run_say_what_they_give_and_whom_they_refuse() -> None:
         log.describe({**facts, 'refused': {'npu (pid 7)': f'{WHY}; {STEP}'}})
         agreed, refused = running()
         assert (
-            agreed.status is Status.OK and 'it could give NV12 LINEAR, YUYV LINEAR' in agreed.found
+            agreed.status is Status.OK and 'could give NV12 LINEAR, YUYV LINEAR' in agreed.found
         )
         assert refused.status is Status.WARN and refused.advice == STEP
         assert refused.found == f'npu (pid 7) is refused: {WHY}'

@@ -439,7 +439,7 @@ def test_a_node_of_another_name_in_a_launch_file_of_ones_own_is_named(
     path.write_text(f'<launch>{node}</launch>', encoding='utf-8')
     said = ros2.run('launch', str(path)).stdout
     assert (
-        f"parameter file '{parameters}': '**/capture' does not match node '/cam', as which" in said
+        f"parameter file '{parameters}': '**/capture' does not match node '/cam', which" in said
     )
     assert "capture runs here; write '/**/cam' (line 1)" in said
 

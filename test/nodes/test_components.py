@@ -203,7 +203,7 @@ def test_a_section_that_misses_a_component_of_another_name_ends_its_load(
         own = {'context': context, 'cli_args': ['--ros-args', '-r', '__node:=cam']}
         with pytest.raises(
             ConfigError,
-            match=r"node '/cam', as which capture runs here; write '/\*\*/cam' \(line 1\)",
+            match=r"node '/cam', which is the capture node; write '/\*\*/cam' \(line 1\)",
         ):
             components.CaptureNode(**own)
         assert components.CaptureNode(**own, use_global_arguments=False).destroy_node() is None

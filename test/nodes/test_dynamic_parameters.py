@@ -399,7 +399,7 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Be
             "parameter 'model' can't change now, the node is active: set the parameter "
             'while the node is unconfigured (ros2 lifecycle set /inference deactivate and'
         ),
-        "parameter 'autostart' is read-only: restart the node with it",
+        "parameter 'autostart' is read-only: restart the node with the new value",
     ):
         assert reason in done.reason, done.reason
     assert bench.inference.parameters['max_rate'] == 0.0, 'all or nothing'

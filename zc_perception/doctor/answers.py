@@ -133,8 +133,9 @@ def describe_ros() -> dict[str, Any]:
     """
     Return rclpy's version, its middleware, and the message packages that can be imported.
 
-    ``messages`` has, for each package, the error of its import; empty: none. ``missing`` is there
-    if the middleware of RMW_IMPLEMENTATION isn't installed: rclpy can't be used then.
+    ``messages`` has, for each package, the error of its import; empty: there was none.
+    ``missing`` is there if the middleware of RMW_IMPLEMENTATION isn't installed: rclpy can't be
+    used then.
     """
     answer: dict[str, Any] = {
         'middlewares': _middlewares(),

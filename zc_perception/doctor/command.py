@@ -224,7 +224,7 @@ class _Memory:
 
 def _not_checked(check: Check, why: str) -> list[Result]:
     advice = (
-        'report it if it happens again; to leave it out, name all groups but '
+        'report this if it happens again; to leave this check out, name all groups except '
         f'{check.group} after --only'
     )
     return [Result(check, fail(f'could not be checked: {why}', advice, checked=False))]

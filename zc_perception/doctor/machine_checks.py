@@ -100,7 +100,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
             asked=buffer is not None,
         )
         return
-    found = f'the kernel has no DMA_BUF_IOCTL_EXPORT_SYNC_FILE and IMPORT ({how})'
+    found = f'the kernel has no ioctls to export and import fences of buffers ({how})'
     advice = (
         'you need not do anything: the package waits for devices with poll(2) before it hands a '
         'buffer on; Linux 6.0 and newer have these ioctls'
@@ -235,9 +235,9 @@ _MIB = 1 << 20
 # Values of parameter heap that don't name a device file.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
 _OTHERWISE = (
-    'frames then lie in memfds: cameras whose frames the CPU writes, such as '
-    'synthetic, links and accelerator onnx work; '
-    'accelerator axl and memory: import do not, because no device can import a memfd'
+    'frames then lie in memfds: cameras whose frames the CPU writes (such as '
+    'synthetic), links, and accelerator onnx work; '
+    'accelerator axl and memory: import do not work, because no device can import a memfd'
 )
 _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
            'CONFIG_UDMABUF, modprobe udmabuf); '
@@ -298,7 +298,7 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
             yield Finding(
                 needs.heap(name).missing,
                 found,
-                'read dmesg; unload its module and load it again',
+                'read dmesg; unload the module of this heap and load it again',
                 name,
                 figures,
             )
@@ -384,7 +384,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         yield fail(f'the contiguous pool is too small: {text}', _LARGER, **figures)
     elif sure > free:
         waiting = (
-            'end the programs that hold the rest (the nodes themselves, if they run), or '
+            'end the programs that hold its memory (the nodes themselves, if they run), or '
             + _LARGER
         )
         yield fail(f'not enough of the contiguous pool is free: {text}', waiting, **figures)
@@ -399,7 +399,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         found = f'the size of some pools is not known ({reason}); {there}'
         yield warn(found, 'set width and height in the parameter file', **figures)
     else:
-        yield ok(f'enough: {text}', **figures)
+        yield ok(f'the contiguous pool has enough room: {text}', **figures)
 
 
 def _figures(pool: PoolNeed) -> dict[str, object]:
@@ -459,8 +459,8 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
             )
         else:
             advice = (
-                'report it with the exporter and the kernel: its SYNC ioctl does not '
-                'keep CPU caches coherent'
+                'report this with the exporter and the kernel release: the SYNC ioctl of this '
+                'exporter does not keep CPU caches coherent'
             )
             yield fail(
                 f'a buffer of {name} did not hold what was written', advice, name, **figures
@@ -500,13 +500,15 @@ def _fences(buffer: DmaBuf, name: str) -> Finding:
     fence = buffer.export_fence(CpuAccess.READ | CpuAccess.WRITE)
     if fence is None:
         return skip(
-            'the kernel has no such ioctls; see kernel.sync_file_ioctls', name, supported=False
+            'the kernel has no ioctls for fences; see kernel.sync_file_ioctls',
+            name,
+            supported=False,
         )
     try:
         if not fence.wait(1.0):
             return fail(
                 f'the fence of an unused buffer of {name} does not signal',
-                'report it with the kernel',
+                'report this with the kernel release',
                 name,
             )
         fence.check()

@@ -162,7 +162,7 @@ def counting_only(constraints: BufferConstraints) -> BufferConstraints:
     """
     Return only the constraints on slots, alignments and sizes.
 
-    The others can't be checked while the camera's formats are unknown.
+    The other constraints can't be checked while the camera's formats are unknown.
     """
     return replace(
         constraints,
@@ -335,7 +335,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
             need, memory='a heap that does not exist', contiguous=False, problem=str(error)
         )
     except (ConfigError, NegotiationError) as error:
-        return replace(need, problem='its participants are not known', refusal=str(error))
+        return replace(need, problem='the consumers are not known', refusal=str(error))
     if heaps is not None:
         need = need.in_heap(heaps.name)
     try:
@@ -346,14 +346,14 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
             need,
             slots=consumers.slots(kind.HELD if known is None else known.constraints.slots),
             size=_NOBODY_KNOWS if known is None else known.size,
-            problem='its participants do not agree',
+            problem='the camera and its consumers do not agree',
             refusal=str(error),
         )
     if pool is None:
         return replace(
             need,
             slots=consumers.slots(kind.HELD),
-            problem='its picture size is not known before it streams; set width and height',
+            problem='the picture size is unknown until the camera streams; set width and height',
         )
     layout = pool.settings.layout
     known = consumers.known

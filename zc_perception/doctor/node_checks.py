@@ -89,13 +89,15 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
     if problems:
         found = f'{needs.path}: {"; ".join([*problems, *warnings])}'
-        yield fail(found, 'correct it: the node does not start with it', **figures)
+        yield fail(found, 'correct the file: the node does not start with it', **figures)
     elif warnings:
-        advice = 'correct it, unless it belongs to another package; the nodes start in any case'
+        advice = (
+            'correct this, unless it is for a node of another package; the nodes start in any case'
+        )
         if misses:
             advice = (
-                'correct it, or give zc_doctor the same --cameras as perception; without '
-                'them these nodes do not start'
+                'correct the file, or give zc_doctor the same --cameras as perception; without '
+                '--cameras these nodes do not start'
             )
         yield warn(f'{needs.path}: {"; ".join(warnings)}', advice, **figures)
     elif not checked:
@@ -238,8 +240,8 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
             f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine '
             f'{answer["engine"]}'
         )
-        # Why no better accelerator is used is no fault: the machine has no better card, or the
-        # model doesn't fit the card.
+        # It is no fault that no better accelerator is used: the machine has no better card, or
+        # the model doesn't fit the card.
         if answer['reasons']:
             found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)
@@ -282,7 +284,7 @@ def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
                 continue
             cameras += 1
             figures = {key: facts.get(key) for key in ('possible_formats', 'possible_heaps')}
-            could = f'it could give {facts["possible_formats"]}'
+            could = f'the camera could give {facts["possible_formats"]}'
             yield ok(f'{facts["agreed"]}; {could}', log.node, **figures)
             for name, why in facts['refused'].items():
                 reason, _, step = str(why).rpartition('; ')
@@ -330,7 +332,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, **figures)
     elif 'error' in answer:
-        advice = f'{_SOURCE}, with the Python that it was built for'
+        advice = f'{_SOURCE}, with the Python version for which rclpy was built'
         yield fail(f"rclpy can't be imported: {answer['error']}", advice, **figures)
     else:
         yield ok(f'rclpy {answer["rclpy_version"] or "of an unknown version"}', **figures)
@@ -423,7 +425,10 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
         name: system.environment[name] for name in _PROFILES if system.environment.get(name)
     }
     profile = shipped_file('config/fastdds_images.xml')
-    advice = f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to {profile} for both ends'
+    advice = (
+        f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to {profile} for publisher and '
+        'subscriber'
+    )
     figures: dict[str, object] = {
         'middleware': used,
         'profiles': set_here,
@@ -550,5 +555,5 @@ def _owned(folder: os.PathLike[str], user: int) -> None:
     if owner != user:
         raise ConfigError(
             f"folder '{folder}' for shared-memory sockets belongs to user {owner}, this is user "
-            f'{user}; name another one in the environment variable ZC_RUNTIME_DIR'
+            f'{user}; name another folder in the environment variable ZC_RUNTIME_DIR'
         )

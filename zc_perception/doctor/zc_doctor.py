@@ -75,8 +75,8 @@ def _parser() -> OptionParser:
         nargs='+',
         default=[],
         metavar='GROUP',
-        help='run only the checks of these groups, such as cameras or model; a wrong name gets a '
-        'list of all',
+        help='run only the checks of these groups, such as cameras or model; for a wrong name, '
+        'the error lists all groups',
     )
     main.add_argument(
         '--verbose', action='store_true', help='show measured values, and checks that do not apply'

@@ -402,7 +402,7 @@ def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path)
     assert check_file(file, NODES, {'capture': {'camera': 'synthetic'}}) == []
     with pytest.raises(
         ConfigError,
-        match=r"vehicle.yaml', with camera, video as the launch arguments say: capture: video "
+        match=r"vehicle.yaml', with launch arguments camera, video: capture: video "
         r"'/nope' does not exist",
     ):
         check_file(
@@ -483,7 +483,7 @@ def test_what_the_chosen_kind_does_not_read_is_said_once_with_its_line(tmp_path:
     file = read(tmp_path, '/**/capture:\n  ros__parameters:\n    seed: 3\n    width: 64\n')
     chosen = {'camera': 'v4l2', 'device': '/dev/video7'}
     assert check_file(file, {'/capture': 'capture'}, {'capture': chosen}) == [
-        f"{file.where}, with camera, device as the launch arguments say: section '/**/capture': "
+        f"{file.where}, with launch arguments camera, device: section '/**/capture': "
         "parameter 'seed' is read by camera: synthetic only, not by camera: v4l2; leave it out "
         '(line 3)'
     ]
@@ -640,7 +640,7 @@ def test_a_section_for_a_node_that_has_another_name_is_refused(
         check(argv, [node], 'capture')
     assert str(refused.value) == (
         f"parameter file '{argv[-1]}': '{section.lstrip('/')}' does not match node "
-        f"'{node}', as which capture runs here; write '{right}' (line 4)"
+        f"'{node}', which is the capture node; write '{right}' (line 4)"
     )
     check(_file(tmp_path, section, right), [node], 'capture')  # the section is for another node
 

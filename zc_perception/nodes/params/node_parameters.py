@@ -126,7 +126,7 @@ class NodeParameters(Mapping[str, Any]):
     :param check: called with name and new value before a change at run time; raises ConfigError
         to refuse it.
     :param changeable: returns why static parameters (those that aren't ``dynamic``) can't be set
-        now; empty: they can. Without this function they can't be set after the start.
+        now; empty: they can be set. Without this function they can't be set after the start.
     :raises ConfigError: a start value isn't allowed; the message has a sentence for each such
         value, and for each key that is probably mistyped.
     """
@@ -228,7 +228,7 @@ class NodeParameters(Mapping[str, Any]):
         value = spec.convert(parameter.value)
         if not spec.dynamic and value != self._values[spec.name]:
             if spec.fixed or self._changeable is None:
-                raise ConfigError(f'{name} is read-only: restart the node with it')
+                raise ConfigError(f'{name} is read-only: restart the node with the new value')
             if reason := self._changeable():
                 raise ConfigError(f"{name} can't change now, {reason}")
         self._check(spec.name, value)

@@ -174,6 +174,6 @@ def _overridden(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> QoS
     except Exception as error:
         text = message_of(error)
         raise ConfigError(
-            f"parameters '{prefix}*' can't be used: {text}; there are {', '.join(_USUAL)}"
+            f"parameters '{prefix}*' can't be used: {text}; the policies are {', '.join(_USUAL)}"
         ) from None
     return qos

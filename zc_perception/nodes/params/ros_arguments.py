@@ -82,7 +82,7 @@ class MeantFor(Enum):
 
     ANY_NODE = 'any node, by a section such as /**'
     THIS_PROCESS = 'all nodes of the process, by a bare -p'
-    THIS_NODE = 'nodes of its name'
+    THIS_NODE = 'the nodes that the command line or a section names'
 
 
 class CommandLine:

@@ -97,7 +97,7 @@ def declares(kind: NodeKind, parameter: str) -> bool:
 
     A parameter that the node declares only while it runs is recognised by its prefix. A QoS
     parameter doesn't count if only other kinds of node have its topic. It counts if no kind has
-    the topic, which may then be the new name of a remapped one.
+    the topic, which may then be the new name of a remapped topic.
     """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
@@ -282,7 +282,7 @@ def check_file(
     names = ', '.join(
         dict.fromkeys(name for kind in nodes.values() for name in (on_top or {}).get(kind, {}))
     )
-    where = file.where + (f', with {names} as the launch arguments say' if names else '')
+    where = file.where + (f', with launch arguments {names}' if names else '')
     if wrong:
         raise ConfigError(f'{where}: {"; ".join(wrong)}')
     return [f'{where}: {sentence}' for sentence in verdict.warnings]
@@ -465,7 +465,7 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
     Return whether the namespace *written* is probably a misspelling of the namespace *meant*.
 
     If the two differ in a number or in a whole word, such as ``front`` and ``rear``, they are the
-    namespaces of two cameras, and no misspelling. Both are given as their parts.
+    namespaces of two cameras, and no misspelling. Each argument is a list of a namespace's parts.
     """
     one, other = '_'.join(written), '_'.join(meant)
     pairs = list(zip(one.split('_'), other.split('_'), strict=False))
@@ -492,7 +492,7 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
         right = '/'.join(['/**', *literal, last_name(node)])
         if section_matches(right, node):
             own = last_name(section)
-            renamed = '' if last_name(node) == own else f', as which {own} runs here'
+            renamed = '' if last_name(node) == own else f', which is the {own} node'
             return f"'{shown}' does not match node '{node}'{renamed}; write '{right}'"
     for node in nodes:
         depth = -len(literal)

@@ -16,10 +16,10 @@
 """
 Read a parameter file: its values as rcl reads them, and the line of each key.
 
-rcl's own parser (library ``rcl_yaml_param_parser``, same header from Humble to Kilted) reads the
-values. It keeps no line numbers, so a walk over PyYAML's events finds the lines. If rcl and PyYAML
-find different parameters, ROS would start with other values than the file shows, so the file is
-refused. Without ROS (where only ``zc_doctor`` runs), PyYAML reads the values.
+rcl's own parser (library ``rcl_yaml_param_parser``, whose header is the same from Humble to
+Kilted) reads the values. It keeps no line numbers, so a walk over PyYAML's events finds the lines.
+If rcl and PyYAML find different parameters, ROS would start with other values than the file shows,
+so the file is refused. Without ROS (where only ``zc_doctor`` runs), PyYAML reads the values.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ _PLAIN_WORDS = (
 _NODE = re.compile(r'(/([A-Za-z_]\w*|\*\*?))+', re.ASCII)
 _RCL_LINE = re.compile(r' (?:at|near) line(?:_num)? (\d+)')
 _ODD = (
-    'write each parameter as NAME: VALUE; ROS has no NUL, no list in a list, no empty '
+    'write each parameter as NAME: VALUE; ROS allows no NUL, no list in a list, no empty '
     "'{}', and nothing below a name with a dot"
 )
 _UNREADABLE = object()
@@ -300,7 +300,14 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Yield path, line and value of each key below *above*; value ``None``: a key with subkeys."""
+    """
+    Yield path, line and value of each key of a mapping, and of all mappings inside it.
+
+    The value of a key with subkeys is ``None``.
+
+    :param events: begins after the mapping's start.
+    :param above: the path of the mapping.
+    """
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         # For mypy: always true, because PyYAML's parser gives each event its place in the file.
         assert key.start_mark is not None
@@ -387,7 +394,7 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
             raw = file.read()
         written = _written(raw)
     except OSError as error:
-        raise ConfigError(f"{where} can't be read: {error.strerror}; name another one") from error
+        raise ConfigError(f"{where} can't be read: {error.strerror}; name another file") from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark = getattr(error, 'problem_mark', None)
         place = 'it is no YAML' if mark is None else f'line {mark.line + 1}'
