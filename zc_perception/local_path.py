@@ -91,7 +91,7 @@ def _after(scheme: str, path: str) -> str | None:
 
 
 def _in_package(rest: str, beginning: str) -> str:
-    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in its share folder."""
+    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in the share folder."""
     package, _, below = rest.partition('/')
     if not package or not below or '..' in below.split('/'):
         raise ConfigError(

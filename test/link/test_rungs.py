@@ -75,7 +75,7 @@ TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
     ({'remote': [GONE]}, UNMATCHED, False, 'publisher dddddddd has ended'),
     ({'remote': [GONE] * 2}, UNMATCHED, False, '2 publishers have ended, the latest is publisher'),
     ({'remote': [GONE, CONNECTED]}, SHARED_MEMORY, False, 'another process'),
-    ({'unannounced': 2}, UNMATCHED, False, '2 adapted publisher(s) not announced yet'),
+    ({'unannounced': 2}, UNMATCHED, False, '2 adapted publisher(s) have not announced themselves'),
     ({'unfound': 1}, ROS_MESSAGE, True, '1 adapted publisher(s) are not announced'),
     ({'plain': PLAIN}, ROS_MESSAGE, True, f'{IS_PLAIN}: stop it'),
     ({'plain': PLAIN, 'mismatch': 'volatile'}, UNMATCHED, False, 'elsewhere: volatile'),

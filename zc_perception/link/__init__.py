@@ -21,7 +21,7 @@ chooses one. :mod:`~zc_perception.link.endpoints.publisher` sends each frame, an
 its own folder or file: ``in_process`` is :mod:`~zc_perception.link.bus`,
 ``shared_memory`` is :mod:`~zc_perception.link.shared_memory`, and ``ros_message`` is
 :mod:`~zc_perception.link.endpoints.message_writer` with
-:mod:`~zc_perception.link.image_conversion`. All rungs end in the queue of
+:mod:`~zc_perception.link.image_conversion`. The frames of all rungs arrive in the queue of
 :mod:`~zc_perception.link.endpoints.subscription`. Before the first frame,
 :mod:`~zc_perception.link.bus` connects the cameras and consumers of the process, and
 :mod:`~zc_perception.link.announcement` tells other processes at which socket a publisher listens.

@@ -129,7 +129,7 @@ class BusSubscription(Generic[T]):
         Reopen the queue and wake the reader.
 
         The pool calls this when the subscription has released a frame after it held as many frames
-        as it may.
+        as it may hold.
         """
         self.queue.reopen()
         if self.notify is not None:

@@ -68,7 +68,7 @@ class Changeover:
         #: For each key, number of messages that were taken and whose objects haven't come directly
         #: yet. While this is empty, each direct object is new. Other classes only read this.
         self.taken: dict[Key, int] = {}
-        # For each frame_id, the newest stamp that came directly since the last change to direct.
+        # For each frame_id, stamp of the newest direct object since the change to direct links.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
         # The frame_ids whose messages are still older than the direct objects: no message had a
@@ -182,7 +182,7 @@ class Changeover:
             del keys[next(iter(keys))]
 
     def _came_directly(self, key: Key) -> bool:
-        """Say whether an object with *key* came directly; forget it. The caller holds the lock."""
+        """Say whether an object with *key* came directly; forget the object. The lock is held."""
         if key[1] >= self._newest.get(key[0], key[1]):
             self._behind.discard(key[0])
         return self._match(self._came, key)
@@ -198,7 +198,7 @@ class Changeover:
 
 
 def message_key(message: Any) -> Key | None:
-    """Return (frame_id, stamp) of a message with a ``std_msgs/Header``; ``None`` without one."""
+    """Return (frame_id, stamp) of a message; ``None`` if it has no ``std_msgs/Header``."""
     header = getattr(message, 'header', None)
     stamp = getattr(header, 'stamp', None)
     if header is None or stamp is None:

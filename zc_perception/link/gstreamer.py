@@ -91,8 +91,8 @@ from zc_perception.pixel.modifier import LINEAR
 COPIED = 'gstreamer'
 """The reason in the copy ledger for frames that a pipeline's element reads with the CPU."""
 _WAKE = 1
-# Watch one of this many frames for being mapped, not all: each mapping of a watched frame costs a
-# call into Python.
+# Watch only one frame in this many, to see whether it is mapped: each mapping of a watched frame
+# costs a call into Python.
 _LOOK_EVERY = 32
 _LENT_END_S = 1.0
 
@@ -251,7 +251,7 @@ class LentFrames:
         """
         Note a frame that is lent; count it as a copy if an element has mapped a watched frame.
 
-        If no element has done so yet, count the frame later, when an element maps a watched frame
+        Otherwise remember the frame's size, and count the frame if an element maps a watched frame
         before _LOOK_EVERY more frames are lent.
 
         :param num_bytes: size of the frame's image.

@@ -100,7 +100,8 @@ class TopicView:
     :param recognises: whether objects and messages have headers. Without them, an object that
         comes directly and by message would be delivered twice.
     :param heard: empty until a publisher without a direct link has sent a message that could be
-        converted; then all publishers that had no direct link when the message came.
+        converted; then the names of all publishers that had no direct link when the
+        message came.
     """
 
     local: Sequence[LocalPublisher] = ()
@@ -153,7 +154,7 @@ def choose(view: TopicView) -> Choice:
             mismatches.append(f'{local.name}: {local.mismatch}')
         elif local.convertible:
             indirect[local.name] = (
-                f'{local.name} adapts another type, so only ROS messages can pass between them'
+                f'{local.name} adapts another type, so only its ROS messages can be read'
             )
         elif local.misfit:
             indirect[local.name] = f"{local.name}'s buffers can't be used here: {local.misfit}"
@@ -183,7 +184,9 @@ def choose(view: TopicView) -> Choice:
     else:
         if view.unannounced:
             pending = True
-            waiting.append(f'{view.unannounced} adapted publisher(s) not announced yet')
+            waiting.append(
+                f'{view.unannounced} adapted publisher(s) have not announced themselves yet'
+            )
         if view.unfound:
             indirect['unfound'] = (
                 f'{view.unfound} adapted publisher(s) are not announced: make sure that '

@@ -83,9 +83,9 @@ class TypeAdapter(Generic[CustomT]):
     **Owner.** All subscribers in a process get the same object, like a shared pointer to const in
     rclcpp: do not change it after it was published. If the type has the methods of
     :class:`Leased`, as :class:`Frame` has, each subscriber gets its own lease instead, which ends
-    with the callback unless the callback keeps it. If a callback keeps only a view of the memory,
-    ``release`` raises BufferError. The link then calls ``release_when_unseen`` once, if the type
-    has this method.
+    with the callback unless the callback keeps the object. If a callback keeps only a view of the
+    memory, ``release`` raises BufferError. The link then calls ``release_when_unseen`` once, if
+    the type has this method.
 
     **Threads.** A publisher calls *to_ros* on its own thread. A subscription calls *to_custom* on
     its node's executor. A publisher that gets a ROS message calls *to_custom* in ``publish``.

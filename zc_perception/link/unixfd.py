@@ -24,7 +24,7 @@ descriptors and reads RELEASE_BUFFER, by which a reader returns a frame. When a 
 ends, the server takes back the frames that the reader holds.
 
 A reader's first frames may be copied: GStreamer ignores a buffer's ``GstVideoMeta`` until the
-first element of the reader's process has asked for one. Without it, GStreamer expects the planes
+first element of the reader's process has asked for one. Until then, GStreamer expects the planes
 at the places of its default layout. So if a frame's planes lie elsewhere, the server sends copies
 with the default layout, until the reader has returned one of these copies.
 
@@ -562,7 +562,7 @@ class UnixfdServer:
         return sent
 
     def _stream_of(self, data: FrameData) -> _Stream | None:
-        """Return caps and planes for frames like *data*; ``None``: GStreamer has no such caps."""
+        """Return caps and planes of frames like *data*; ``None``: GStreamer has none for them."""
         known, kind = self._stream, data.buffers[0].kind
         if known is not None and known.layout is data.layout and known.kind is kind:
             return known

@@ -55,8 +55,8 @@ class ExecutorWake:
     """
     Call this object from any thread to make a node's executor run *work* soon.
 
-    *work* runs in the callback group *group*. Several calls may cause one run. Before the node has
-    an executor, a call does nothing.
+    *work* runs in the callback group *group*. Several calls may cause only one run. Before the
+    node has an executor, a call does nothing.
 
     A guard condition wakes the executor. It is created only when the node's executor accepts it,
     because an EventsExecutor refuses nodes that have a guard condition.

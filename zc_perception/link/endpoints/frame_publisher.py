@@ -777,7 +777,7 @@ def _check_history(qos: QoSProfile, slots: int) -> None:
     if kept and kept + 1 + _RESERVE > slots:
         raise ConfigError(
             f'qos: transient_local with depth {kept} would keep {kept} of {slots} buffers; '
-            f'give {kept + 1 + _RESERVE} or more'
+            f'give {kept + 1 + _RESERVE} or more buffers'
         )
 
 
@@ -793,8 +793,8 @@ def _foreign_images(
     if not fds:
         if modifier is not None or strides or offsets:
             raise ConfigError(
-                "modifier, strides and offsets describe the buffers of 'fds', which were not "
-                'given; leave them out'
+                "modifier, strides and offsets describe the buffers of 'fds': give fds, or leave "
+                'these three out'
             )
         return None
     if modifier is None:

@@ -143,7 +143,7 @@ class SubscriptionStatistics:
     :param reason: why this link is in use; a text for people.
     :param received: number of objects that came.
     :param dropped: number of objects that you did not get, because newer ones replaced them or
-        because you held as many as you may.
+        because you held as many as you may hold.
     :param conversions: number of messages that were converted to objects; for frames each is a
         copy.
     :param conversion_errors: number of messages that could not be converted.
@@ -155,11 +155,11 @@ class SubscriptionStatistics:
         number if there are several publishers; 0 if no publisher has granted any.
     :param asked: how many frames you asked for; 0 when *window* is 0.
     :param in_hand: for each frame that you hold, its sequence number and for how many seconds you
-        have held it; with several publishers, for the one whose window has been full for longest.
-    :param full_s: for how many seconds you have held as many frames as you may; 0 while you hold
-        fewer.
-    :param slow: the work that is so slow that you hold as many frames as you may, with advice;
-        ``None``: no work is too slow.
+        have held it; with several publishers, the frames of that whose window is full for longest.
+    :param full_s: for how many seconds you have held as many frames as you may hold; 0 while you
+        hold fewer.
+    :param slow: the work that is so slow that you hold as many frames as you may hold, with
+        advice; ``None``: no work is too slow.
     """
 
     rung: str
@@ -487,7 +487,7 @@ class AdaptedSubscription(Generic[T]):
         """
         Take part in the agreement on each publisher's buffers from now on; call this once.
 
-        If a publisher's buffers don't suit *consumer*, its messages are read, which are copies. If
+        If a publisher's buffers don't suit *consumer*, messages are read, which are copies. If
         copies are not allowed, the publisher is refused. :meth:`statistics` returns the reason.
         """
         if self._frame_maker is not None:

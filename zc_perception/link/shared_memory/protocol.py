@@ -156,8 +156,8 @@ class Requirements:
     def __post_init__(self) -> None:
         if len(self.formats) > MAX_FORMATS:
             raise ConfigError(
-                f'{len(self.formats)} formats: at most {MAX_FORMATS} can be named; leave them '
-                'out to take any'
+                f'{len(self.formats)} formats: at most {MAX_FORMATS} can be named; name '
+                'none to take any format'
             )
         if not 1 <= self.memory <= MEMORY_DMABUF | MEMORY_MEMFD:
             raise ConfigError(

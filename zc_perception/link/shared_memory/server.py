@@ -181,7 +181,7 @@ class FenceWatch:
             self._epoll.register(fd.fileno(), select.EPOLLIN)
 
     def signalled(self, number: int) -> bool:
-        """Return whether descriptor *number* is a watched fence's; if so, stop watching it."""
+        """Return whether *number* is a watched fence's descriptor; if so, no longer watch it."""
         with self._lock:
             fd, _ = self._watched.pop(number, (None, None))
             if fd is None:
