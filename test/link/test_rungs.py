@@ -78,7 +78,7 @@ TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
     ({'unannounced': 2}, UNMATCHED, False, '2 adapted publisher(s) have not announced themselves'),
     ({'unfound': 1}, ROS_MESSAGE, True, '1 adapted publisher(s) are not announced'),
     ({'plain': PLAIN}, ROS_MESSAGE, True, f'{IS_PLAIN}: stop it'),
-    ({'plain': PLAIN, 'mismatch': 'volatile'}, UNMATCHED, False, 'elsewhere: volatile'),
+    ({'plain': PLAIN, 'mismatch': 'volatile'}, UNMATCHED, False, 'in another process: volatile'),
     (BOTH, IN_PROCESS, True, f'{IS_HERE}; no readable message has come from the other'),
     (BOTH | HEARD, ROS_MESSAGE, True, IS_PLAIN),
     (BOTH | HEARD | {'plain': ['/other']}, IN_PROCESS, True, '/other'),
