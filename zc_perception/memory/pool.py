@@ -239,8 +239,8 @@ class PoolStatistics:
     :param exhausted: frames that found no free slot.
     :param refused_by_quota: for each holder, how many leases it was refused since its quota began.
     :param abandoned: leases that their owners did not release.
-    :param retired: slots given up because a fence stayed pending, or a quarantine could not be
-        made.
+    :param retired: slots given up because a fence stayed pending, or a quarantine fence could not
+        be made.
     :param quotas: for each holder, how many frames it was promised: number plus depth.
     :param reserve: the number of slots that the producer keeps for itself.
     :param refused: all leases that were refused because of a quota.

@@ -34,7 +34,8 @@ A consumer that joins after the allocation gets the buffers only if they suit it
 session allocates only once: for another setting the camera's owner makes another session.
 
 If camera and stand-ins can't agree, the session fails, and its error names the constraints that
-are the cause. A consumer that does not fit gets no buffers; :class:`Outcome` has the reason.
+are the cause. A consumer that the setting doesn't suit gets no buffers; its :class:`Outcome` has
+the reason.
 
 **Threads.** Every method may be called from any thread. Allocators and trial imports run without
 the lock.

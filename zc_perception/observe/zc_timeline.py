@@ -57,7 +57,7 @@ def _parser() -> OptionParser:
         _WHAT,
         _EXAMPLES,
         usage='[options] [PID ...]',
-        after='Exit code: 0 success, 1 there are no frames to show, 2 wrong use.',
+        after='Exit code: 0 success, 1 there are no nodes or frames to show, 2 wrong use.',
     )
     parser.main.add_argument(
         'pids', nargs='*', type=int, metavar='PID', help="the nodes' processes (default: all)"

@@ -162,7 +162,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Record what makes any check unknown: nodes without frames, ended nodes, lost records."""
+    """Record what makes each check unknown: nodes without frames, ended nodes, lost records."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -181,7 +181,7 @@ def _frames(seen: Observation, findings: Findings) -> None:
         )
     _unread(seen, findings, 'frame log')
     if seen.lost_records:
-        told = f'{seen.lost_records} frames were overwritten in the log before they were read'
+        told = f'records of {seen.lost_records} frames were overwritten before they were read'
         findings.unsure(told, 'measure at a lower frame rate, or on a machine with less load')
 
 
@@ -364,7 +364,7 @@ def check_imports(seen: Observation) -> Check:
     names = sorted(events.imported | events.released | events.submitted)
     source = f'frame log, tracepoints {", ".join(names)}, bufinfo'
     return findings.conclude(
-        'I3', 'every submitted buffer was imported, each as often as it has to be', source, figures
+        'I3', 'every submitted buffer was imported, each as often as necessary', source, figures
     )
 
 
@@ -375,8 +375,8 @@ def check_copies(seen: Observation) -> Check:
     if seen.mappings:
         names = ', '.join(sorted({f'process {one.pid}' for one in seen.mappings}))
         step = (
-            'end that program, or let it import frames instead of mapping them; in the nodes use '
-            'no observer that maps frames'
+            'end that program, or let it import frames instead of mapping them; in the nodes no '
+            'code may map frames'
         )
         findings.breaks(f'frames are mapped by {names}', step)
     if (not seen.scans or seen.why('maps')) and not _unread(seen, findings, 'maps'):
@@ -442,12 +442,13 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
             f'{"; ".join(seen.backing[:_SHOWN])}'
         )
         findings.unsure(
-            told, 'end that program, or let the camera use another heap (dma_heap/system)'
+            told, 'end these processes, or let the camera use another heap (dma_heap/system)'
         )
     if seen.pins:
         told = f'pages of frames may be held without a mapping: {"; ".join(seen.pins[:_SHOWN])}'
         findings.unsure(
-            told, 'end that program, or whatever reads the pipe too slowly, and measure once more'
+            told,
+            'end these processes, or whatever reads the pipe too slowly, and measure once more',
         )
 
 
@@ -518,7 +519,7 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
     if seen.copies is None:
         _unread(seen, findings, 'memmove')
         findings.unsure(
-            'large copies of the C library were not counted',
+            'large copies by the C library were not counted',
             '' if seen.why('memmove') else as_root(),
         )
         return
@@ -546,12 +547,12 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
     for (_, reason), count in booked.items():
         total[reason] += count
     if total:
-        told = ', '.join(f'{count} of {reason}' for reason, count in sorted(total.items()))
+        told = ', '.join(f'{count} for {reason}' for reason, count in sorted(total.items()))
         step = (
             'end plain sensor_msgs/Image subscribers of the topic (RViz, rosbag2), and use '
-            'a camera and an accelerator that are copy-free'
+            'a camera and an accelerator that do not copy frames'
         )
-        findings.breaks(f"the nodes' ledger counts copies: {told}", step)
+        findings.breaks(f"the nodes' copy ledgers have copies: {told}", step)
     silent = [node.node for node in nodes if 'copies' not in node.after]
     if silent or not any(node.role == CAPTURE for node in nodes):
         who = ', '.join(silent) or 'the capture node'

@@ -82,7 +82,7 @@ KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_mem
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """The zero-copy document's four keys (value ``None``: not known), and its ``detail``."""
+    """The zero-copy document's four keys (``None``: not known); ``detail`` of ``result.json``."""
 
     keys: dict[str, bool | None]
     detail: dict[str, Any]
@@ -642,7 +642,7 @@ class Newcomers:
 
 
 class Say:
-    """Prints each text as one escaped line; ignores a closed output."""
+    """Prints each text as one line, unprintable characters escaped; ignores a closed output."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -673,7 +673,7 @@ _EXAMPLES = (
 _EPILOG = """exit status: 0 all four invariants were measured and hold; 1 all were measured, and at
 least one does not hold; 3 not all were measured, or zc_verify itself failed; 2 wrong use, or there
 is no node to measure; 128 + n: signal n came before anything was measured. Only root can measure
-all of them."""
+all four invariants."""
 
 
 def _as_root() -> str:
@@ -930,7 +930,7 @@ def run(arguments: argparse.Namespace) -> int:
             say.error(f'to measure as root: {_as_root()}')
         return EXIT_NOT_MEASURED
     except OSError as error:
-        say.error(f'{error}; choose a folder that can be written with --output')
+        say.error(f'{error}; name another folder with --output')
         return EXIT_USAGE
     except Exception as error:
         return _failed(error, arguments.output, say)

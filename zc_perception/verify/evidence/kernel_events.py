@@ -342,7 +342,7 @@ class Trace:
 
     :ivar lost: how many events the kernel reports as lost; if any were, no check that depends on
         events counts as measured.
-    :ivar damaged: lines that can't be parsed; each may be an event that is now unknown.
+    :ivar damaged: lines that can't be parsed; each may be an event that is missing in *events*.
     """
 
     events: list[KernelEvent] = field(default_factory=list)
@@ -357,7 +357,7 @@ class Trace:
         return f"the kernel's trace {' and '.join(lost + damaged)}" if lost or damaged else ''
 
     def named(self, *names: str) -> list[KernelEvent]:
-        """Return the events of these names."""
+        """Return the events that have one of these names."""
         return [event for event in self.events if event.name in names]
 
 
