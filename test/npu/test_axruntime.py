@@ -251,7 +251,7 @@ def test_what_is_insisted_on_and_refused_is_an_error(
     [
         ({'batch': 4}, r"compiled for 4 frames at once; deploy it again with '--aipu-cores 1'"),
         ({'num_inputs': 2}, 'has 2 inputs'),
-        ({'width': 96}, "the manifest's input is 64x64 .*the compiled model's 96x64"),
+        ({'width': 96}, "the manifest's input is 64x64 .*the compiled model's input is 96x64"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(
@@ -487,7 +487,7 @@ def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(voyager: Voya
     accelerator, pool = voyager.loaded(), voyager.pool(3)
     frames = [voyager.frame(number, pool) for number in range(3)]
     jobs = [start(accelerator, frame) for frame in frames[:2]]
-    with pytest.raises(AcceleratorError, match='2 jobs are open, accelerator axruntime takes 2'):
+    with pytest.raises(AcceleratorError, match=r'2 jobs are open, but .* takes at most 2'):
         start(accelerator, frames[2])
     assert all(job.fence.wait(WAIT_S) for job in jobs)
     jobs[0].close()

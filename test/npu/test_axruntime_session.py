@@ -144,7 +144,7 @@ def test_another_struct_layout_is_refused(
     double: Double, session: RuntimeSession, tmp_path: Path
 ) -> None:
     double.wrong_tensor_size = 8
-    words = r'21128 bytes, its shape says 21120: .*another struct'
+    words = r'21128 bytes, but its shape has 21120: .*struct layout'
     with pytest.raises(AcceleratorError, match=words):
         session.open_model(model_file(tmp_path, 64, 64), 1)
 

@@ -233,7 +233,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
     [
         (ROWS, ultralytics(2, end2end=True), {'head': 'yolov8'},
          "'head' is 'yolov8', but mine.onnx .*are read by head: .kind: boxes"),
-        (ROWS, {}, TWO, 'leaves open .* one of: head: .kind: boxes, coordinates: input'),
+        (ROWS, {}, TWO, 'say how .* one of: head: .kind: boxes, coordinates: input'),
         (CENTRED, {}, RELATIVE, 'which have no area with box_order: xyxy'),
         ({'output0': table(CORNERS / 320)}, {}, {**TWO, 'head': 'boxes'}, 'these look relative'),
         (ROWS, {}, RELATIVE, 'these look like pixels'),
@@ -246,11 +246,11 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         ({'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)}, {},
          THREE, 'softmax that its scores need'),
         ({'output0': logits(V8['output0'])}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
-        (ROWS, {}, {'classes': ['car'], 'head': 'boxes'}, 'classes from 0 to 1 of 1'),
-        ({'output0': HALVES}, {}, {**TWO, 'head': OPEN_ROWS}, 'classes from 0.5 to 1.5 of 2'),
+        (ROWS, {}, {'classes': ['car'], 'head': 'boxes'}, 'class numbers from 0 to 1 for 1 '),
+        ({'output0': HALVES}, {}, {**TWO, 'head': OPEN_ROWS}, 'numbers from 0.5 to 1.5 for 2'),
         (EIGHTY, {}, None, 'for its 80 classes; .*classes_file: coco'),
         ({'output0': STEPS[None].astype(np.float32) * 2.5}, ultralytics(3), None,
-         'steps of 2.5 .float32., and no step lies from the score threshold 0.25'),
+         'steps of 2.5 .float32., and no step lies between the score threshold 0.25'),
         (TURNED, {}, {**THREE, 'head': 'yolov8'}, 'can be an angle .oriented: true'),
         (POSES, {}, {**TWO, 'head': 'boxes'},
          r'51 further .* can be masks: 51 or keypoints: \[17, 3\]'),
@@ -338,7 +338,7 @@ def test_so_are_those_of_more_than_boxes(
     [
         (b'version https://git-lfs.github.com/spec/v1\noid sha256:0\n', 'Git LFS pointer'),
         (b'PK\x03\x04archive/data.pkl', 'a zip archive.*export it'),
-        (constant({'y': np.zeros((1, 5), np.float32)}, IMAGES)[:-40], 'no whole ONNX file'),
+        (constant({'y': np.zeros((1, 5), np.float32)}, IMAGES)[:-40], 'no complete ONNX file'),
     ],
     ids=['lfs', 'pt', 'truncated'],
 )

@@ -166,7 +166,7 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
         (GOOD, 'input.range', [1, 1.0], 'two different numbers, the tensor values of samples 0 '),
         (GOOD, 'input.range', [0, float('inf')], 'two different numbers'),
         (AXL, 'outputs[0].dtype', 'int4', 'one of int8, uint8, int16, int32, float32; did'),
-        (AXL, 'outputs[0].shape', [1 << 29, 2, 2], 'one of 1073741824 bytes at most, padding in'),
+        (AXL, 'outputs[0].shape', [1 << 29, 2, 2], 'a shape of at most 1073741824 bytes, with'),
         (AXL, 'outputs[0].scale', [1.0, 2.0, 3.0], 'a number, or 2 of them'),
         (AXL, 'outputs[0].padding', [[0, 1]], 'a list with two numbers for each of the 3 axes'),
         (AXL, 'outputs[0].padding', [[0, 0], [0, 0], [0, -1]], 'a list with two numbers'),
@@ -209,7 +209,7 @@ def test_a_key_that_is_missing_or_not_known_is_named(
 def test_tensors_that_lie_on_each_other_are_refused(tmp_path: Path) -> None:
     second = {**TENSOR, 'name': 'second', 'offset': 64 + 12 - 1}
     said = refusal(tmp_path, {**AXL, 'outputs': [second, TENSOR]})
-    assert re.search(r"key 'outputs\[0\]\.offset' is 75; it must be.*ended", said)
+    assert re.search(r"key 'outputs\[0\]\.offset' is 75; it must be.*ends there", said)
     apart = load_manifest(
         written(tmp_path, {**AXL, 'outputs': [{**second, 'offset': 76}, TENSOR]})
     )
@@ -283,7 +283,7 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
             b"item {\n  id: 1\n  name: 'car'\n}\n",
             "line 1 is 'item {'; each line must name one class",
         ),
-        (b'1 car\n2 person\n', 'its numbers are [1, 2] …, they must be 0, 1, 2 …'),
+        (b'1 car\n2 person\n', "its classes' numbers are [1, 2] …, they must be 0, 1, 2 …"),
         (b'nc: 3\nnames: [car, person]\n', "'nc' is 3, but its names are 2"),
         (None, "names 'labels.txt', which can't be read"),
         ('a pipe', 'it is no file'),

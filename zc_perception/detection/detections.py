@@ -39,7 +39,7 @@ class Detections:
         tracking is off.
     :param turned: (n, 5) centre x, y, width, height and angle of oriented boxes. The angle is in
         radians, clockwise on the screen (from x to y). ``boxes`` then has the upright boxes that
-        enclose them. ``None``: boxes are upright.
+        enclose the oriented ones. ``None``: no box is oriented.
     """
 
     boxes: NDArray[np.float32]
@@ -71,7 +71,7 @@ class Detections:
 
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
-        """Concatenate several :class:`Detections`; all of them must be oriented, or none."""
+        """Concatenate several :class:`Detections`, all with oriented boxes or all without."""
         turned = [part.turned for part in parts if part.turned is not None]
         return cls(
             np.concatenate([part.boxes for part in parts]),

@@ -62,7 +62,7 @@ def keypoints(
     If the model gives no scores for keypoints, each score is 1.
 
     :param outputs: the model's outputs from which *found* was decoded.
-    :param shape: the number of keypoints in a row, and of numbers in a keypoint (2 or 3).
+    :param shape: how many keypoints a detection has, and how many numbers (2 or 3) each of them.
     """
     points = np.ones((len(found), shape[0], 3), np.float32)
     for region, part, which, rows in box.runs(outputs, found.rows):
@@ -76,16 +76,16 @@ def keypoints(
 
 
 MOST = 65535
-"""The highest number of masks in a picture of labels, because labels are uint16."""
+"""The highest number of masks in a picture of labels: a label is a uint16 above 0."""
 _NOWHERE = np.zeros((0, 4), np.int32)
 
 
 class MaskPainter:
     """
-    Paint masks into a picture of labels; only one thread may use a painter.
+    Paint masks into a picture of labels, in which each pixel holds a detection's number.
 
-    Each call first clears (to 0) the boxes that the previous call painted. To save time, the call
-    doesn't clear the rest of the picture.
+    Each call first sets the boxes that the previous call painted to 0. To save time, the call
+    doesn't clear the rest of the picture. Only one thread may use a painter.
 
     :param masks: the number of mask coefficients in each row.
     """
@@ -155,8 +155,8 @@ class _Axis:
     """
     The linear interpolation between the prototypes' pixels along one axis.
 
-    For each pixel of the frame, ``before`` is the index of the prototypes' pixel before it, and
-    ``share`` is the weight of the next one, from 0 to 1.
+    For each pixel of the frame, ``before`` is the index of the prototypes' pixel before it.
+    ``share`` is the weight of the prototypes' pixel after it, from 0 to 1.
     """
 
     def __init__(self, source: int, size: int, start: int, input_size: int, count: int) -> None:
@@ -215,9 +215,9 @@ def _between(
     values: NDArray[np.float32], before: NDArray[np.int32], share: NDArray[np.float32], axis: int
 ) -> NDArray[np.float32]:
     """
-    Interpolate along *axis* between the values at the indices *before* and those that follow.
+    Interpolate along *axis* between each value whose index is in *before* and the next value.
 
-    :param share: the weight of the following value, from 0 to 1, for each index.
+    :param share: the weight of the next value, from 0 to 1, for each index.
     """
     low = values.take(before, axis=axis)
     high = values.take(before + 1, axis=axis)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Geometry between the source image and the network's input, and its exact inverse."""
+"""Compute where a source image lies in a network's input, and map boxes back to the image."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Letterbox:
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
         """
-        Yield each run of the model on the frame; a plain letterbox has one run.
+        Yield each run of the model on the frame; without tiles (``Tiling``) there is one run.
 
         :param rows: :attr:`Detections.rows`, the row numbers of the detections.
         """

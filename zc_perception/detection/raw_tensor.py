@@ -35,7 +35,7 @@ class RawTensor:
     :param values: int8, uint8, int16, int32 or float32, not yet dequantised.
     :param scale: one number for all values, or an array with one number for each element of the
         last axis.
-    :param layout: the order of the axes, ``nchw`` or ``nhwc``; empty: the head finds it out.
+    :param layout: the order of the axes, ``nchw`` or ``nhwc``; empty: the head finds this order.
     :param name: the output's name, for messages.
     """
 
@@ -51,7 +51,7 @@ class RawTensor:
         return self.values.dtype != np.float32
 
     def real(self) -> NDArray[np.float32]:
-        """Return all values as float32; without quantisation, the array itself, not a copy."""
+        """Return all values as float32; if they are float32 already, don't copy the array."""
         return self.read(self.values)
 
     def read(self, values: NDArray[Any]) -> NDArray[np.float32]:

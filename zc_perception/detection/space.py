@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from zc_perception.parameters import ParameterSpec
 
 PARAMETERS = (
-    ParameterSpec('depth_topic', '', "Topic of depth pictures with the same view as the camera's; "
-                                     'with them, detections_3d has the positions of objects '
-                  'in space. Empty: off.'),
+    ParameterSpec('depth_topic', '', "Topic of depth pictures with the same view as the camera's "
+                                     'pictures. If set, detections_3d has the positions of '
+                  'objects in space. Empty: off.'),
 )  # fmt: skip
 """The inference node's parameters for positions in space."""
 # Read at most this many depths along each side of a box, to limit the work for a large box.

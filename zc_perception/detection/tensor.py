@@ -175,7 +175,7 @@ class QuantisedTensorSpec:
 
 def added_constant(table: Tensor) -> int | None:
     """
-    Return the number k for which *table* is ``clip(x - 128 + k, -128, 127)``, if there is one.
+    Return a number k such that *table* is ``clip(x - 128 + k, -128, 127)``, or ``None``.
 
     Nearly every model has such a k (most often 0). Adding k is quicker than looking up a table.
     """
@@ -234,7 +234,7 @@ class _Quantiser:
 
 class PlanesToQuantised:
     """
-    Write frames into a compiled model's input tensors; :meth:`prepare` each tensor once before.
+    Write frames into a compiled model's input tensors; first call :meth:`prepare` for each tensor.
 
     :param box: the size of the frames, and the place of the picture in the network's input.
     :param spec: the size, padding and quantisation of the model's input tensor.
@@ -250,7 +250,7 @@ class PlanesToQuantised:
         if (box.input_width, box.input_height) != (spec.width, spec.height):
             raise ConfigError(
                 f'the letterbox is for an input of {box.input_width}x{box.input_height}, the '
-                f"model's is {spec.width}x{spec.height}"
+                f"model's input is {spec.width}x{spec.height}"
             )
         (above, _), (left, _), (before, _) = spec.padding
         self.spec = spec
@@ -315,8 +315,8 @@ class PlanesToQuantised:
         self._check(out)
         if rgba.shape != (*self._inner, 4) or rgba.dtype != np.uint8:
             raise LayoutError(
-                f"pixels are {rgba.dtype} {rgba.shape}; the letterbox's are uint8 "
-                f'{(*self._inner, 4)}: scale them to that'
+                f'pixels are {rgba.dtype} {rgba.shape}; the letterbox needs uint8 '
+                f'{(*self._inner, 4)}: scale the pixels to this size'
             )
         if self._swapped is None:
             self._write(rgba, out, opaque=False)

@@ -26,10 +26,10 @@ Nothing in this package imports ROS. Read first:
 * :mod:`~zc_perception.npu.manifest`: what ``model.yaml`` says about a model.
   :mod:`~zc_perception.npu.selection` chooses the accelerator.
 
-The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's dma-buf;
+The accelerators: :mod:`~zc_perception.npu.axl`, whose card reads the camera's dma-buf;
 :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime;
 :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. In each package, read the module ``kind`` first.
-:mod:`~zc_perception.npu.metis_card` finds the Metis cards that the first two use and reads their
-state. :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for accelerators
-whose driver signals no fences.
+:mod:`~zc_perception.npu.metis_card` finds the Metis cards that ``axl`` and ``axruntime`` use, and
+reads their state. :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for
+accelerators whose driver signals no fences.
 """

@@ -254,7 +254,7 @@ class Accelerator(ABC):
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
         """
-        Import one slot's buffers before the first frame, to find out whether the device can.
+        Import one slot's buffers before the first frame, to test whether the device can do it.
 
         An accelerator with an import cache keeps this import for :meth:`import_frame`.
 
@@ -306,7 +306,7 @@ class Accelerator(ABC):
         """
         Release the imports of closed buffers, and the memory of given-up jobs that have ended.
 
-        The call is cheap. The scheduler's thread makes it when the thread has no other work.
+        The call is cheap. The scheduler's thread calls this when it has no other work.
         """
 
     def tune(self, values: Mapping[str, Any]) -> None:  # noqa: B027

@@ -145,7 +145,7 @@ class WorkedJob(Generic[R]):
         result = self._result
         if self._owner_done:
             raise AcceleratorError(
-                'the job was closed, and its result with it; read outputs before'
+                'the job was closed, so its result is gone; read the outputs before you close it'
             )
         self.fence.check()
         assert result is not None
@@ -185,12 +185,12 @@ class WorkedJob(Generic[R]):
         if ended:
             return
         if self._result_is_read and result is not None:
-            # If the accelerator is already closed, so is the result's memory, and this raises.
+            # If the accelerator was closed, the result's memory is closed, too: ignore the error.
             with contextlib.suppress(ValueError):
                 result.end_reading()
         if over:
             self._give_back(result)
-            # Signal here: the worker may not have done so yet, and can't signal a closed fence.
+            # The worker may not have signalled the fence yet, and after close() it can't: signal.
             self.fence.signal()
             self.fence.close()
 
@@ -315,7 +315,7 @@ class EngineThread:
         """
         Queue a job. Jobs run and finish in the order of submission.
 
-        :raises AcceleratorError: nothing is loaded.
+        :raises AcceleratorError: no model is loaded.
         """
         if self.engine is None or self._closing:
             raise AcceleratorError('the accelerator has no model loaded')
@@ -351,7 +351,7 @@ class EngineThread:
 
     def _run(self, job: EngineJob) -> None:
         result, error = None, AcceleratorError('the accelerator was closed')
-        # None: the accelerator is closing, or the job was given up before it began; skip the job.
+        # No frame: the accelerator is closing, or the job was given up before it began. Skip it.
         frame = None if self._closing else job.begin_reading()
         if frame is not None:
             try:

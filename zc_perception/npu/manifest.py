@@ -414,8 +414,8 @@ INPUT = Table(
         'resize': Key(
             choice('letterbox', 'stretch', 'none'),
             (
-                'How a frame is scaled to this size. letterbox: with its aspect kept and borders '
-                'filled; stretch: without; none: the model runs on the frame itself.'
+                'How a frame is scaled to this size. letterbox: with its aspect ratio, borders '
+                'are filled; stretch: to the whole size; none: the model runs on the frame itself.'
             ),
             'letterbox',
         ),
@@ -576,7 +576,7 @@ def manifest_schema() -> Schema:
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'zc_perception model.yaml',
         'description': (
-            'What a model takes, what it yields, how to read it. Files are '
+            'What a model takes, what it yields, and how to read its outputs. Files are '
             'relative to the manifest.'
         ),
         **schema,
@@ -827,7 +827,7 @@ def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
-    # The name may be too long, or have characters that a file name can't have: no such file.
+    # If the name is too long, or has characters that a file name can't have, no such file exists.
     with contextlib.suppress(OSError, ValueError):
         file = part.path.parent / local_path(name, part.place('file').key, f'{part.path}: key')
         if file.is_file():
@@ -918,7 +918,7 @@ def names_of(text: str) -> tuple[str, ...]:
 def _numbered(pairs: Sequence[tuple[int, str]]) -> tuple[str, ...]:
     numbers = [number for number, _ in pairs]
     if numbers != list(range(len(pairs))):
-        raise ValueError(f'its numbers are {numbers[:8]} …, they must be 0, 1, 2 …')
+        raise ValueError(f"its classes' numbers are {numbers[:8]} …, they must be 0, 1, 2 …")
     return tuple(name for _, name in pairs)
 
 
@@ -995,7 +995,7 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
         raise ConfigError(
-            f"model '{facts.source}' is for task {facts.task}, which no head reads; use one "
+            f"model '{facts.source}' is for task {facts.task}, which no head reads; use a model "
             f'for task {", ".join(_TASKS)}'
         )
     if 'classes' in values or 'classes_file' in values:
@@ -1024,9 +1024,9 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     )
     if not classes:
         count = f' for its {found.classes} classes' if found.classes else ''
-        coco = '; those of COCO are classes_file: coco' if found.classes in (0, 80) else ''
+        coco = "; for COCO's classes: classes_file: coco" if found.classes in (0, 80) else ''
         raise ConfigError(
-            f"{path}: key 'classes' is missing, and {facts.source.name} doesn't name them; write "
+            f"{path}: key 'classes' is missing, and {facts.source.name} has no class names; write "
             f'a model.yaml with file: {facts.source.name} and classes: […]{count}{coco} (see '
             f'{shipped_file("docs/models.md")})'
         )
@@ -1062,7 +1062,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         raise ConfigError(
             f"model file '{file}' has {len(facts.inputs)} inputs "
             f'({", ".join(i.name for i in facts.inputs)}); it needs one for the picture, and may '
-            f'have {", ".join(BESIDES)} besides: export the model without the others'
+            f'also have {", ".join(BESIDES)}: export the model without other inputs'
         )
     picture = pictures[0]
     if len(picture.shape) == 4 and (picture.shape[0] or 1) > 1:
@@ -1081,7 +1081,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         key, value, said = 'layout', f'{network.layout} ({" x ".join(axes)})', str(picture)
     elif wrong:
         key, size = next(iter(wrong.items()))
-        value, said = given.get(key, 'rgb'), f'{picture} (that is {size})'
+        value, said = given.get(key, 'rgb'), f'{picture} (this axis is {size})'
         size = {1: 'grey', 3: 'rgb'}.get(size, '') if key == 'colour' else size
         advice = (
             f'write {key}: {size}, or leave it out' if size else 'export it with 1 or 3 channels'
@@ -1093,8 +1093,8 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
     elif (values := min(len(set(table.tolist())) for table in network.tables())) < _FEWEST_VALUES:
         raise ConfigError(
             f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with "
-            f'scale {network.scale:g} maps the 256 values of a sample to only {values} of '
-            f'{network.dtype}; correct one of them, or leave out both to use samples unchanged'
+            f'scale {network.scale:g} maps the 256 values of a sample to only {values} values of '
+            f'{network.dtype}; correct range or scale, or leave out both to use samples unchanged'
         )
     else:
         return
@@ -1110,10 +1110,10 @@ def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
     if given is None:
         if told is not None:
             return told
-        outputs = ', '.join(map(str, facts.outputs)) or 'not known before it is loaded'
+        outputs = ', '.join(map(str, facts.outputs)) or 'unknown until the model is loaded'
         choices = ' or '.join(found.choices) or 'a line head: … that reads them'
         raise ConfigError(
-            f"{part.path}: key 'head' is missing, and {facts.source.name} leaves open how its "
+            f"{part.path}: key 'head' is missing, and {facts.source.name} doesn't say how its "
             f'outputs are read ({outputs}); write a model.yaml with file: {facts.source.name} and '
             f'one of: {choices} (see {shipped_file("docs/models.md")})'
         )
@@ -1138,7 +1138,7 @@ def _other_head(key: str, given: object, facts: ModelFacts, told: Mapping[str, A
     said = f'outputs {outputs}, which are read by head: {head}'
     return (
         f"key '{key}' is {shown(given)}, but {facts.source.name} has {said}; correct it, "
-        'or leave head out'
+        'or leave out the key head'
     )
 
 
@@ -1148,8 +1148,8 @@ def _manifest(part: _Part) -> ModelManifest:
     for key in part.own.keys() - {'file', 'outputs', 'variants', *_SHAREABLE, *engine.keys}:
         place = part.own_place(key)
         raise ConfigError(
-            f"{place.path}: key '{place.key}' is not for engine {name}, but for another one; "
-            'leave it out'
+            f"{place.path}: key '{place.key}' is not for engine {name}, but for another engine; "
+            'leave the key out'
         )
     file, missing = _file(part, engine)
     facts = None if file is None else facts_of(file)

@@ -59,7 +59,11 @@ CARD = ParameterSpec(
 )
 _CHECKS = 'zc_perception.npu.metis_card'
 CARD_CHECKS = (
-    Check('metis.cards', 'Metis cards on PCI: driver bound, node there', f'{_CHECKS}:metis_cards'),
+    Check(
+        'metis.cards',
+        'whether each Metis card on PCI has a driver and a device node',
+        f'{_CHECKS}:metis_cards',
+    ),
     Check('metis.access', 'whether this user may open each card', f'{_CHECKS}:metis_access'),
     Check('metis.driver', "the driver's name and version", f'{_CHECKS}:metis_driver'),
     Check('metis.link', "speed and width of each card's PCIe link", f'{_CHECKS}:metis_link'),
@@ -183,12 +187,12 @@ def _why_none(tree: HostTree) -> str:
     address, driver = cards[0]
     if not driver:
         return (
-            f'no Metis card: {address} is on PCI but has no driver; load it (modprobe '
+            f'no Metis card: {address} is on PCI but has no driver; load the driver (modprobe '
             'metis) and see dmesg | grep -i -e metis -e axl'
         )
     return (
         f"no Metis card: driver '{driver}' has {address}, but there is no {nodes}; see ls -l "
-        f'{tree.dev}, and give a container its node (--device)'
+        f"{tree.dev}, and give a container the card's node (--device)"
     )
 
 
@@ -382,7 +386,7 @@ class PcieLink:
 
     def _cause(self) -> str:
         if self.now.width == 0 or not self.now.known:
-            return 'it is down or retraining, so the card is off, resets or sits loosely'
+            return 'it is down or retraining, so the card may be off, resetting or loose'
         if self.port.known and not self.port.enough:
             return (
                 f'its slot (port {self.port_address}) can do no more than {self.port}, so '
@@ -552,7 +556,7 @@ def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
     """Report name and version of the card's kernel module, as far as sysfs shows them."""
     folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
     if not folder.exists():
-        return skip('sysfs does not show its driver', card.name)
+        return skip("sysfs does not show the card's driver", card.name)
     driver, module = folder.resolve().name, folder / 'module'
     name = module.resolve().name if module.exists() else driver
     version = system.read('sys/module', name, 'version')
@@ -604,10 +608,10 @@ def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
         if iommu.group
         else 'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)'
     )
-    advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
+    advice = f'leave heap at auto, which then takes a CMA heap (see memory.heaps), or {enable}'
     return Finding(
         Status.WARN,
-        f'{iommu.text}, so it can use only physically contiguous buffers',
+        f'{iommu.text}, so the card can use only physically contiguous buffers',
         advice,
         card.name,
         figures,

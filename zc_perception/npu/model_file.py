@@ -59,7 +59,7 @@ _LARGEST_METADATA = 1 << 20
 _LARGEST_CLASS = 1 << 16
 # Files that users often give instead of an ONNX file: their first bytes, and a message.
 _IMPOSTORS = (
-    (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: git lfs pull'),
+    (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: run git lfs pull'),
     (b'<', 'a web page, not a model: download the file again, by its raw address'),
     (b'PK\x03\x04', ("a zip archive, as PyTorch's .pt files are: export it (yolo export "
                      'model=… format=onnx)')),
@@ -189,7 +189,7 @@ def _read_onnx(file: Path) -> ModelFacts:
                 return _model(file, content)
     except (ValueError, IndexError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"model file '{file}' is no whole ONNX file ({error}); copy or export it again"
+            f"model file '{file}' is no complete ONNX file ({error}); copy or export it again"
         ) from error
     except OSError as error:
         raise ConfigError(f"model file '{file}' can't be read: {message_of(error)}") from error

@@ -226,5 +226,5 @@ class HangWatch:
             return ''
         return (
             'the device hangs: it has ended none of its jobs within '
-            f'{HANG_TIMEOUTS * self._timeout_s:g} s, and has room for no other'
+            f'{HANG_TIMEOUTS * self._timeout_s:g} s, and has no room for another job'
         )

@@ -146,14 +146,14 @@ class Scheduler:
     scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. The code
     that made the accelerator closes :attr:`accelerator` after :meth:`stop`.
 
-    *Failures.* If a job is late, fails, or its callback raises, only that job's frame is lost; the
+    *Failures.* If a job is late or fails, or a callback raises, only that job's frame is lost; the
     thread goes on. A job that was given up takes a place on the device until the device has ended
-    it; its frame's slot is not reused while the device may still read the frame. The device counts
-    as lost after a :class:`DeviceLostError` from any call or job, or after several timeouts in a
-    row. Then all jobs in flight fail, the scheduler closes the accelerator, and calls *reopen*
-    after 0.1 s. If *reopen* fails, or the device is lost again before it yields a result, the next
-    attempt comes after twice that delay, and so on up to 5 s. Frames that come while the device is
-    lost are released and counted; with *keep_all* they wait in the queue.
+    the job. Its frame's slot is not reused while the device may still read the frame. The device
+    counts as lost after a :class:`DeviceLostError` from any call or job, or after several timeouts
+    in a row. Then all jobs in flight fail, the scheduler closes the accelerator, and calls
+    *reopen* after 0.1 s. If *reopen* fails, or the device is lost again before it yields a result,
+    the next attempt comes after twice that delay, and so on up to 5 s. Frames that come while the
+    device is lost are released and counted; with *keep_all* they wait in the queue.
 
     :param queue: the frames to run; if its depth is 1, a new frame replaces the one that waits.
     :param in_flight: the number of jobs submitted before the first of them is done; limited to

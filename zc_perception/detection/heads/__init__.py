@@ -92,7 +92,7 @@ def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> No
             raise ConfigError(
                 f"head.{name} is not for head '{kind}'; it is for {', '.join(readers)}: leave "
                 'it out, or change the kind of head; '
-                "if the model's file names its head, leave head out"
+                "if the model's file names its head, leave out the key head"
             )
 
 
@@ -127,7 +127,9 @@ class HeadRule(Rule):
         if near and value not in HEADS.names:
             kinds = ', '.join((self.words, *HEADS.others))
             raise place.refuse(
-                value, f'{kinds}; for {value} use {near}, or leave it out if the file names it'
+                value,
+                f"{kinds}; for {value} use {near}, or leave the key out if the model's file "
+                'names the head',
             )
         self._kind.check(value, place)
 

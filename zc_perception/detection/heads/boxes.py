@@ -108,11 +108,11 @@ class Columns:
     """
     The option ``head.columns``: which numbers the columns of each output hold.
 
-    The option has one text for each output, such as ``image box class score``. Its words:
+    The option has one text for each output, such as ``image box class score``. The words are:
 
     ``box``: four numbers; ``score`` and ``class``: one number each; ``scores``: one number for
-    each class; ``image``: the image's number, negative after the last valid row; ``count``: the
-    number of valid rows; ``-``: an output that isn't read.
+    each class; ``image``: the image's number, negative in rows after the last valid one;
+    ``count``: the number of valid rows; ``-``: an output that isn't read.
 
     :param extra: how many numbers of masks, keypoints or angles follow the class or the scores.
     :raises ConfigError: a word is unknown, or the words don't describe boxes.
@@ -151,7 +151,7 @@ class Columns:
 
     def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
         """
-        Return, for each word of ``head.columns``, its tensor and a view (n, width) of its columns.
+        Return the tensor and a view (n, width) of the columns for each word of ``head.columns``.
 
         :raises AcceleratorError: the outputs don't fit the columns.
         """
@@ -159,7 +159,7 @@ class Columns:
         fits = len(outputs) == len(self._outputs)
         for tensor, words in zip(outputs, self._outputs, strict=False):
             width, start, shape = sum(self.widths[word] for word in words), 0, tensor.values.shape
-            # Only an output with one column may lack the last axis, that of the columns.
+            # The last axis has the columns. Only an output with one column may lack this axis.
             fits &= not words or shape[-1:] == (width,) or (width == 1 and len(shape) <= 2)
             fits &= not words or (math.prod(shape[:-2]) == 1 and (width == 1 or len(shape) > 1))
             if not fits:
@@ -189,11 +189,11 @@ class Columns:
         )
         if len(widths) == 1:
             return f'one output nx{widths[0]} or 1x{named}'
-        return f'{len(widths)} outputs, each with a leading 1 or without: {named}'
+        return f'{len(widths)} outputs, each with or without a first axis of length 1: {named}'
 
     @staticmethod
     def _in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
-        """Cut off the unused rows: beyond ``count``, or from the first negative ``image``."""
+        """Keep the first ``count`` rows, or the rows before the first negative ``image``."""
         end: int | None = None
         if 'count' in found:
             number = float(real(found['count']).reshape(-1)[0])
@@ -354,9 +354,9 @@ class Boxes(Head):
                 and ((labels % 1 != 0) | (labels < -1) | (labels >= self._spec.num_classes)).any()
             ):
                 reason = (
-                    f'classes from {labels.min():.4g} to {labels.max():.4g} of '
-                    f'{self._spec.num_classes}: the columns have another meaning, or class '
-                    'numbers begin at 1 (background: 0)'
+                    f'class numbers from {labels.min():.4g} to {labels.max():.4g} for '
+                    f'{self._spec.num_classes} classes: the columns have another meaning, or '
+                    'class numbers begin at 1 (background: 0)'
                 )
         reason = reason or out_of_reach(tensor, score, self._spec.sigmoid)
         if reason:
@@ -420,7 +420,7 @@ def ready_made(
     """
     Return the rows whose box has finite corners, an area and a valid class.
 
-    :param score: rows with a lower score are left out, also rows with an infinite one.
+    :param score: rows with a lower or an infinite score are left out.
     """
     fine = (
         (scores >= np.float32(score))

@@ -41,7 +41,7 @@ from zc_perception.native import compiled
 # thousands of candidates, but often the first batches already give enough boxes.
 _CHUNK = 2048
 # Above this number of boxes, _keep() first guesses which boxes are duplicates and removes them in
-# rounds. Below, to suppress duplicates with OpenCV alone is quicker.
+# rounds. For fewer boxes it is quicker to let OpenCV alone suppress duplicates.
 _FEW = 550
 # The highest number of rounds in which _keep() guesses duplicates.
 _ROUNDS = 3
@@ -51,8 +51,8 @@ _LITTLE = 4
 # OpenCV takes two boxes whose sides are shorter than this for the same object, wherever they are.
 _NO_SIZE = 1e-7
 # To compare only boxes of the same class, all boxes of a class are shifted to an area of their
-# own. This is done only if all boxes lie within this many pixels: float64 would round larger
-# coordinates until boxes coincide.
+# own. This is done only if all boxes together extend over fewer pixels than this: float64 would
+# round larger coordinates until boxes coincide.
 _WIDE = 2.0**20
 _INDEX_BITS = 31
 # The number of entries of a hash table of grid squares, see _leaders().
@@ -85,7 +85,8 @@ class Candidates(NamedTuple):
         )
 
 
-# OpenCV takes only scores above zero. This number is above zero also as float32.
+# cv2.dnn.NMSBoxes, which suppresses duplicates, drops boxes whose score isn't above zero. If the
+# score threshold is above this number, all candidates have scores above zero, even as float32.
 _ABOVE_ZERO = 1e-30
 _NO_ROWS = np.zeros(0, np.intp)
 NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROWS, _NO_ROWS)
@@ -271,9 +272,9 @@ def keep(
     boxes = np.empty((5, count))
     boxes[:2] = corners[:2]
     np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
-    if (
-        count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0
-    ):  # OpenCV drops boxes whose score isn't above zero
+    # _few() hands the scores to cv2.dnn.NMSBoxes, which drops boxes whose score isn't above zero.
+    # _keep() hands it ranks in place of scores, so it can keep such boxes.
+    if count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0:
         return _few(boxes, scores, classes, threshold)[:limit]
     order = _best_first(scores)
     boxes = boxes.take(order, axis=1)
@@ -319,16 +320,17 @@ def _keep(
     """
     Suppress duplicates; return the indices of the kept boxes, in ascending order.
 
-    Suppression has one correct result: kept boxes don't suppress each other, and a better kept
-    box suppresses each removed box. So this function may first guess which boxes are removed. At
-    the end it checks each guess: the box that suppressed the removed box must itself be kept.
+    Suppression has one correct result: kept boxes don't suppress each other, and each removed box
+    is suppressed by a better box that is kept. So this function may first guess which boxes are
+    removed. At the end it checks each guess: the box that suppressed the removed box must itself
+    be kept.
 
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
     count = boxes.shape[1]
-    if (
-        boxes[2:4].min() < _NO_SIZE
-    ):  # OpenCV takes tiny boxes for the same object, even if each class is shifted elsewhere
+    # OpenCV takes all tiny boxes for the same object, wherever they are. So boxes of different
+    # classes can't be kept apart by shifting them: call OpenCV for each class.
+    if boxes[2:4].min() < _NO_SIZE:
         return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)
     left, rest, kinds = suppressors.copy(), boxes, classes
@@ -350,8 +352,8 @@ def _keep(
     if len(left) > count // 2:
         # The guesses removed few boxes. To check these guesses would cost more than they save.
         return _few(boxes, _falling(count), classes, threshold)
-    # A box that suppressed others may itself have been removed later. Then check whether the box
-    # that removed it also suppresses those others.
+    # A box A that suppressed boxes may itself have been removed later, by a box B. Then check
+    # whether B also suppresses the boxes that A suppressed.
     last = suppressors.take(suppressors).take(suppressors)
     moved = (last != suppressors).nonzero()[0]
     unsure = moved[:0]
@@ -382,8 +384,8 @@ def _leaders(
 
     The guess is the best box whose centre lies in the same square of a grid. The size of the
     squares depends on the boxes' size. A second, shifted grid is applied to the results, because
-    an object on a line of the first grid has boxes in several squares. Squares are identified by
-    a hash of their position.
+    the boxes of an object on a line of the first grid lie in several squares. Squares are
+    identified by a hash of their position.
 
     :param turn: the number of the round; each round shifts its grids differently.
     """
@@ -652,7 +654,7 @@ def _in_source(turned: Turned, box: Letterbox) -> NDArray[np.float32]:
     """
     Map oriented boxes (n, 5) to source pixels, without clipping: the result must be rectangles.
 
-    Angles are normalised to the range from -pi/2 to below pi/2, which describes the same box.
+    Angles are normalised to the range from -pi/2 to below pi/2: a turn by pi gives the same box.
     """
     scale = np.array((box.source_width / box.width, box.source_height / box.height))
     centres = (turned[:, :2] - (box.left, box.top)) * scale

@@ -119,7 +119,7 @@ class ReadyFor(Generic[_Reader]):
 
 
 def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
-    """Return the index of the masks' prototypes, the largest grid with *masks* channels, or -1."""
+    """Return the index of the largest grid with *masks* channels, the masks' prototypes, or -1."""
     grids = [
         (output.values.size, -index)
         for index, output in enumerate(outputs)
@@ -156,7 +156,7 @@ def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequ
     Outputs of other types, or with several scales, are rare: they are converted to float32.
 
     :param gathered: an NHWC output with this number of channels isn't converted if it has a scale
-        for each channel, because the caller dequantises all channels of only a few cells.
+        for each channel, because the caller later dequantises only the few cells that it needs.
     :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the
         last axis.
     """
@@ -179,7 +179,7 @@ def _converted(kind: str, number: int, output: RawTensor, gathered: int) -> RawT
     ):
         raise AcceleratorError(
             f'head {kind}: {described(number, output)} and scale {output.scale}: expected a '
-            'number above 0, or an array with one for '
+            'scale above 0, or an array with one scale for '
             'each element of the last axis'
         )
     if (
@@ -223,7 +223,7 @@ def is_decoded(
     """
     Return whether the outputs are one table of decoded boxes, and not raw levels.
 
-    A single raw level without a batch axis has three axes, as a table has.
+    A single raw level without a batch axis has three axes, as a table with a batch axis has.
 
     :param channels: the number of channels if a level is one tensor.
     :param numbers: how many numbers a row of a table has. 0: a row has the same numbers as a cell
@@ -243,7 +243,7 @@ def is_decoded(
         raise AcceleratorError(
             f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table '
             'of boxes; for a level, give its layout in the manifest, '
-            'or a batch axis; for a table, leave out the first axis'
+            'or export it with a batch axis; for a table, leave out the first axis'
         )
     return not fits
 

@@ -17,9 +17,9 @@
 Find the head that reads a model's outputs: :func:`recognise`.
 
 The function compares the names and shapes of the outputs, and the file's metadata, with what known
-exporters write. This is in the table ``_SEVERAL``, and in the rules of ``_one_output`` and
-``_levels``. If several heads are possible, the function doesn't guess: it returns all of them, and
-a person chooses one.
+exporters write. The table ``_SEVERAL`` and the rules in ``_one_output`` and ``_levels`` describe
+what exporters write. If several heads are possible, the function doesn't guess: it returns all of
+them, and a person chooses one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order'
 _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
 # Values of a manifest's key ``input``. Transformer networks, such as RT-DETR, were trained on
-# stretched pictures, and RF-DETR also on colours normalised as for ImageNet.
+# stretched pictures. The pictures for RF-DETR also had colours normalised as for ImageNet.
 _STRETCHED: HeadOptions = {'resize': 'stretch'}
 _IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 # The columns of OpenVINO's and Caffe's SSDs, whose output is 1x1xnx7.
@@ -76,7 +76,8 @@ class Recognised:
     """
     The manifest's keys that follow from a model's outputs.
 
-    :param head: the kind of head and its options; ``None``: unknown, or see *choices*.
+    :param head: the kind of head and its options; ``None``: the head is unknown, or several heads
+        are possible (*choices*).
     :param classes: the number of classes; 0: unknown.
     :param choices: if several heads are possible, each as a line of a manifest and an explanation.
     :param input: usual values of the keys below ``input`` for networks with such outputs.
@@ -136,8 +137,8 @@ def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
     """
     Return the head for an ``.axm`` file, which doesn't describe its outputs.
 
-    It is the head of Ultralytics' exports. When the model is loaded, a run on a blank picture
-    checks whether this head fits.
+    If the metadata looks like Ultralytics', it is the head of Ultralytics' exports. When the model
+    is loaded, a run on a blank picture checks whether this head fits.
     """
     if 'stride' not in said or _is_detr(said):
         return Recognised()
@@ -168,9 +169,9 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
-    # Newer exports name their head, and an RT-DETR of them has 6 columns (box, score and class);
-    # older ones have the box and all scores. A file exported with axes of variable length may
-    # leave out the number of columns, though this number never varies.
+    # Newer exports of RT-DETR name their head and have 6 columns (box, score and class). Older
+    # exports of RT-DETR have the box and all scores. A file exported with axes of variable length
+    # may leave out the number of columns, though this number never varies.
     new = 'head' in said
     if detr and (columns == 6 or (columns is None and new)) and (classes != 2 or new):
         return Recognised(dict(_CENTRES), input=_STRETCHED)
@@ -305,8 +306,8 @@ def _softmax(words: Sequence[str], classes: int) -> str:
         f'box_order: cxcywh, background: {classes}'
     )
     return (
-        f'{head}}} where the model ends in the softmax that its scores need (DETR, YOLOS: '
-        f'export it so), or {head}, sigmoid: true}} where '
+        f'{head}}} if the model ends in the softmax that its scores need (DETR and YOLOS must be '
+        f'exported with this softmax), or {head}, sigmoid: true}} if '
         'each class has a sigmoid of its own'
     )
 

@@ -47,8 +47,8 @@ _WORD = 64
 # than finding the best class of each cell.
 _MANY = 600
 # Float32 output with _MANY_NUMBERS numbers or more has more than 256 different values, unless the
-# model was quantised inside. If it has fewer different values than _FEWEST_STEPS, it is nearly
-# constant, and doesn't show whether the model was quantised.
+# network computes it from 8-bit numbers. Output with fewer different values than _FEWEST_STEPS is
+# nearly constant, and doesn't show whether the network is quantised.
 _MANY_NUMBERS, _FEWEST_STEPS = 4096, 16
 
 
@@ -83,9 +83,9 @@ def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     """
     Return a lower bound, in the tensor's type, of the raw values that reach *score*.
 
-    Values below the bound don't reach the score. Callers check other values again as real numbers,
-    because for floats and wide integers the bound is slightly too low. If no value of the type
-    reaches the score, the bound is the type's highest value.
+    Values below the bound don't reach the score. Callers dequantise all other values and check
+    them again, because for floats and wide integers the bound is slightly too low. If no value of
+    the type reaches the score, the bound is the type's highest value.
     """
     low = real_threshold(score, by_sigmoid)
     kind = tensor.values.dtype
@@ -106,16 +106,16 @@ def out_of_reach(
     """
     Explain that no value of the quantised tensor is a score from *score* to 1.
 
-    Then nothing could be found. Return an empty text if there is such a value.
+    Without such a value, a head can find nothing. Return an empty text if there is one.
 
-    :param has_boxes: whether the output also has the boxes of many cells. If such float32 output
-        has few different values, the model was quantised inside.
+    :param has_boxes: whether the output also has the boxes of many cells. If such an output is
+        float32 but has few different values, the network is quantised.
     """
     kind = tensor.values.dtype
     if kind.kind == 'f':
         if not has_boxes or by_sigmoid or tensor.values.size < _MANY_NUMBERS:
             return ''
-        # numpy.unique would import numpy.ma at each start.
+        # Don't use numpy.unique: it would import numpy.ma, and each start would take longer.
         ordered = np.sort(tensor.values, axis=None)
         every = ordered[np.diff(ordered, prepend=np.float32(-np.inf)) > 0]
         if not _FEWEST_STEPS <= len(every) <= 1 << 8:
@@ -131,8 +131,8 @@ def out_of_reach(
     if bool(((scores >= np.float32(score)) & (scores <= np.float32(1.01))).any()):
         return ''
     return (
-        f'scores in steps of {step:g} ({kind}), and no step lies from the '
-        f'score threshold {score:g} to 1: boxes and '
+        f'scores in steps of {step:g} ({kind}), and no step lies between the '
+        f'score threshold {score:g} and 1: boxes and '
         'scores share one scale; export scores as a separate output, or without '
         'quantising the outputs'
     )

@@ -34,14 +34,14 @@ from zc_perception.rules import array, boolean, integer, Key
 SIGMOID = Key(
     boolean(),
     (
-        'Whether the host has to apply the sigmoid to scores; left out: as this kind of head is '
-        'usually exported.'
+        'Whether the host has to apply the sigmoid to scores; left out: the host does what '
+        'usual exports for this kind of head need.'
     ),
 )
 CLASS_AGNOSTIC = Key(boolean(), 'Whether boxes of different classes suppress each other.', False)
 MASKS = Key(integer(0, 1024), 'Number of mask coefficients after the classes of each row.', 0)
 KEYPOINTS = Key(
-    array('two numbers: how many keypoints, and the numbers of each (2, or 3 with a score)',
+    array('two numbers: how many keypoints, and how many numbers each has (2, or 3 with a score)',
           integer(1, 1024), 2, 2),
     ('Keypoints after the classes of each row: how many, and how many numbers each has (2, or 3 '
      'with a score).'),
@@ -103,7 +103,8 @@ class HeadSpec:
         count, numbers = given.get('keypoints', (0, 2))
         if numbers not in (2, 3):
             raise ConfigError(
-                f'head.keypoints is {[count, numbers]}: each has 2 numbers, or 3 with a score'
+                f'head.keypoints is {[count, numbers]}: a keypoint has 2 numbers, or 3 with a '
+                'score'
             )
         return int(given.get('masks', 0) + count * numbers + given.get('oriented', False))
 
@@ -148,15 +149,15 @@ class DecodeLimits:
 
 class Head(ABC):
     """
-    Decode the outputs of one model; one thread at a time uses a head.
+    Decode the outputs of one model; only one thread at a time may use a head.
 
     Masks, keypoints and angles are read after decoding, only for the detections that suppression
     leaves. :attr:`Detections.rows` has the row number of each detection, and :meth:`extras` reads
     the numbers after the classes in these rows. The one option of ``EXTRAS`` that is set says what
     these numbers mean. Use row numbers only with the head that returned them.
 
-    :param spec: its options are declared in the class's ``OPTIONS`` and already checked by the
-        rules there.
+    :param spec: the kind and its options; the caller has already checked the options with the
+        rules in the class's ``OPTIONS``.
     :raises ConfigError: options don't fit together; the message names them as ``head.NAME``.
     """
 

@@ -186,7 +186,7 @@ class _PerPrior:
         raise AcceleratorError(
             f'head {self._spec.kind}: {all_described(outputs)}: expected deltas 1x{count}x4 '
             f'and scores 1x{count}x{self._width} '
-            f'({self._spec.num_classes} classes{background}), one for each prior'
+            f'({self._spec.num_classes} classes{background}), one row for each prior'
         )
 
     def _scores(self, tensor: RawTensor) -> Values:

@@ -65,7 +65,7 @@ class YoloV5(Head):
     1 x N x (5 + C): centre and size in input pixels, objectness, classes.
 
     In raw levels: centre = (2s − ½ + cell) · stride, size = (2s)² · anchor, where s is the sigmoid
-    of the raw number. With ``sigmoid: false`` the device has applied it to boxes and scores.
+    of the raw number. ``sigmoid: false``: the device has applied the sigmoid to boxes and scores.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {

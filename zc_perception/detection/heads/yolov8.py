@@ -86,9 +86,9 @@ _TABLES = 16
 
 class Distances:
     """
-    Compute the four distances of each box, the expected values of its four distributions.
+    Compute four distances for each box, each the expected value of a distribution over bins.
 
-    With one bin, the model gives the distances themselves.
+    If there is only one bin, the model gives the distances themselves.
     """
 
     def __init__(self, bins: int) -> None:
@@ -173,8 +173,8 @@ class YoloV8(Head):
     scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. A raw
     level has its boxes and classes in separate tensors or in one. The tensors may have any order.
 
-    Mask coefficients, keypoints or an angle follow the classes of each row. A raw level then has
-    three parts: boxes, classes and these numbers.
+    If the model has masks, keypoints or angles, their numbers follow the classes of each row. A
+    raw level then has three parts: boxes, classes and these numbers.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {

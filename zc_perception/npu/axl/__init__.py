@@ -17,5 +17,5 @@
 The Metis driver's import and submit ioctls: the card reads the camera's own buffer.
 
 Read ``accelerator`` first, then ``device`` (one method per ioctl) and ``abi`` (the structs).
-``checks`` has the checks of ``zc_doctor``, also for the driver that Axelera ships today.
+``checks`` has the checks of ``zc_doctor``; some of them test the driver that Axelera ships today.
 """

@@ -21,10 +21,10 @@ The CPU makes no pass over pixels. The accelerator needs a driver with the ioctl
 then fails with an error that says so. Read :class:`AxlAccelerator` first, then :class:`AxlJob`.
 :class:`ResultBuffers` has the memory of results.
 
-:class:`ImportCache` keeps imports, so that each buffer is imported only once. Its key is
-(device-open epoch, direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset,
-stride)). An entry owns duplicates of the descriptors: as long as the entry exists, the kernel
-can't give the inode number to another buffer.
+:class:`ImportCache` keeps imports, so that each buffer is imported only once. Its key is (epoch,
+direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset, stride)). The epoch
+is a new number each time a device is opened. An entry owns duplicates of the descriptors: as long
+as the entry exists, the kernel can't give the inode number to another buffer.
 
 Duplicates and imports also keep the buffer's memory allocated. Therefore the cache must drop an
 entry when the buffer's owner gives the buffer up: when a pool retires or replaces a slot or is
@@ -92,7 +92,7 @@ class ImportsInUse:
         self.last_release_error = ''
 
     def hold(self, handle: int) -> None:
-        """Note that a job reads the handle from now on."""
+        """Note that a job reads this import from now on."""
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
@@ -256,8 +256,8 @@ class AxlAccelerator(Axl):
         self._result_notice = ''
         self._box: Letterbox | None = None
         self._more_cards = (
-            f'there are {len(others) + 1} Metis cards and this is {self._card}; choose with '
-            f"parameter 'accelerator_device', the others are {', '.join(map(str, others))}"
+            f'there are {len(others) + 1} Metis cards, and this node uses {self._card}; to use '
+            f"another card ({', '.join(map(str, others))}), set parameter 'accelerator_device'"
             if others
             else ''
         )
@@ -283,9 +283,9 @@ class AxlAccelerator(Axl):
         older = ''
         if self._axl.level < 2:
             older = (
-                f'the driver of {self._card.path} has only ioctls 64 to 66: it imports tight '
-                'LINEAR images in one buffer and nothing else, takes one job at a time, and waits '
-                'for acquire fences on the CPU; a newer driver has none of these limits'
+                f'the driver of {self._card.path} has only ioctls 64 to 66: it imports only '
+                'LINEAR images without padding, in one buffer, and takes one job at a time, and '
+                'the CPU has to wait for acquire fences; a newer driver has none of these limits'
             )
         return [
             notice for notice in (self._more_cards, link, older, self._result_notice) if notice
@@ -477,7 +477,7 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
         return heap, buffers, ''
     return heap, buffers, (
         f'result buffers come from {heap.name} instead of a CMA heap ({"; ".join(reasons)}): '
-        'their pages are scattered, which is fine behind an IOMMU only; without one, enable '
+        'their pages are scattered, which only works behind an IOMMU; without an IOMMU, enable '
         'CONFIG_DMABUF_HEAPS_CMA and reserve memory (cma=64M)'
     )  # fmt: skip
 
@@ -647,7 +647,8 @@ class AxlJob:
         """
         if self._ended:
             raise AcceleratorError(
-                'the job was closed, so its result is gone; copy what you need before'
+                'the job was closed, so its result is gone; copy the result before you close the '
+                'job'
             )
         if not self._reading:  # begin the CPU's access only once; it lasts until the job is closed
             self.fence.check()

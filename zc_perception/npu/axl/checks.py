@@ -17,11 +17,11 @@
 Check for ``zc_doctor`` what accelerator axl needs.
 
 The checks find out which ioctls the driver has, and whether the card can import a real buffer of
-each heap. The Voyager SDK's driver (metis-dkms) can't import; for it,
-:func:`probe_shipped_attach` only attaches a buffer and detaches it. That driver can attach
-one dma-buf to each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the
-descriptor) attaches the dma-buf and maps it in both directions; ``'U'`` 6 detaches it, and so does
-closing the file. The published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
+each heap. The Voyager SDK's driver (metis-dkms) can't import buffers; with this driver,
+:func:`probe_shipped_attach` only attaches a buffer and detaches it. The driver can attach
+one dma-buf to each open file: ioctl ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the
+descriptor) attaches the dma-buf and maps it in both directions. Ioctl ``'U'`` 6 detaches it, and
+so does closing the file. The published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
 
 - The driver detaches without checking that a buffer is attached, so the probe detaches only after
   an attach that succeeded.
@@ -73,7 +73,7 @@ DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
 
 
 class Importable(Enum):
-    """Whether a card can import a buffer. ``UNKNOWN``: the driver failed before it tried to."""
+    """Whether a card can import a buffer. ``UNKNOWN``: the driver failed before the import."""
 
     YES = 'yes'
     NO = 'no'
@@ -122,11 +122,11 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     ENOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
     errno.EACCES: (
         Importable.NO,
-        'the exporter or a security module denies it; see dmesg | grep -i denied',
+        'the exporter or a security module denies the access; see dmesg | grep -i denied',
     ),
     errno.EPERM: (
         Importable.NO,
-        'the exporter or a security module denies it; see dmesg | grep -i denied',
+        'the exporter or a security module denies the access; see dmesg | grep -i denied',
     ),
     errno.EBUSY: (
         Importable.NO,
@@ -134,7 +134,8 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     ),
     errno.EFAULT: (
         Importable.UNKNOWN,
-        "the driver couldn't read its argument, so its 'U' 5 is another ioctl; see modinfo metis",
+        "the driver couldn't read the argument, so its ioctl 'U' 5 has another meaning; see "
+        'modinfo metis',
     ),
     errno.ENODEV: (Importable.UNKNOWN, _GONE),
     errno.ENXIO: (Importable.UNKNOWN, _GONE),
@@ -175,7 +176,8 @@ def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) ->
             )
         number = _call(device, DMA_DETACH, buffer.fileno())
         late = (
-            f'; it did not detach when asked ({errno_name(number)}), only when its file was closed'
+            f'; the driver detached the buffer only when the device node was closed, not when '
+            f'asked ({errno_name(number)})'
             if number
             else ''
         )
@@ -186,7 +188,7 @@ _SIZE = (640, 360)
 
 _OTHER_DRIVER = (
     'use accelerator: axruntime (Voyager SDK) or onnx, install a driver with the '
-    'import ioctls, or give its numbers in axl_ioctls'
+    "import ioctls, or give the driver's own ioctl numbers in axl_ioctls"
 )
 
 
@@ -324,8 +326,8 @@ def _imports_into(
                 yield _imported(system, device, capabilities, name, subject)
         except (ZcError, OSError) as error:
             advice = (
-                'memory.heaps shows its rights and metis.iommu why the card refuses '
-                'pages; read dmesg, or set another heap'
+                "memory.heaps shows the heap's access rights, and metis.iommu shows why the card "
+                'refuses pages; read dmesg, or set another heap'
             )
             # A failed import is less severe if no camera uses the heap that the buffer came from.
             used = needs.heap(name) is Need.REQUIRED

@@ -76,8 +76,8 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         'results writable'
     ),
     (errno.EPERM,): (
-        'the driver or a security module refuses this user; add it to the group of the device '
-        'node, see dmesg | grep -i denied'
+        'the driver or a security module refuses this user; add the user to the group of the '
+        'device node, see dmesg | grep -i denied'
     ),
     (
         errno.ENOENT,
@@ -96,8 +96,8 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     ),
     (errno.E2BIG,): 'the driver is older than this package; update it',
     _OF_A_CARD_THAT_IS_GONE: (
-        'the card was removed, reset or lost its link; check lspci -d '
-        '1f9d: and dmesg, then open it anew'
+        'the card was removed, was reset or lost its link; check lspci -d '
+        '1f9d: and dmesg, then open the card again'
     ),
     (errno.ENOMEM, errno.ENOSPC): (
         'free memory (see CmaFree in /proc/meminfo), or use fewer or smaller buffers '
@@ -112,8 +112,8 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         "or the frame rate, or raise 'timeout'"
     ),
     (errno.EIO,): (
-        'the card could not run the job; see dmesg | grep -i -e axl -e metis, and that '
-        "'model_id' names a model that it has"
+        'the card could not run the job; see dmesg | grep -i -e axl -e metis, and check that '
+        "'model_id' names a model that is on the card"
     ),
     (errno.ECANCELED,): (
         'the device was closed while the job was in flight; that is the normal end of a job at '
@@ -196,7 +196,8 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
             'access in a udev rule'
         ),
         errno.EPERM: (
-            'give the container access to the node (--device), or the user in a udev rule'
+            'give the container access to the node (--device), or give the user access in a udev '
+            'rule'
         ),
         errno.EBUSY: f'another process uses the card exclusively, see lsof {path}',
         **NO_DESCRIPTOR,
@@ -319,7 +320,7 @@ class AxlDevice:
             self._fd.close()
             raise AcceleratorError(
                 f"parameter 'accelerator_device' is '{path}', which is no device node; it must "
-                f"be a Metis card's ({found_cards(tree)})"
+                f'be the device node of a Metis card ({found_cards(tree)})'
             )
 
     def _ioctl(
@@ -341,7 +342,7 @@ class AxlDevice:
         error = self._error(JOB, number, f'import {handle}')
         if error.errno in (errno.ETIMEDOUT, errno.ETIME):
             link = self.link()
-            more = link.diagnosis() or f'its PCIe link is good now ({link})'
+            more = link.diagnosis() or f"the card's PCIe link is good now ({link})"
             return axl_error(
                 JOB, number, f'import {handle}, timeout {timeout_us / 1000:g} ms', more=more
             )

@@ -63,7 +63,7 @@ class AxlRules(EngineRules):
                     .at('shape')
                     .refuse(
                         list(tensor.shape),
-                        f'one of {_LARGEST_TENSOR} bytes at most, padding included',
+                        f'a shape of at most {_LARGEST_TENSOR} bytes, with padding',
                     )
                 )
         for first, second in pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):
@@ -72,8 +72,8 @@ class AxlRules(EngineRules):
                 raise where.refuse(
                     second.offset,
                     (
-                        f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' "
-                        'has ended'
+                        f'at least {first.offset + first.num_bytes}, because tensor '
+                        f"'{first.name}' ends there"
                     ),
                 )
 
@@ -108,7 +108,7 @@ class Axl(Accelerator):
         ParameterSpec(
             'import_cache',
             True,
-            'Import each buffer once. false: import again for every frame.',
+            'Import each buffer once. false: import a buffer again for every frame.',
             dynamic=True,
         ),
         ParameterSpec(

@@ -26,8 +26,8 @@ can't be imported, or if parameter ``axruntime_library`` names the library. Diag
 of the two is used (``interface``), and why the package is not used (``python_binding``).
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. The modules
-``runtime``, ``binding``, ``library``, ``tensors`` and ``worker`` explain what the reference leaves
-open.
+``runtime``, ``binding``, ``library``, ``tensors`` and ``worker`` explain what the reference
+doesn't say.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class AxRuntimeAccelerator(AxRuntime):
             if len(model.inputs) != 1:
                 raise ConfigError(
                     f"model '{manifest.file}' has {len(model.inputs)} inputs; a camera's frame "
-                    'is one'
+                    'is only one input'
                 )
             tensor = model.inputs[0]
             outputs = named_outputs(model.outputs, manifest.tensors)
@@ -271,7 +271,7 @@ class AxRuntimeAccelerator(AxRuntime):
         self._loaded = True
         about_cores = (
             f'aipu_cores: {self._num_cores}: each core runs frames of its own; set in_flight to '
-            f'{self._max_jobs}, so that none of them waits'
+            f'{self._max_jobs}, so that no core has to wait'
         )
         self._notices = (
             *self._mismatches(),
@@ -351,7 +351,7 @@ class AxRuntimeAccelerator(AxRuntime):
         open_jobs = [worker.open_jobs for worker in workers]
         if sum(open_jobs) >= self._max_jobs:
             raise AcceleratorError(
-                f'{sum(open_jobs)} jobs are open, accelerator axruntime takes '
+                f'{sum(open_jobs)} jobs are open, but accelerator axruntime takes at most '
                 f'{self._max_jobs}; jobs that were given up count until they end'
             )
         return workers[open_jobs.index(min(open_jobs))].submit(frame)

@@ -119,8 +119,8 @@ def _tensor(info: Any) -> TensorSpec:
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f'{MODULE} describes a tensor in a way that is not known here: {error}; set '
-            'axruntime_library'
+            f'{MODULE} describes a tensor in an unknown way: {error}; use the C library instead '
+            '(set axruntime_library)'
         ) from error
 
 
@@ -164,7 +164,7 @@ class BindingSession(Session):
         except Exception as error:
             raise no_device(one_line(error), self.release) from None
         if not listed:
-            raise no_device('its list is empty', self.release)
+            raise no_device('the list is empty', self.release)
         return tuple(map(_device, listed))
 
     def _load_model(self, file: Path) -> Any:

@@ -124,7 +124,7 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
                 yield Finding(
                     Status.WARN,
                     found,
-                    f'install package {package}; in a container, in its image',
+                    f"install package {package} (for a container: in the container's image)",
                     f'{library} {tool}'.strip(),
                 )
 
@@ -145,7 +145,7 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
             )
             return
     if need is not Need.REQUIRED and not _installed(system):
-        yield skip('only accelerator axruntime needs it')
+        yield skip('only accelerator axruntime needs this compiler')
         return
     found = shutil.which(TOOLCHAIN, path=system.environment.get('PATH', ''))
     if found:
@@ -169,7 +169,7 @@ def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
     """Check that the driver can attach a dma-buf, as the runtime does for its tensors."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
-            return skip('there is no dma-buf to try it with; see memory.heaps', card.name)
+            return skip('there is no dma-buf for this test; see memory.heaps', card.name)
         probe = probe_shipped_attach(card.path, buffer, tree=system.host)
     figures = {'answer': probe.answer.value, 'errno': probe.number, 'heap': buffer.heap}
     if probe.answer is Importable.YES:

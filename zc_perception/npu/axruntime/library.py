@@ -292,7 +292,7 @@ _ADVICE = {
     ),
     Result.PENDING_ERROR: 'the device is still being configured, try again in a moment',
     Result.NOT_IMPLEMENTED: (
-        'this release of the runtime or of the driver lacks it; update the Voyager SDK'
+        'this release of the runtime or driver lacks the function; update the Voyager SDK'
     ),
 }
 _TOOLCHAIN = 'Failed to create executor'

@@ -118,7 +118,7 @@ class Connection:
     One thread runs the model. Loading and releasing the model takes the session's lock.
 
     :param model: the model: the C library's handle, or the Python package's object.
-    :param handle: the connection: also the C library's handle, or the Python package's object.
+    :param handle: the connection: the C library's handle, or the Python package's object.
     """
 
     def __init__(self, session: Session, model: Any, handle: Any) -> None:
@@ -305,8 +305,8 @@ class Session(ABC):
         others = [other.name for other in self.devices if other is not self.device]
         return AcceleratorError(
             (
-                f"{refusal}: 'fuser -v /dev/metis*' shows the process that uses it; stop that "
-                'process, or give it fewer cores (aipu_cores)'
+                f"{refusal}: 'fuser -v /dev/metis*' shows the process that uses the device; stop "
+                'that process, or let it use fewer cores (aipu_cores)'
             )
             + (f', or use another device: {", ".join(others)}' if others else '')
         )
@@ -349,7 +349,7 @@ def no_device(text: str, release: str) -> AcceleratorError:
     lines += [
         (
             f'the runtime looks for cards with {tool}, which is not here: install package '
-            f'{package} (in a container, in its image)'
+            f"{package} (for a container: in the container's image)"
         )
         for tool, package in TOOLS.items()
         if shutil.which(tool) is None
@@ -477,9 +477,9 @@ class RuntimeSession(Session):
             real = self._call.axr_tensor_size(ctypes.byref(info))
             if size != real:
                 raise AcceleratorError(
-                    f'libaxruntime says that {direction} {index} has {real} bytes, its shape says '
-                    f'{size}: this release has another struct layout than is known here; use '
-                    'another release of the Voyager SDK, or accelerator: onnx'
+                    f'libaxruntime says that {direction} {index} has {real} bytes, but its shape '
+                    f'has {size}: this package does not know the struct layout of this release; '
+                    'use another release of the Voyager SDK, or accelerator: onnx'
                 )
             tensors.append(_tensor(info))
         return tuple(tensors)
@@ -555,8 +555,8 @@ def _tensor(info: TensorInfo) -> TensorSpec:
     if dtype is None:
         known = ', '.join(_DTYPES.values())
         raise ConfigError(
-            f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be "
-            'read'
+            f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; only {known} can "
+            'be read'
         )
     padding = tuple((before, after) for before, after in info.padding[: info.ndims])
     return runtime_tensor(

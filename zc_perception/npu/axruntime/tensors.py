@@ -80,7 +80,7 @@ def runtime_tensor(
     :raises ConfigError: the padding doesn't fit the shape.
     """
     if len(padding) != len(shape):
-        raise ConfigError(f"tensor '{name}' has {len(shape)} axes and padding of {len(padding)}")
+        raise ConfigError(f"tensor '{name}' has {len(shape)} axes, but padding for {len(padding)}")
     inner = tuple(
         size - before - after for size, (before, after) in zip(shape, padding, strict=True)
     )
@@ -110,8 +110,8 @@ def named_outputs(
             [(spec.name, spec.shape, spec.dtype) for spec in specs] for specs in (named, tensors)
         )
         raise ConfigError(
-            f"the manifest's outputs are {wanted}, the compiled model's {real}; "
-            "correct them, or leave the key 'outputs' out, because the runtime knows them"
+            f"the manifest's outputs are {wanted}, the compiled model's are {real}; correct the "
+            "manifest, or leave the key 'outputs' out, because the runtime knows the outputs"
         )
     return tuple(
         replace(
@@ -153,7 +153,7 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
     if model.resize == 'none' or (model.width, model.height) != (width, height):
         asked = f'{model.width}x{model.height} (resize: {model.resize})'
         raise ConfigError(
-            f"the manifest's input is {asked}, the compiled model's {width}x{height}"
+            f"the manifest's input is {asked}, the compiled model's input is {width}x{height}"
         )
     return QuantisedTensorSpec(
         width=width,

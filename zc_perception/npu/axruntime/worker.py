@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-A model on the device, and the two threads that keep it busy.
+A model on one core of the device, and the two threads that keep this core busy.
 
 One thread converts frames into tensors and the other runs the model, so the next frame is
 converted while the device computes one. Read :class:`AxRuntimeWorker` first. It owns a
@@ -26,7 +26,8 @@ are meaningless. Sources: Voyager SDK, *Double Buffering for Performance*;
 ``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
 
 Trial runs before the first frame find out which tensors can be dma-bufs. The SDK's documentation
-recommends dma-bufs for outputs, but some users got errors; so they are used only if a trial works.
+recommends dma-bufs for outputs, but some users got errors with them. So outputs are dma-bufs only
+if a trial run works.
 """
 
 from __future__ import annotations
@@ -94,12 +95,12 @@ class RuntimeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether further calls are needed for the result of a job that its owner still wants."""
+        """Whether further calls are needed to get a result that the job's owner still wants."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
     @property
     def holds_jobs(self) -> bool:
-        """Whether further calls are needed for the result of any job, even a given-up one."""
+        """Whether further calls are needed to get the result of any job, even a given-up one."""
         return any(call.job is not None for call in self._waiting)
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
@@ -142,7 +143,7 @@ def why_no_heap(name: str, error: AllocationError) -> str:
             )
         case PermissionError() as refusal:
             rights = (
-                'let its group read it in a udev rule and add the user to that group, '
+                "let the node's group read the node in a udev rule, add the user to that group, "
                 f'and give a container the node (--device {node})'
             )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
@@ -182,7 +183,7 @@ class LoadPlan:
 
     def attempts(self) -> list[tuple[bool, bool]]:
         """
-        Return the loads to try, best first: (whether inputs are dma-bufs, whether outputs are).
+        Return the ways to load the model, best first: (inputs in dma-bufs, outputs in dma-bufs).
 
         :raises ConfigError: dma-bufs are required, but there is no heap.
         """
@@ -231,12 +232,12 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """Run the model once on an empty tensor: unusable memory must fail before frames come."""
+        """Run the model once on an empty tensor, to find out now whether its memory works."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
         """
-        Replace the instance by a new one, because a failed call left its state unknown.
+        Replace the instance by a new one, because its state is unknown after a failed call.
 
         :raises ZcError: the device can't load the model.
         """
@@ -292,8 +293,8 @@ def load_best(plan: LoadPlan) -> LoadedModel:
             continue
         if plan.late:
             notices.append(
-                f'double_buffer: each result comes {plan.late} frames late; set it to false '
-                'where latency counts more'
+                f'double_buffer: each result comes {plan.late} frames late; set double_buffer to '
+                'false if a short delay is more important than the frame rate'
             )
         loaded.notices = tuple(notices)
         return loaded
@@ -376,7 +377,7 @@ class AxRuntimeWorker:
         if not self._loaded.wait(timeout_s):
             raise DeviceLostError(
                 f'the Voyager runtime did not load the model within {timeout_s:g} s; see dmesg '
-                'and axdevice, restart this node'
+                'and axdevice, then restart this node'
             )
         if self._refusal is not None:
             raise self._refusal
@@ -546,11 +547,11 @@ class AxRuntimeWorker:
         error: AcceleratorError,
     ) -> None:
         """
-        After a failed call, fail the jobs inside the runtime; with double buffering, reload.
+        Handle a failed call: fail the jobs inside the runtime.
 
-        It is unknown whether the failed call entered the runtime's queue. So, with double
-        buffering, results that are still inside the old instance could be assigned to the wrong
-        frames; a new instance has none.
+        With double buffering, also load the model again. The next calls return the results of
+        earlier calls, and it is unknown whether the failed call will give a result. So results
+        could be assigned to the wrong frames. A new instance of the model has no earlier calls.
         """
         self._failures += 1
         text = str(error)
@@ -568,7 +569,7 @@ class AxRuntimeWorker:
                 self.reloads += 1
             except Exception as failure:
                 self.lost = DeviceLostError(
-                    f'{text}; loading the model anew failed as well: {failure}'
+                    f'{text}; loading the model again failed as well: {failure}'
                 )
             finally:
                 self._end_call()

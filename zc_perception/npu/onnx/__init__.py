@@ -13,4 +13,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Run models with ONNX Runtime and any execution provider, or OpenCV's HOG detector."""
+"""Run models with ONNX Runtime (any execution provider), or run OpenCV's HOG detector."""

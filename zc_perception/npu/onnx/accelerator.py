@@ -75,8 +75,9 @@ class HogEngine(Engine):
         """
         Run the detector on one frame, see :meth:`Engine.run`.
 
-        The only output has shape (n, 6); a row is x0, y0, x1, y1, score, class. The SVM's distance
-        d > 0 has no upper bound. Subscribers expect scores in 0..1, so the score is 1 - exp(-d).
+        The only output has shape (n, 6); a row is x0, y0, x1, y1, score, class. The detector gives
+        a weight w > 0 without upper bound. Subscribers expect scores in 0..1, so the score is
+        1 - exp(-w).
         """
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             self._converter = (
@@ -273,7 +274,7 @@ class OnnxEngine(TensorEngine):
                 if not fits:
                     raise ConfigError(
                         f"{manifest.path}: key 'outputs[{index}].{key}' is {value}, the file's "
-                        f'is {real}; it must be that, or left out'
+                        f'is {real}; write what the file has, or leave out the key'
                     )
         given = {spec.name: spec for spec in manifest.tensors}
         return [given.get(name) for name in names]
@@ -302,7 +303,7 @@ class OnnxEngine(TensorEngine):
 
 class _Bound:
     """
-    Run a session whose inputs lie in the device's memory; they are allocated only once.
+    Run a session whose inputs lie in the device's memory; the inputs are allocated only once.
 
     Each output is copied once, from the device's memory to the host's.
 
