@@ -256,7 +256,9 @@ def test_what_is_no_usable_surface_is_refused(properties: dict[str, str], words:
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(CameraError, match=r'No cameras available \(sensor 7 of 2\)'):
         opened(sensor_id=7)
-    with pytest.raises(CameraError, match=r'gives no NVMM frames.*use camera: gstreamer'):
+    with pytest.raises(
+        CameraError, match=r'gives frames that are not in NVMM memory.*use camera: gstreamer'
+    ):
         opened(pipeline='videotestsrc ! video/x-raw,format=NV12,width=322,height=46')
     with pytest.raises(CameraError, match=r'need libnvbufsurface_missing\.so of JetPack'):
         ArgusCamera(camera_options(), library='libnvbufsurface_missing.so')
@@ -268,7 +270,7 @@ def test_what_cannot_be_is_said() -> None:
         )
         with pytest.raises(
             CameraError,
-            match=r'is block-linear, and no linear images can be made of it: the VIC needs '
+            match=r'gives block-linear images, and the VIC can not convert them: the VIC needs '
             r'libmissing.so',
         ):
             camera.allocate(request)

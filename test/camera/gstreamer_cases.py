@@ -488,7 +488,7 @@ def test_another_format_or_kind_of_memory_is_a_changed_camera(
     )
     with streaming(pipeline, consumers=consumers) as opened:
         error = capture_until_error(opened.camera)
-        assert isinstance(error, CameraChangedError) and 'it is opened again' in str(error)
+        assert isinstance(error, CameraChangedError) and 'is opened again' in str(error)
 
 
 def changed(pipeline: str, **options: Any) -> Opened:

@@ -287,7 +287,7 @@ def opencv_file(suffix: str) -> str:
     [
         (KALIBR, "key 'image_width' is missing, for this is a camera chain of Kalibr: write its"),
         (INI, 'is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote'),
-        (opencv_file('.yml'), "'rectification_matrix' is missing, as in OpenCV's own files: of a"),
+        (opencv_file('.yml'), "'rectification_matrix' is missing, as in OpenCV's own files: for"),
         (opencv_file('.xml'), 'is XML; a calibration is a YAML file with image_width'),
     ],
 )
@@ -542,9 +542,11 @@ def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
     assert store.current == uncalibrated(1280, 720)
     size, name = store.notices
     assert str(path) in size and '640x360' in size and '1280x720' in size
-    assert "named 'front', this one is 'rear'" in name
+    assert "named 'front', but this camera's name is 'rear'" in name
     assert (
-        size.count('calibrate at this size') == 1 and "set 'camera_name'" in name and store.wrong
+        size.count("calibrate at the camera's size") == 1
+        and "correct 'camera_name'" in name
+        and store.wrong
     )
     assert store.notices == tuple('; '.join(trouble) for trouble in store.troubles)
     store.resize(640, 360)
@@ -626,8 +628,9 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     assert store.current == GOOD.scaled(320, 180) and store.notices == () and not store.wrong
     assert CameraInfoStore(str(path), 'front', (320, 180)).notices == (
         f"calibration '{path}' is for 640x360 pictures, the camera gives 320x180: camera_info is "
-        'published without it; calibrate at this size, run the camera at the calibrated one, set '
-        "'rescale_camera_info' if both show the same, or set 'camera_info_url' to one that fits",
+        "published without it; calibrate at the camera's size, run it at the calibration's size, "
+        "set 'rescale_camera_info' if pictures of both sizes show the same, or set "
+        "'camera_info_url' to a file that fits",
     )
     store.resize(640, 480)
     (notice,) = store.notices

@@ -292,7 +292,7 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
             {'YUYV': 5},
             (READER,),
             'MJPG',
-            'booked as decode): YUYV does 5 Hz there',
+            'booked as decode): YUYV does 5 Hz at this size',
         ),
         (
             ('YUYV', 'MJPG'),
@@ -302,7 +302,7 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
             'booked as decode): not every consumer accepts YUYV',
         ),
         (('MJPG', 'NV12', 'YUYV'), {}, (NPU,), 'NV12', 'NV12, taken as the driver fills it'),
-        (('MJPG', 'NV12'), {'NV12': 10}, (READER,), 'MJPG', 'NV12 does 10 Hz there'),
+        (('MJPG', 'NV12'), {'NV12': 10}, (READER,), 'MJPG', 'NV12 does 10 Hz at this size'),
     ],
 )
 def test_auto_takes_what_nobody_converts_and_then_the_cheapest(

@@ -542,7 +542,7 @@ FOREIGN: dict[str, tuple[str, Callable[[Path], bytes], str]] = {
     'cut MCAP': (
         'cut.mcap',
         lambda folder: mcap_bytes(folder)[:-20],
-        "'cut.mcap' has no end, .*: mcap recover cut.mcap -o whole.mcap keeps",
+        "'cut.mcap' has no end, .*: mcap recover cut.mcap -o whole.mcap saves",
     ),
 }
 

@@ -389,7 +389,7 @@ def test_other_sizes_are_worth_a_notice() -> None:
     ('other', 'message'),
     [
         (PairingRule(6_000_000), '0.005 s on one side and 0.006 s'),
-        (PairingRule(5_000_000, True), 'by its own stamps'),
+        (PairingRule(5_000_000, True), 'with the recorded stamps'),
     ],
 )
 def test_both_sides_must_pair_alike(other: PairingRule, message: str) -> None:

@@ -67,7 +67,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     'pipeline': {},
     'libcamera': {
         'error': (
-            "camera 'libcamera' needs its Python bindings: No module named "
+            "camera 'libcamera' needs libcamera's Python bindings: No module named "
             "'libcamera'; install it: apt"
         )
     },

@@ -169,12 +169,14 @@ def test_the_structs_of_both_generations_are_known(libraries: Libraries) -> None
 @pytest.mark.parametrize(
     ('kind', 'words'),
     [
-        ('MOVED_LIST', r'no list of images 24 bytes inside of NvBufSurface\)'),
-        ('MOVED_PLANES', r'0 planes of .* 48 bytes inside of its list\)'),
+        ('MOVED_LIST', r'no list of images at byte 24 of NvBufSurface\)'),
+        ('MOVED_PLANES', r'0 planes of .* at byte 48 of its list\)'),
     ],
 )
 def test_other_structs_are_refused(kind: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(AllocationError, match=rf'other structs than R35 to R39 \({words}'):
+    with pytest.raises(
+        AllocationError, match=rf'other structs than Jetson Linux R35 to R39 \({words}'
+    ):
         check_structs(build(tmp_path, 'nvbufsurface', f'-D{kind}'))
 
 
@@ -388,7 +390,7 @@ def test_a_stale_answer_of_the_library_is_noticed(
         ('-4', r'could not make AB24 32x32 of NV12 64x64 \(status -4\): a rectangle lies outside'),
         ('-1', 'cannot convert between these formats'),
         ('-77', r'\(status -77\): see dmesg'),
-        ('no_vic', r'has no VIC here \(status -1\)'),
+        ('no_vic', r'finds no VIC on this machine \(status -1\)'),
     ],
 )
 def test_every_error_says_what_it_means(

@@ -161,7 +161,10 @@ def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(
         asked = SetCameraInfo.Request(camera_info=calibrated(640, 480))
         assert bench.call(SetCameraInfo, 'set_camera_info', asked).success
         found = bench.status('calibration')
-        assert found.level is Level.WARN and found.text().count('calibrate at this size') == 1
+        assert (
+            found.level is Level.WARN
+            and found.text().count("calibrate at the camera's size") == 1
+        )
         assert '640x480' in found.message and '128x96' in found.message
         asked = SetCameraInfo.Request(camera_info=calibrated(128, 96))
         assert bench.call(SetCameraInfo, 'set_camera_info', asked).success

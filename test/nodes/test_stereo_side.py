@@ -108,7 +108,9 @@ def test_the_rule_is_the_parameters() -> None:
         and rig.sides.rule.tolerance_ns == 12_300_000
         and rig.sides.rule.by_stamp
     )
-    with pytest.raises(ConfigError, match=r"node 'right'.*replays a recording by its own stamps"):
+    with pytest.raises(
+        ConfigError, match=r"node 'right'.*replays a recording with the recorded stamps"
+    ):
         StereoSide(rig, Side.RIGHT).begin('right', {**BOTH, 'stereo_tolerance': 0.0123})
     keeps = {**BOTH, 'camera': 'replay', 'keep_all': True}
     with pytest.raises(ConfigError, match="parameter 'keep_all' is true"):

@@ -98,7 +98,7 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
     log = capfd.readouterr().err
     assert (
         'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as '
-        'decode): YUYV does 5 Hz there'
+        'decode): YUYV does 5 Hz at this size'
     ) in log
 
 

@@ -19,9 +19,10 @@ Cameras, which produce the frames.
 Read :mod:`~zc_perception.camera.camera` first: it has the base class of all cameras, and the base
 class of the cameras whose frames the CPU writes. The shortest camera is :mod:`synthetic`, which
 draws the road of :mod:`road_scene`. :mod:`kinds` registers the cameras. :mod:`supervisor` opens a
-camera on a thread, runs it, and opens it again after a loss; :mod:`clock` makes its frames' time
-stamps. Each device or library has a file or folder: ``v4l2/``, ``gstreamer/`` (with :mod:`argus`
-on top of it), :mod:`libcamera`, ``replay/``. :mod:`stereo` pairs the frames of two cameras.
+camera on a thread, runs it, and opens it again after it was lost. :mod:`clock` makes the frames'
+time stamps. Each other kind of camera has a file or folder: ``v4l2/``, ``gstreamer/``,
+:mod:`argus` (which uses ``gstreamer/``), :mod:`libcamera`, ``replay/``. :mod:`stereo` pairs the
+frames of two cameras.
 :mod:`calibration` reads and writes calibration files. :mod:`recording` writes frames to disk, in
 the file format of :mod:`mcap_file`.
 """

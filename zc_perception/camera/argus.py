@@ -16,14 +16,15 @@
 """
 The Argus camera of a Jetson: ``nvarguscamerasrc``, whose frames are the ISP's own dma-bufs.
 
-A mapped NVMM buffer doesn't contain the pixels: it contains the struct ``NvBufSurface``. The entry
-of its first image gives the image's file descriptor, real pitch and offsets, and colours (NV12 is
-limited range, NV12_ER full range). The image's memory belongs to GStreamer's pool. So this camera
-holds the GstBuffer as long as the frame is leased, and GStreamer can't fill the memory again.
+The source gives buffers in NVMM, NVIDIA's memory for GStreamer. A mapped NVMM buffer doesn't
+contain the pixels: it contains the struct ``NvBufSurface``. The struct's first entry gives an
+image's file descriptor, real pitch and offsets, and colours (NV12 is limited range, NV12_ER full
+range). The image's memory belongs to GStreamer's pool. So this camera holds the GstBuffer while
+the frame is leased, because GStreamer would otherwise fill the memory with a new frame.
 
-Sensors' images are often block-linear. Consumers that can use this layout get the images without a
-copy. For other consumers the VIC (NVIDIA's video image compositor) copies each image into linear
-memory of this package, and each copy is counted.
+Sensors' images often have a block-linear layout. Consumers that can use this layout get the images
+without a copy. For other consumers the VIC (NVIDIA's video image compositor) copies each image
+into linear memory of this package, and each copy is counted.
 
 Source: NVIDIA's *Accelerated GStreamer* guide, NvBufSurface pages of the *Jetson Linux API
 Reference*. Tested only with replacements for the libraries and for ``nvarguscamerasrc``, not on a
@@ -92,7 +93,7 @@ class NvmmFrames(FrameReader):
     """Finds the dma-buf and the layout of frames that are NvBufSurfaces."""
 
     def __init__(self, gst: GStreamer, what: StreamFormat, library: str | None = None) -> None:
-        # This module is imported here, because only a Jetson has the library that it loads.
+        # Import nvbufsurface only now: it loads a library that only a Jetson has.
         from zc_perception.jetson.nvbufsurface import check_structs
 
         super().__init__(gst, what)
@@ -113,7 +114,7 @@ class NvmmFrames(FrameReader):
         if not self._gst.gst_buffer_map(sample.buffer, byref(info), MAP_READ):
             raise LayoutError(
                 'an NVMM buffer could not be mapped, so its NvBufSurface can not be read; '
-                'see the log of the element that made it'
+                'see the log of the element that made the buffer'
             )
         try:
             return surface_parameters(info.data, info.size)
@@ -247,7 +248,7 @@ def _of_jetson(
 
 
 def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
-    """Report whether ``libnvbufsurface`` loads and its images' structs are as expected."""
+    """Report whether ``libnvbufsurface`` loads, and whether this package knows its structs."""
     if not answer.get('loaded'):
         return Finding(
             need.missing,
@@ -260,7 +261,7 @@ def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
     if 'error' in answer:
         advice = (
             'give this user access to /dev/nvmap (group video; container: --device /dev/nvmap); '
-            'if it has access, report the Jetson Linux release'
+            'if the user has access, report this error and the release to the authors'
         )
         return Finding(need.missing, f'{file}: {answer["error"]}', advice, '', answer)
     return ok(f'{file}: an image was allocated and its layout is understood', **answer)
@@ -318,12 +319,12 @@ class ArgusCamera(GStreamerCamera):
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's library.
     :param transform_library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
     :raises ConfigError: the machine is no Jetson, or the source element lacks a property.
-    :raises CameraError: the sensor doesn't run, or the library's structs aren't as expected.
+    :raises CameraError: the sensor doesn't run, or the library's structs are unknown.
     """
 
     PARAMETERS = (
-        ParameterSpec('pipeline', '', ('the pipeline as for gst-launch-1.0, without a sink. '
-                                       'Empty: a pipeline for sensor_id.')),
+        ParameterSpec('pipeline', '', ('the pipeline, written as for gst-launch-1.0, without a '
+                                       'sink. Empty: read the sensor sensor_id.')),
         PIPELINE_BUFFERS,
         ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
         ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '',
@@ -335,7 +336,7 @@ class ArgusCamera(GStreamerCamera):
         Check('jetson.release', 'the Jetson Linux release', jetson_release),
         Check(
             'jetson.nvbufsurface',
-            'whether libnvbufsurface loads, and its structs are those we know',
+            'whether libnvbufsurface loads, and this package knows its structs',
             nvbufsurface,
         ),
         Check('jetson.vic', "the video image compositor's library", vic),
@@ -379,8 +380,8 @@ class ArgusCamera(GStreamerCamera):
     def _open_reader(self, first: Sample) -> FrameReader:
         if not self._format.nvmm:
             raise CameraError(
-                f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: "
-                'gstreamer'
+                f"{self._where} gives frames that are not in NVMM memory: '{self._format.caps}'; "
+                'use camera: gstreamer'
             )
         from zc_perception.jetson.nvbufsurface import surface_image
 
@@ -451,7 +452,8 @@ class ArgusCamera(GStreamerCamera):
             if vic is not None:
                 vic.close()
             raise CameraError(
-                f'{self._where} is block-linear, and no linear images can be made of it: {error}'
+                f'{self._where} gives block-linear images, and the VIC can not convert them: '
+                f'{error}'
             ) from error
 
         def allocate() -> Buffers:
@@ -543,8 +545,8 @@ class ArgusCamera(GStreamerCamera):
         found = list(super().notices())
         if self._stays:
             found.append(
-                f'{self._stays}; its frames stay block-linear, and consumers that need LINEAR '
-                'ones are refused'
+                f"{self._stays}; the camera's frames stay block-linear, and consumers that need "
+                'LINEAR frames are refused'
             )
         if self._vic is not None:
             found.append(

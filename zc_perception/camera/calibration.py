@@ -19,8 +19,8 @@ A camera's calibration: the values that describe its lens, and the YAML file tha
 Sources: sensor_msgs/CameraInfo for the values' meaning; camera_calibration_parsers and
 camera_calibration's calibrator for the file. Files of different programs differ: they may have
 numbers such as ``0.`` or ``1e-05`` (a YAML 1.1 reader takes the latter for text), matrices over
-several lines, names that look like numbers, or OpenCV's ``%YAML:1.0`` and ``!!opencv-matrix``. So
-this module reads every scalar as text and converts it to the field's type.
+several lines, names that look like numbers, or OpenCV's header ``%YAML:1.0`` and tag
+``!!opencv-matrix``. So this module reads every scalar as text and converts it to the field's type.
 
 A URL names the file, in the same forms as for camera_info_manager: ``file://`` and ``package://``,
 with the variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads the file, and
@@ -60,7 +60,7 @@ _OTHER_NAMES = {'fisheye': 'equidistant'}
 """
 Key: a calibration file's name for a distortion model; value: CameraInfo's name for the same model.
 
-camera_calibration of Foxy and Galactic writes the keys.
+camera_calibration of ROS 2 Foxy and Galactic writes the name that is the key.
 """
 
 _MATRICES = {
@@ -106,8 +106,8 @@ class Calibration:
     :param k: camera matrix, 3×3, pixels; ``k[0] == 0`` means uncalibrated, as in CameraInfo.
     :param d: distortion coefficients, as many as the model has.
     :param r: rectification matrix, 3×3.
-    :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is -fx' times the
-        baseline in metres.
+    :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is ``-p[0]``
+        times the baseline in metres.
     :param notices: sentences for the user about the calibration's file; they aren't saved in it.
     """
 
@@ -326,7 +326,7 @@ def parse_calibration(text: str, source: str) -> Calibration:
         )
     if _XML.match(text):
         raise ConfigError(
-            f"'{source}' is XML; a calibration is a YAML file with {', '.join(_REQUIRED)}"
+            f"'{source}' is XML; a calibration is a YAML file with the keys {', '.join(_REQUIRED)}"
         )
     try:
         # BaseLoader returns every scalar as text and ignores tags.
@@ -341,7 +341,7 @@ def parse_calibration(text: str, source: str) -> Calibration:
         if key not in document:
             raise ConfigError(
                 f"'{source}': key '{key}' is missing{_advice(key, document)}; "
-                f'a calibration has {", ".join(_REQUIRED)}'
+                f'a calibration has the keys {", ".join(_REQUIRED)}'
             )
     model, notices = _stated_model(document, source)
     absent = [key for key in _KNOWN if key not in document]
@@ -376,9 +376,9 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
     """
     Return the distortion model that a file names, and notices for the user.
 
-    Besides ``distortion_model``, two other keys may state it. camera_calibration's first fisheye
-    version wrote ``camera_model``, which in other files is the projection, such as ``pinhole``.
-    OpenCV's example of a calibrator writes ``fisheye_model``.
+    Besides ``distortion_model``, two other keys may state the model. camera_calibration's first
+    fisheye version wrote ``camera_model``, which in other files is the projection, such as
+    ``pinhole``. OpenCV's example of a calibrator writes ``fisheye_model``.
     """
     stated: dict[str, str] = {}
     for key in ('distortion_model', 'camera_model'):
@@ -407,11 +407,11 @@ def _advice(key: str, document: Mapping[Any, Any]) -> str:
     if 'intrinsics' in document or any(_KALIBR.fullmatch(str(other)) for other in document):
         return (
             ', for this is a camera chain of Kalibr: write its resolution, intrinsics and '
-            'distortion_coeffs to a file of this format'
+            'distortion_coeffs to a ROS calibration file'
         )
     if key in ('rectification_matrix', 'projection_matrix') and 'camera_matrix' in document:
         return (
-            ", as in OpenCV's own files: of a single camera, rectification_matrix is the "
+            ", as in OpenCV's own files: for a single camera, rectification_matrix is the "
             'identity, and projection_matrix is camera_matrix with a fourth column of zeros; '
             'add them and distortion_model'
         )
@@ -515,7 +515,7 @@ def format_calibration(calibration: Calibration) -> str:
     :func:`parse_calibration` reads exactly the same numbers from it.
     """
     camera = calibration.camera_name
-    # Quote names like 0815, 1e5 or y: readers of other YAML versions take them for other types.
+    # Quote names like 0815, 1e5 or y: some YAML readers take these for numbers or booleans.
     camera = camera if re.fullmatch(r'[A-Za-z][\w/.-]+', camera, re.ASCII) else _Quoted(camera)
     found: dict[str, Any] = {
         'image_width': calibration.width,
@@ -823,21 +823,27 @@ class CameraInfoStore:
             return (*found, (text, 'run camera_calibration'))
         mismatch = self._fit()[1]
         if mismatch:
-            scale = '' if self._rescale else "set 'rescale_camera_info' if both show the same, "
+            scale = (
+                ''
+                if self._rescale
+                else "set 'rescale_camera_info' if pictures of both sizes show the same, "
+            )
             found.append(
                 (
                     mismatch,
-                    f'calibrate at this size, run the camera at the calibrated one, {scale}or set '
-                    "'camera_info_url' to one that fits",
+                    f"calibrate at the camera's size, run it at the calibration's size, {scale}or "
+                    "set 'camera_info_url' to a file that fits",
                 )
             )
         other = self.calibration.camera_name
         if other not in ('', 'unknown', self.camera_name):
             text = (
                 f"calibration '{self.place}' is of a camera named '{other}', "
-                f"this one is '{self.camera_name}'"
+                f"but this camera's name is '{self.camera_name}'"
             )
-            found.append((text, "set 'camera_name', or 'camera_info_url' to its own"))
+            found.append(
+                (text, "correct 'camera_name', or set 'camera_info_url' to this camera's file")
+            )
         return tuple(found)
 
     @property

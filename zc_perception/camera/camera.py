@@ -156,7 +156,7 @@ ControlValue = int | bool | str
 @dataclass(frozen=True)
 class ControlInfo:
     """
-    One control of a camera, such as its brightness, with its present value.
+    One control of a camera, such as the brightness, with the control's present value.
 
     :param name: the driver's name in lower case with underscores, unique on its camera.
     :param minimum: the smallest value; 0 for a bitmask.
@@ -265,8 +265,8 @@ PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
 """The parameter that a kind of camera has if its library, not this package, owns the buffers."""
-# A pipeline counts as lost if it gives no frame for the longer of these two times: so many
-# seconds, and so many frame periods.
+# A pipeline counts as lost if it gives no frame for the longer of two times: this number of
+# seconds, or this number of frame periods.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 
@@ -311,7 +311,7 @@ class CameraOptions:
     :param identity: :attr:`Camera.identity` of the camera that was lost, to find the device's
         present path; empty: no camera was lost.
     :param before: the previous camera, which is closed already; a camera of the same kind may take
-        over what it left running. ``None``: there was none.
+        over what the previous one left running. ``None``: there was no camera before.
     """
 
     parameters: Mapping[str, Any]
@@ -352,8 +352,8 @@ class Camera(ABC):
     Derive each kind of camera from this class, or from :class:`DrawnCamera` if the CPU writes the
     frames.
 
-    The capture node's functions call :meth:`open`, :meth:`constraints` and :meth:`allocate`, in
-    this order. They run on the node's thread, or on the supervisor's thread if the camera is
+    The capture node's code calls :meth:`open`, :meth:`constraints` and :meth:`allocate`, in this
+    order. This happens on the node's thread, or on the supervisor's thread if the camera is
     :attr:`SLOW` or was lost. The supervisor's thread then calls :meth:`capture` repeatedly, and
     finally :meth:`close`. Any thread may call :meth:`stop`. If a camera raises
     :class:`~zc_perception.errors.CameraError`, the supervisor closes it and opens it again after a
@@ -752,7 +752,7 @@ class DrawnCamera(Camera):
 
         A derived class overrides this method if it has further parameters.
 
-        :param base: the other arguments of :class:`DrawnCamera`'s constructor, to be passed on.
+        :param base: further arguments for :class:`DrawnCamera`'s constructor; pass them on.
         :raises ValueError: the camera can't make pictures of this size or rate.
         """
         width, height = parameters['width'] or cls.SIZE[0], parameters['height'] or cls.SIZE[1]

@@ -17,8 +17,8 @@
 Convert a driver's time stamps to times of the ROS clock.
 
 The offset between the two clocks is measured for every frame, because NTP or PTP corrections
-change it. Stamps increase; they go back only when a simulation drives the ROS clock and its time
-jumps back.
+change it. Stamps increase. They go back only when a simulation begins, ends, or sets its own time
+back.
 
 A measurement reads both clocks. It is wrong if the scheduler interrupts the thread between the
 reads. So the driver's clock is read before and after the ROS clock, several times if needed. The
@@ -153,7 +153,7 @@ class StampClock:
 
     def reopened(self) -> StampClock:
         """
-        Discard the measurements of the clock's last camera, and return this clock.
+        Discard what was measured for the camera that used this clock, and return the clock.
 
         Called when a camera is opened. The last stamp is kept, so that stamps go on increasing.
         """

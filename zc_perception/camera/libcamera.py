@@ -16,7 +16,8 @@
 """
 The libcamera camera: each buffer that libcamera's pipeline handler allocates is a slot.
 
-A slot's request is queued again when the slot's last lease is released.
+Each slot has a request, by which libcamera fills the slot. The request is queued again when the
+slot's last lease is released.
 
 libcamera's Python module has one manager for all cameras. The manager's only file descriptor
 becomes readable when any camera completes a request. So :class:`Requests` passes each request to
@@ -100,7 +101,7 @@ def planes_of(buffer: Any) -> list[BorrowedMemory]:
 
 def checked(what: str, result: Any) -> Any:
     """
-    Return *result*, which a call to libcamera's Python module returned, if it is no error number.
+    Return *result*, the result of a call to libcamera's Python module, if it is no error number.
 
     :param what: what the call should do, for the message.
     :raises CameraError: *result* is negative: libcamera before 0.1 reports errors this way.
@@ -157,7 +158,7 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
     if len(found) != 1:
         raise CameraError(
             f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: "
-            'set libcamera_id to one of these, or to its number'
+            'set libcamera_id to one of these ids, or to its index in this list'
         )
     return names.index(found[0])
 
@@ -168,7 +169,7 @@ def import_libcamera() -> Any:
         module = importlib.import_module('libcamera')
     except ImportError as error:
         raise ConfigError(
-            f"camera 'libcamera' needs its Python bindings: {error}; {_INSTALL}"
+            f"camera 'libcamera' needs libcamera's Python bindings: {error}; {_INSTALL}"
         ) from error
     if not hasattr(module, 'CameraManager'):
         raise ConfigError(
@@ -263,7 +264,7 @@ class Requests:
 
 
 def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that libcamera's Python module loads, and the parameter file's cameras exist."""
+    """Check that libcamera's Python module loads, and that the parameter file's cameras exist."""
     need = needs.camera('libcamera')
     if need is Need.UNUSED:
         yield skip('no camera in the parameter file uses libcamera')
@@ -372,7 +373,7 @@ class LibcameraCamera(Camera):
 
     @classmethod
     def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
-        return skip(f'camera {camera.kind}: see libcamera.bindings', camera.node)
+        return skip(f'camera {camera.kind}: see check libcamera.bindings', camera.node)
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
         try:
@@ -392,13 +393,13 @@ class LibcameraCamera(Camera):
         name, size = str(stream.pixel_format), stream.size
         if name != 'NV12':
             raise ConfigError(
-                f"camera '{self._camera.id}' has no NV12 stream but {name}; use camera: "
+                f"camera '{self._camera.id}' has no NV12 stream but {name} ones; use camera: "
                 'gstreamer with libcamerasrc'
             )
         if width and height and (size.width, size.height) != (width, height):
             raise ConfigError(
                 f"camera '{self._camera.id}' can't do {width}x{height}; the nearest is "
-                f'{size.width}x{size.height}: set width and height'
+                f'{size.width}x{size.height}: set width and height to it'
             )
         self._call('configure the stream', lambda: self._camera.configure(configuration))
         self._stream = stream.stream
@@ -582,8 +583,8 @@ class LibcameraCamera(Camera):
             silent = time.monotonic() - self._last_frame
             if 0.0 < self._watchdog_s < silent:
                 raise CameraLostError(
-                    f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its "
-                    "cable and libcamera's log"
+                    f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; check "
+                    "its cable and read libcamera's log"
                 )
             return None
         self._last_frame = time.monotonic()
@@ -603,8 +604,9 @@ class LibcameraCamera(Camera):
         ):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
-                # The request was cancelled although the camera was not stopped: it was unplugged.
-                # Clear _streaming first: otherwise pool.discard() would queue the request again.
+                # The request was cancelled although the camera was not stopped: the camera was
+                # unplugged. Clear _streaming first: otherwise pool.discard() would queue the
+                # request again.
                 with self._queue_lock:
                     self._streaming = False
                 pool.discard(slot)

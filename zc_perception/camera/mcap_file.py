@@ -22,7 +22,7 @@ which lists the finished files. The ``.mcap`` files follow https://mcap.dev/spec
 and channels stand before the chunks that use them, so a file without its end can be read record by
 record, and :func:`finish_recording` can write the end later. The package has its own writer,
 because rosbags' writer can neither split a recording nor flush, and rosdep has no key for the
-library ``mcap``. The tests read the files with both libraries.
+library ``mcap``. The tests read the files with ``rosbags`` and with ``mcap``.
 
 A frame is a ``sensor_msgs/Image`` that keeps the format and every bit of the pixels, without
 padding between rows or planes. The encoding is ROS's name where ROS has one, else the DRM format's
@@ -221,7 +221,7 @@ class Contents:
         Return the bytes that finish the file when written at :attr:`end`.
 
         :param described: the file's metadata from :func:`describe_alone`, which rosbag2 expects in
-            the file, too.
+            the file in addition to ``metadata.yaml``.
         """
         metadata = _record(_METADATA, _text('rosbag2') + _map({'serialized_metadata': described}))
         start = self.end + len(metadata) + _RECORD.size + 4
@@ -301,7 +301,7 @@ class McapWriter:
         self, channel: int, log_ns: int, publish_ns: int, sequence: int, *parts: Bytes
     ) -> None:
         """
-        Append a message. If at least 1 MiB waits, flush.
+        Append a message. If at least 1 MiB of messages then waits, call :meth:`flush`.
 
         *parts* are the message's bytes; the caller must not change them before :meth:`flush`.
         """
@@ -393,7 +393,7 @@ def read_contents(path: Path) -> Contents:
             elif contents.library == LIBRARY:
                 _recover(file, size, contents)
             else:
-                raise ValueError(f'it has no summary, and {contents.library} did not finish it')
+                raise ValueError(f'it has no summary: {contents.library} did not finish the file')
         except (ValueError, struct.error) as error:
             raise RecordingError(f"'{path}' can't be read: {error}") from error
     return contents
@@ -612,7 +612,7 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
             if not contents.finished:
                 _finish(folder / name, contents)
                 said.append(
-                    f"'{folder / name}' had no end; one was written after its "
+                    f"'{folder / name}' had no end; an end was written after its "
                     f'{contents.messages} complete messages'
                 )
         ours = all(contents.library == LIBRARY for _, contents in parts)
@@ -623,7 +623,7 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
     except OSError as error:
         raise ConfigError(
             f"'{error.filename or folder}' can't be finished: {error.strerror}; "
-            'make room there, or allow writing'
+            'make room on its disk, or allow writing to it'
         ) from error
     return parts, said
 

@@ -96,7 +96,7 @@ class Limits:
 
     :param buffer_bytes: memory for data that waits for the disk; two frames always fit.
     :param split_bytes: a new file begins after this many bytes.
-    :param split_ns: a new file also begins after this time.
+    :param split_ns: a new file also begins after this many nanoseconds.
     :param floor_bytes: the recording ends when its disk has fewer free bytes than this.
     """
 
@@ -289,7 +289,7 @@ class Recorder:
         if (folder / METADATA).exists() and not self._finished:
             raise ConfigError(f"'{folder}' has a recording of another kind; choose another path")
         if self._finished:
-            done.append(f"'{folder}' has {len(self._finished)} files: the recording goes on there")
+            done.append(f"'{folder}' has {len(self._finished)} files; new files are added to them")
         if shortage := self._shortage():
             raise ConfigError(shortage)
         return done
@@ -592,8 +592,8 @@ class Kept(NamedTuple):
     """
     A message of the black box.
 
-    :param log_ns: time of arrival. A latched message may have arrived long before; it gets the
-        time of the earliest other message that is written.
+    :param log_ns: time of arrival. A latched message may have arrived long before the others; it
+        is written with the time of the earliest of them.
     """
 
     topic: Topic
@@ -609,7 +609,8 @@ class BlackBox:
     While no video arrives, only latched messages are kept.
 
     :param seconds: how many of the last seconds are kept and written.
-    :param most_bytes: most memory for messages that aren't latched; the oldest are dropped first.
+    :param most_bytes: limit of the memory for messages that aren't latched; the oldest are
+        dropped.
     """
 
     def __init__(self, seconds: float, most_bytes: int) -> None:

@@ -67,7 +67,7 @@ class Part:
 
 
 class Shape:
-    """An object's polygons in drawing order. All are added before :meth:`polygons` is called."""
+    """An object's polygons in drawing order. Add all of them before calling :meth:`polygons`."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -79,7 +79,7 @@ class Shape:
         Append a polygon in unit coordinates (see the module).
 
         ``sway`` has an offset for each vertex; :meth:`polygons` multiplies the offset by ``swing``
-        and adds it. ``None``: the polygon does not move.
+        and adds the result to the vertex. ``None``: the polygon does not move.
         """
         start = len(self._points)
         self._points += points
@@ -97,7 +97,7 @@ class Shape:
         Return the vertices in whole pixels, one ``(k, 2)`` array per part.
 
         ``x, y`` is the middle of the object's bottom edge, ``width, height`` its size, all in
-        pixels; ``swing`` (-1 to 1) moves its limbs.
+        pixels; ``swing`` (-1 to 1) moves the vertices that have a sway, such as those of limbs.
         """
         points, sway = self._vertices
         placed = np.rint((points + swing * sway) * (width, height) + (x, y)).astype(np.int32)

@@ -95,8 +95,8 @@ class PairMatcher(Generic[T]):
     Matches items of two sides by time.
 
     Each side's times must increase. An item is paired with the first match, because a tolerance
-    below half of a frame period allows only one. The order in which the two sides' items arrive
-    doesn't change the number of pairs, unless a side is more than *depth* items ahead.
+    below half of a frame period allows only one match. The order in which the two sides' items
+    arrive doesn't change the number of pairs, unless a side is more than *depth* items ahead.
 
     O(1) per item. The caller ensures that only one thread at a time uses the matcher.
 
@@ -144,8 +144,8 @@ class PairMatcher(Generic[T]):
             other_time, other = others.popleft()
             return self._pair(side, time_ns, item, other_time, other)
         if others and others[0][0] - time_ns > self._tolerance:
-            # All waiting items of the other side are too late for this item, and any that still
-            # comes is later, so this item gets no match.
+            # All waiting items of the other side are too late for this item, and items that
+            # still come are even later, so this item gets no match.
             self._alone[side] += 1
             self.dropped.append(item)
             return None
@@ -224,7 +224,7 @@ class PairingRule:
             )
         if self.by_stamp != other.by_stamp:
             raise ConfigError(
-                'one side replays a recording by its own stamps, the other does not; set '
+                'one side replays a recording with the recorded stamps, the other does not; set '
                 'parameters camera and stamps to the same values on both sides'
             )
 
@@ -420,8 +420,8 @@ class SideCamera(Camera):
         return (
             *self.inner.notices(),
             f'stereo: the {self.side.value} camera gives {own[0]}x{own[1]}, the '
-            f'{self.side.other.value} one {other[0]}x{other[1]}; '
-            'set width and height of both, unless the consumers of pairs accept this',
+            f'{self.side.other.value} camera {other[0]}x{other[1]}; '
+            'set the same width and height for both, unless the consumers accept two sizes',
         )
 
     def constraints(self) -> BufferConstraints:

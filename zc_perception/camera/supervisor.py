@@ -64,9 +64,9 @@ class CameraState(Enum):
 class Renewal(Enum):
     """How a camera gets other buffers, if at all; a member's value is its meaning in words."""
 
-    NONE = 'it keeps those that it has'
-    REALLOCATE = 'it allocates others'
-    REOPEN = 'it is opened anew'
+    NONE = 'it keeps its buffers'
+    REALLOCATE = 'it allocates new buffers'
+    REOPEN = 'it is closed and opened again'
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class CameraSupervisor:
             camera.close()
             raise CameraLostError(
                 f"another camera ('{other}') is where '{self._identity}' was; plug the earlier "
-                'one in again, or restart the node'
+                'camera in again, or restart the node'
             )
         self._identity = camera.identity
         with self._lock:

@@ -17,13 +17,13 @@
 The synthetic camera: an animated road (:mod:`road_scene`), or a test pattern.
 
 A pattern is either colour bars with known levels, or a counter: a picture that contains the
-frame's number and time stamp. The counter's picture is a grid of 16×8 cells, black or white, read
-row by row from the top left, the most significant bit first: 8 bits marker (0xA5), 8 bits of the
-seed, 32 bits frame counter, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of
-the 14 bytes before. The bits are inverted in every other cell, as on a chess board, so that no
-picture is nearly all black or all white. Cells are as large as the picture allows, so they can
-still be read after scaling, JPEG, a change of range, or with much noise. The checksum shows
-errors.
+frame's number and time stamp. It is a grid of 16×8 cells. Each cell is black (0) or white (1). The
+cells are the bits of 16 bytes, row by row from the top left, and the most significant bit of each
+number is first: 8 bits marker (0xA5), 8 bits of the seed, 32 bits frame number, 64 bits time
+code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes before. The bits are inverted
+in every other cell, as on a chess board, so that no picture is nearly all black or all white.
+Cells are as large as the picture allows, so they can still be read after scaling, JPEG, a change
+of range, or with much noise. The checksum shows errors.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class SyntheticCamera(DrawnCamera):
 
     Frame *n* of a scene with the same seed is always the same picture.
 
-    :param seed: selects the scene; the counter's picture contains the seed's lowest 8 bits.
+    :param seed: selects the scene; pattern ``counter`` shows the seed's lowest 8 bits.
     :param palette: colours of the objects, a key of ``road_scene.PALETTES``.
     :param pattern: one of :data:`PATTERNS`.
     :raises ValueError: a scene or pattern of that size is impossible.
@@ -172,7 +172,8 @@ class SyntheticCamera(DrawnCamera):
     PARAMETERS = (
         ParameterSpec('seed', 0, 'number of the scene. The same number gives the same scene.', '',
                       0, 2**31 - 1),
-        ParameterSpec('palette', 'all', 'which colours the objects have.',
+        ParameterSpec('palette', 'all', ("colours of the scene's objects. train and held_out "
+                                         'share no hue.'),
                       choices=('all', 'train', 'held_out')),
         ParameterSpec('pattern', 'road', ('the road scene, colour bars, or a frame counter '
                                           'with a time code in the pixels.'),

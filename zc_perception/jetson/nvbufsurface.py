@@ -274,7 +274,7 @@ class NvBufSurfaceHeap:
         """
         if layout.modifier != LINEAR:
             raise AllocationError(
-                "heap 'nvbufsurface' gives LINEAR images here, not "
+                "heap 'nvbufsurface' gives only LINEAR images, not "
                 f'{modifier_name(layout.modifier)}; negotiate LINEAR'
             )
         color_format = int(nvbufsurface_format(layout.fourcc, colorimetry))
@@ -370,7 +370,7 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
     if surface.memType not in (MEM_DEFAULT, MEM_SURFACE_ARRAY, MEM_HANDLE):
         raise LayoutError(
             f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; let '
-            'its element use surface arrays (nvbuf-memory-type=4)'
+            'the element that made it use surface arrays (nvbuf-memory-type=4)'
         )
     parameters = surface.surfaceList[0]
     assert isinstance(parameters, SurfaceParams)
@@ -417,7 +417,7 @@ def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetr
 
 def check_structs(library: str | None = None) -> None:
     """
-    Allocate an image, and check that the library's structs have the offsets that we use.
+    Allocate an image, and check that the library's structs have the offsets of this module.
 
     Only mapped memory is read, so that a wrong struct can't crash the process.
 
@@ -451,8 +451,8 @@ def check_structs(library: str | None = None) -> None:
         loaded.NvBufSurfaceDestroy(pointer)
     if problem:
         raise AllocationError(
-            f'{name} has other structs than R35 to R39 ({problem}): frames of this release would '
-            'be misread; report its version, and use camera: v4l2 meanwhile'
+            f'{name} has other structs than Jetson Linux R35 to R39 ({problem}): frames of this '
+            'release would be misread; report the release, and use camera: v4l2 meanwhile'
         )
 
 
@@ -464,7 +464,7 @@ def _find_problem(address: int) -> str:
         listed = ctypes.cast(surface.surfaceList, ctypes.c_void_p).value or 0
         parameters = SurfaceParams.from_buffer_copy(_peek(listed, ctypes.sizeof(SurfaceParams)))
     except OSError:
-        return f'no list of images {SURFACE_LIST_OFFSET} bytes inside of NvBufSurface'
+        return f'no list of images at byte {SURFACE_LIST_OFFSET} of NvBufSurface'
     if surface.batchSize != 1:
         return f'a batch of {surface.batchSize} where there must be 1'
     found = (parameters.width, parameters.height, parameters.colorFormat, parameters.layout)
@@ -478,7 +478,7 @@ def _find_problem(address: int) -> str:
     ):
         return (
             f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} '
-            f'{PLANE_PARAMS_OFFSET} bytes inside of its list'
+            f'at byte {PLANE_PARAMS_OFFSET} of its list'
         )
     pitches, ends = tuple(planes.pitch)[:2], [planes.offset[i] + planes.psize[i] for i in range(2)]
     if (

@@ -170,8 +170,8 @@ class Vic:
             ctypes.POINTER(TransformParams),
         ]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
-        # Its attribute 'set' says whether this thread has passed _configure()'s parameters to the
-        # library, which stores them per thread.
+        # The attribute 'set' of this object says whether this thread has passed _configure()'s
+        # parameters to the library, which stores them per thread.
         self._sessions = threading.local()
 
     def allocate(
@@ -231,7 +231,7 @@ class Vic:
         )
         if status != TransformError.SUCCESS:
             raise AcceleratorError(
-                f'libnvbufsurftransform has no VIC here (status {status}): '
+                f'libnvbufsurftransform finds no VIC on this machine (status {status}): '
                 f'{_ADVICE.get(status, "see dmesg")}'
             )
         self._sessions.set = True
@@ -241,7 +241,7 @@ class Vic:
         self._surfaces.tidy()
 
     def close(self) -> None:
-        """Release all cached surfaces, but no image of :meth:`allocate`. Idempotent."""
+        """Release all cached surfaces, but not the images from :meth:`allocate`. Idempotent."""
         self._surfaces.close()
 
 

@@ -71,8 +71,8 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
     :param question: the function. It takes strings, and returns a dict for JSON.
     :raises NoAnswerError: there is no answer; the message says why.
     """
-    # Import this here and not at the top of the file: every node imports this file when it starts,
-    # and needn't import subprocess, too.
+    # Import subprocess here and not at the top of the file: every node imports this file when it
+    # starts, but only a check needs subprocess.
     import subprocess
 
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -101,7 +101,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
                 _running.add(process.pid)
         except OSError as error:
             raise NoAnswerError(
-                f"'{subject(question)}' could not be asked: no process can be started: "
+                f"'{subject(question)}' could not be examined: no process can be started: "
                 f'{error.strerror}'
             ) from error
         finally:
@@ -148,7 +148,7 @@ def _understood(
 
     if text is None:
         raise NoAnswerError(
-            f'no answer to {question} within {time_limit_s:g} s: a library, driver or device '
+            f'no answer about {question} within {time_limit_s:g} s: a library, driver or device '
             'hangs; see dmesg'
         )
     with contextlib.suppress(ValueError):

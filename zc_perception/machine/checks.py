@@ -23,7 +23,7 @@ status depends on whether the parameter file needs the thing (:class:`Need`):
 - REQUIRED: the parameter file names the thing. The status is ``fail``: nodes won't work as the
   file demands.
 - POSSIBLE: ``auto`` may choose the thing, or there is no parameter file. The status is ``warn``:
-  something else replaces the thing, or some use isn't possible. For software that most machines
+  something else replaces the thing, or some uses aren't possible. For software that most machines
   don't have, the status is ``skip``.
 - UNUSED: the parameter file uses something else. The status is ``skip``.
 """
@@ -214,7 +214,7 @@ class Needs:
         parts = [camera.label for camera in self.cameras] + [
             f'{i.node} ({i.kind}, model {i["model"]})' for i in self.inferences
         ]
-        how = '' if self.read_by_ros else ', read as plain YAML because ROS 2 is not here'
+        how = '' if self.read_by_ros else ', read as plain YAML because ROS 2 is not installed'
         return f'for {self.path}{how}: {", ".join(parts)}'
 
 

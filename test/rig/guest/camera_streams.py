@@ -273,7 +273,10 @@ def another_program_that_streams_is_named() -> None:
     with streaming(SINGLE) as camera:
         next_frame(camera).release()
         with refused(
-            CameraBusyError, 'busy', 'another program uses it: this process', 'end that one first'
+            CameraBusyError,
+            'busy',
+            'another program uses it: this process',
+            'end that program first',
         ):
             opened(SINGLE)
         next_frame(camera).release()

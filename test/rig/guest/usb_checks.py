@@ -215,7 +215,7 @@ def jpegs_of_a_usb_camera_are_decoded_once_each() -> None:
     ledger = CopyLedger()
     with plugged() as webcam, streaming(webcam.path, size=LARGE, ledger=ledger) as camera:
         choice = str(camera.facts()['choice'])
-        assert 'YUYV does 5 Hz there' in choice, choice
+        assert 'YUYV does 5 Hz at this size' in choice, choice
         ahead = None
         for _ in range(10):
             with next_frame(camera) as frame:

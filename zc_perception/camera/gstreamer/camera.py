@@ -24,9 +24,9 @@ dma-buf is recognised by the file that its descriptor refers to, because descrip
 buffers' order may change. This camera duplicates GStreamer's descriptors, and closes only the
 duplicates.
 
-``v4l2src`` of GStreamer 1.22 and 1.24 leaks a descriptor of the device each time that it has
-streamed (with any sink). The descriptor keeps the device's number in use, so a camera that was
-unplugged may come back as another ``/dev/videoN``. In the pipeline's text, name the device
+``v4l2src`` of GStreamer 1.22 and 1.24 leaves a descriptor of the device open after its pipeline
+has run, whatever the sink is. The descriptor keeps the device's number in use, so a camera that
+was unplugged may come back as another ``/dev/videoN``. In the pipeline's text, name the device
 by ``/dev/v4l/by-id``, or use camera: v4l2.
 """
 
@@ -112,8 +112,8 @@ from zc_perception.pixel.modifier import LINEAR, modifier_name
 COPY_REASON = 'gstreamer_copy'
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _ADVICE = (
-    'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element '
-    'after it that makes new frames'
+    'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and remove elements '
+    'that make new frames'
 )
 
 
@@ -134,7 +134,7 @@ class GStreamerCamera(Camera):
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = (
-        ParameterSpec('pipeline', '', 'the pipeline as for gst-launch-1.0, without a sink.'),
+        ParameterSpec('pipeline', '', 'the pipeline, as for gst-launch-1.0, without a sink.'),
         PIPELINE_BUFFERS,
         ParameterSpec('assume_linear', False, ('treat old memory:DMABuf caps, which do not '
                                                'name the layout, as LINEAR.')),
@@ -237,7 +237,7 @@ class GStreamerCamera(Camera):
                 raise refusal(
                     f'{self._where} gives {self.width}x{self.height}, parameters width and '
                     f'height say {width}x{height}; '
-                    'put the size into its caps, or set both parameters to 0'
+                    "put the size into the pipeline's caps, or set both parameters to 0"
                 )
         except FormatError as error:
             self.close()
@@ -255,7 +255,7 @@ class GStreamerCamera(Camera):
         super().check(values)
         if not values['pipeline'].strip():
             raise ConfigError(
-                "parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src "
+                "parameter 'pipeline' is empty; set it, for example to 'v4l2src "
                 "device=/dev/video0 io-mode=dmabuf'"
             )
 
@@ -266,7 +266,7 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
-        return skip(f'camera {camera.kind}: see gstreamer.pipeline', camera.node)
+        return skip(f'camera {camera.kind}: see check gstreamer.pipeline', camera.node)
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:
@@ -315,13 +315,14 @@ class GStreamerCamera(Camera):
     def _begin_copying(self, first: Sample, reason: str) -> None:
         if self._require_dmabuf:
             raise CameraError(
-                f'{self._where} would be copied: {reason}; {_ADVICE}, or set require_dmabuf to '
-                'false'
+                f'each frame of {self._where} would be copied: {reason}; {_ADVICE}, or set '
+                'require_dmabuf to false'
             )
         if self._format.modifier != LINEAR:
             raise FormatError(
                 f'{reason}, and a frame of {modifier_name(self._format.modifier)} '
-                f"can't be copied; {_ADVICE}, or one that makes LINEAR frames, like videoconvert"
+                f"can't be copied; {_ADVICE}, or add an element that makes LINEAR frames, like "
+                'videoconvert'
             )
         self.copy_reason = reason
         self._layout = frame_layout(self._gst, first, self._format)
@@ -350,15 +351,15 @@ class GStreamerCamera(Camera):
             found.insert(
                 0,
                 (
-                    f'{self._where} is copied by the CPU, frame by frame: {self.copy_reason}; '
-                    f'{_ADVICE}'
+                    f'the output of {self._where} is copied by the CPU, frame by frame: '
+                    f'{self.copy_reason}; {_ADVICE}'
                 ),
             )
         if self._unmet:
             found.append(
-                f'{self._where} gives no format that all consumers accept ({self._unmet}), but '
-                f"'{self._format.caps}'; put an element at its end "
-                'that converts the format, such as videoconvert'
+                f'{self._where} gives no format that all consumers accept ({self._unmet}); it '
+                f"gives '{self._format.caps}': put an element that converts the format, such as "
+                'videoconvert, at its end'
             )
         if self._shared is not None and self._shared.copied_upstream:
             found.append(
@@ -473,7 +474,7 @@ class GStreamerCamera(Camera):
         except NotNegotiatedError as error:
             # The pipeline has given frames before, so its elements agreed on a format then. They
             # don't agree now because the source has changed its format.
-            raise CameraChangedError(f'{error}; it is opened again') from error
+            raise CameraChangedError(f'{error}; the pipeline is opened again') from error
 
     def _look_why(self) -> None:
         """Check, when no frame came, whether the stream has ended or the camera is lost."""
@@ -488,8 +489,8 @@ class GStreamerCamera(Camera):
             self._ended = True
         elif self._pipeline.live and 0.0 < self._watchdog_s < self._pipeline.silent_s:
             raise CameraLostError(
-                f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; see the '
-                'cable and the kernel log'
+                f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; check '
+                'the cable and read the kernel log'
             )
 
     def _frame(self, pool: BufferPool, sample: Sample) -> Frame | None:
@@ -725,7 +726,8 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
         return {
             'there': True,
             'error': (
-                'the registry has it, but it could not be made: a library of its plugin is missing'
+                'GStreamer lists this element, but can not make it: a library that its plugin '
+                'needs is missing'
             ),
         }
     gst.gst_object_unref(gst.gst_object_ref_sink(made))

@@ -17,8 +17,8 @@
 Read a stream's format and memory from GStreamer's caps and samples.
 
 Caps give the format. A sample gives the dma-bufs, and the offsets of its planes in them. The caps
-don't show whether a frame is in dma-bufs: frames of plain ``video/x-raw`` may be, too, if their
-layout is LINEAR. Only the type of the frame's memories shows this.
+don't show whether a frame is in dma-bufs: even with plain ``video/x-raw`` caps, a LINEAR frame may
+be in dma-bufs. Only the type of the frame's memories shows this.
 
 In the other direction, :func:`offered_caps` makes caps of the formats that consumers accept. The
 sink answers the CAPS query with these caps. The elements before the sink then convert, or choose
@@ -146,8 +146,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
         if name not in (NVMM_FEATURE, DMABUF_FEATURE, 'memory:SystemMemory')
     ]:
         raise FormatError(f"caps '{text}': another device can't import {foreign[0]}; put an "
-                          'element before the sink that converts it to '
-                          f'video/x-raw({DMABUF_FEATURE})')  # fmt: skip
+                          'element that converts frames to '
+                          f'video/x-raw({DMABUF_FEATURE}) before the sink')  # fmt: skip
 
     def word(field: str) -> str:
         return (gst.gst_structure_get_string(structure, field.encode()) or b'').decode(
@@ -429,7 +429,7 @@ def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
         if crop.x or crop.y:
             raise FormatError(
                 f'{where}: only a LINEAR image can be cropped at its left and top without a copy; '
-                "put 'videoconvert' before the crop, which makes the image LINEAR"
+                "put 'videoconvert', which makes the image LINEAR, before the crop"
             )
         # The crop only removes padding at the right or bottom, such as lines 1080 to 1087 of a
         # decoder's frame. So the planes' offsets don't change.
@@ -578,8 +578,10 @@ class SharedFrames:
 
     def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
         """
-        Pull frames until *wanted* buffers or all of the source's are known; make a pool of them.
+        Find the source's buffers by pulling frames, and make a pool of these buffers.
 
+        :param wanted: the search ends when this number of buffers is known.
+        :param framerate: frames per second, for the time to wait for a new buffer; 0: unknown.
         :returns: the pool, and the pulled frames, which the caller uses before it pulls others.
             For a live camera this list is empty: its frames are old by now, and were closed.
         :raises CameraError: there are fewer than two buffers, or their layouts differ.
@@ -595,7 +597,7 @@ class SharedFrames:
                 raise CameraError(
                     f'{self._where} gives {len(known)} buffers before it wants them back, '
                     f'{RESERVE} are needed; give its source more buffers: raise '
-                    "parameter 'slots', or the element's queue-size, num-buffers or the like"
+                    "parameter 'slots', or a property of the source such as queue-size"
                 )
             reserve = min(RESERVE, len(known))
             own, known = known, []  # the pool closes these buffers, even if its constructor fails

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Build and start a GStreamer pipeline that ends in our sink, pull its samples, and read its bus.
+Run a GStreamer pipeline that ends in an ``appsink``: pull its samples, and read its messages.
 
 There is no GLib main loop, and no callback per frame: the camera's own thread pulls samples with a
 bounded wait. The sink keeps only the newest frame, so that a slow consumer never stops the
@@ -268,8 +268,8 @@ class Reference:
     """
     Owns one reference to a reference-counted object of GStreamer.
 
-    :param address: the address of GStreamer's object, or 0: there is none. The caller gives its
-        reference to this instance, and must not give it up itself.
+    :param address: the address of GStreamer's object, or 0: there is none. This instance
+        takes over the caller's reference, so the caller must not give it up.
     """
 
     __slots__ = ('_gst', 'address')
@@ -357,7 +357,7 @@ def complete(description: str) -> tuple[str, str]:
     """
     Return *description* with a named ``appsink`` at its end, and this sink's name.
 
-    If *description* already ends with an ``appsink``, this one is used, with its own name if it
+    If *description* already ends with an ``appsink``, that sink is used. It keeps its name if it
     has one.
 
     :raises ConfigError: the description is empty, ends with ``!`` or another sink, or begins with
@@ -394,7 +394,7 @@ def check_description(description: str) -> None:
 
 class Pipeline(BarePipeline):
     """
-    A pipeline that ends in our ``appsink``, from which frames are pulled.
+    A pipeline that ends in an ``appsink``, from which frames are pulled.
 
     The same thread calls :meth:`start`, :meth:`pull` and :meth:`close`.
 
@@ -448,7 +448,7 @@ class Pipeline(BarePipeline):
     def _accept(self, text: str) -> None:
         """Make the sink accept only caps that are in *text* and in the sink's own ``caps``."""
         gst = self._gst
-        # Give each format its own structure, in our order of preference. From a list in one
+        # Give each format its own structure, in the order of preference. From a list in one
         # structure, the source would choose its own first format.
         accepted = Reference(gst, gst.gst_caps_normalize(gst.gst_caps_from_string(text.encode())))
         with Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0) as own:
@@ -456,9 +456,9 @@ class Pipeline(BarePipeline):
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # The caps in *text* and the sink's own have nothing in common. Keep the sink's own,
-            # which the pipeline's text gives it. A consumer that can't take the format is refused
-            # later, with its name in the error.
+            # The caps in *text* and the sink's own have nothing in common. Keep the sink's own
+            # caps, which come from the pipeline's text. A consumer that can't take the format is
+            # refused later, with its name in the error.
             accepted.close()
             return
         self._accepted = accepted
@@ -514,11 +514,11 @@ class Pipeline(BarePipeline):
 
     def _answer_allocation(self, query: int) -> bool:
         """
-        Answer that the source may choose strides, and that we hold several buffers.
+        Answer that the source may choose strides, and that this package holds several buffers.
 
         Without the first answer, a V4L2 source copies every frame whose rows are padded. Without
-        the second, it has too few buffers and copies frames while we hold some. Both copies go to
-        system memory, without a message.
+        the second, the source has too few buffers, and copies frames while this package holds
+        some. Both copies go to system memory, without a message.
 
         :returns: ``False`` if the stream isn't raw video; then the query isn't answered.
         """
@@ -579,7 +579,7 @@ class Pipeline(BarePipeline):
                 raise CameraLostError(
                     f"pipeline '{self.description}' gave no frame within {timeout_s:g} s; try "
                     'it with gst-launch-1.0, and check that its '
-                    'source is connected and that no element of it is blocked'
+                    'source is connected and that no element is blocked'
                 )
 
     def play(self) -> None:
@@ -648,7 +648,7 @@ class Pipeline(BarePipeline):
         if 'resource' not in said.domain:
             return CameraError(f'{where}{said.reason}; try it with gst-launch-1.0')
         if said.code == ResourceError.BUSY:
-            return CameraBusyError(f'{where}; end the other program that uses it')
+            return CameraBusyError(f'{where}; end the other program that uses the device')
         if said.source and self._gst.has_property(said.source, 'location'):
             advice = (
                 'check that the file in its property location exists and may be read; '
@@ -657,7 +657,9 @@ class Pipeline(BarePipeline):
             kind = CameraLostError if self._had_sample else CameraError
             return kind(f'{where}{said.reason}; {advice}')
         if said.code == ResourceError.NOT_FOUND or self._had_sample:
-            return CameraLostError(f'{where}{said.reason}; plug it in, or see the kernel log')
+            return CameraLostError(
+                f'{where}{said.reason}; plug the device in, or see the kernel log'
+            )
         return CameraError(
             f'{where}{said.reason}; check that the device is there and that this user may use it'
         )

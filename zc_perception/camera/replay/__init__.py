@@ -17,5 +17,5 @@
 The replay camera, which plays recordings.
 
 Read module ``camera`` first: it plays the frames of a source at the right pace. Module ``source``
-has the base of all sources. Each other module is one kind of source.
+has the base of all sources. Each other module has one kind of source.
 """

@@ -80,7 +80,7 @@ from zc_perception.pixel.raw_picture import DEPTHS, ENCODINGS, layout_of, RawPic
 
 
 class _Finished(io.RawIOBase):
-    """A file object: an unfinished MCAP file's complete records, then the end that it lacks."""
+    """A file object with an unfinished MCAP file's complete records, and with an end."""
 
     def __init__(self, path: Path, contents: Contents) -> None:
         self._file = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()
@@ -206,7 +206,7 @@ class TopicDecoder:
         if self._codec.has_b_frames:
             raise RecordingError(
                 f"recording '{self._name}' has B-frames, so its pictures' times can't be known; "
-                'record it from an encoder without them (max_b_frames: 0)'
+                'record it from an encoder that makes none (max_b_frames: 0)'
             )
         if not frames or frames[-1].is_corrupt:
             raise FormatError('a picture is damaged, or no key frame came before it')
@@ -294,7 +294,7 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
     if content[: len(ZSTD)] == ZSTD:
         raise FormatError(
             'its messages are compressed one by one; '
-            f'play the whole folder, whose {METADATA} says so'
+            f'play the whole folder, whose {METADATA} names the compression'
         )
     try:
         found = store.deserialize_cdr(memoryview(content), msgtype)
@@ -352,11 +352,11 @@ def _advice(path: Path) -> str:
     for file in files:
         if file.suffix == '.mcap' and not _has_end(file):
             return (
-                f"'{file.name}' has no end, its recorder was killed or a copy broke off: "
-                f'mcap recover {file.name} -o whole.mcap keeps what there is'
+                f"'{file.name}' has no end, because its recorder was killed or a copy broke off: "
+                f'mcap recover {file.name} -o whole.mcap saves the messages that it has'
             )
     if path.suffix == '.db3':
-        return f'sqlite3 {path.name} .recover | sqlite3 whole.db3 keeps what there is'
+        return f'sqlite3 {path.name} .recover | sqlite3 whole.db3 saves the messages that it has'
     if path.is_file():
         return f'mcap doctor {path.name} says what is wrong with it'
     return f'ros2 bag reindex {path} writes its {METADATA} anew'
@@ -644,7 +644,7 @@ def _raw(picture: Picture) -> RawPicture:
     if decoded.encoding == 'mono16':
         raise FormatError(
             f'{named} has grey levels of 16 bits, like a depth image; '
-            "a picture's format begins with 'mono16'"
+            "the format of a grey picture must begin with 'mono16'"
         )
     return decoded
 
@@ -661,8 +661,8 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
             continue
         try:
             topics = read_contents(file).topics.values()
-        # No error: without the summary only the recorded format is unknown; rosbags can still play
-        # the file.
+        # Raise no error: without the summary only the recorded format is unknown; rosbags can
+        # still play the file.
         except (RecordingError, OSError):
             continue
         for recorded in topics:

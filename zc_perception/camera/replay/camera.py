@@ -108,8 +108,8 @@ class ReplayCamera(DrawnCamera):
 
     With parameter ``keep_all``, every frame is published exactly once: it waits for a free slot,
     and the recording is not repeated. Otherwise, a frame for which no slot is free is skipped
-    without being decoded. Parameter ``loop`` repeats the recording; recorded stamps continue to
-    increase.
+    without being decoded. Parameter ``loop`` repeats the recording; with parameter ``stamps:
+    recorded``, the stamps then still increase.
 
     :raises ConfigError: the recording can't be used, has an unreadable part before the time in
         parameter ``replay_start``, or ends before that time.
@@ -122,7 +122,7 @@ class ReplayCamera(DrawnCamera):
         ParameterSpec('loop', True, 'start again when the end is reached.'),
         ParameterSpec('keep_all', False, 'play every frame exactly once, as fast as consumers '
                                          'take them. It overrides loop. '
-                                         'Set it for inference too.'),
+                                         'Set it for the inference node too.'),
         ParameterSpec('replay_topic', '', ('topic of a recording of zc_record or rosbag2. '
                                            'Empty: the only topic with pictures.')),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '',
@@ -130,7 +130,7 @@ class ReplayCamera(DrawnCamera):
         ParameterSpec('replay_start', 0.0, 'skip this much time of the recording at first.', 's',
                       0.0, 1e6),
         ParameterSpec('stamps', 'now', ('stamps of frames. now: the time of the replay. '
-                                        'recorded: the recorded ones.'), choices=STAMPS),
+                                        'recorded: those in the recording.'), choices=STAMPS),
     )  # fmt: skip
     SIZE = (0, 0)
     PACED = False
@@ -214,7 +214,7 @@ class ReplayCamera(DrawnCamera):
         if 'error' in answer:
             return fail(
                 answer['error'],
-                'give video the path of a recording that can be played',
+                "set parameter 'video' to the path of a recording that can be played",
                 camera.node,
             )
         return ok(

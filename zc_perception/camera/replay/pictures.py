@@ -173,7 +173,7 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
         raise FormatError(_NO_PICTURE)
     if picture.dtype not in _WHITE:
         raise FormatError(
-            f'has pixels of type {picture.dtype}, which can not be played; 8 and 16 bits can'
+            f'has pixels of type {picture.dtype}, which can not be played; only 8 and 16 bits can'
         )
     white = _white(content, picture.dtype)
     if white != 255 and not (picture.ndim == 2 and white == 65535):

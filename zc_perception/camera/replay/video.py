@@ -129,7 +129,7 @@ def pyav(path: str) -> Any:
     version = av.library_versions['libavformat'][:2]
     if version < _ASKABLE or not hasattr(av.VideoCodecContext, 'color_trc'):
         raise ConfigError(
-            f"video '{path}' needs PyAV 12 with FFmpeg 6.1, or newer; here is PyAV "
+            f"video '{path}' needs PyAV 12 with FFmpeg 6.1, or newer; installed is PyAV "
             f'{av.__version__} with libavformat {".".join(map(str, version))}, which does not say '
             "how pictures are turned and coloured: pip install -U 'av<20'"
         )
@@ -340,7 +340,7 @@ def colorimetry(
     """
     if said.transfer in _NOT_CONVERTED:
         curve = _NOT_CONVERTED[said.transfer]
-        raise FormatError(f'its transfer is {curve}, which is not converted here; {_TO_SDR}')
+        raise FormatError(f'its transfer is {curve}, which this package can not read; {_TO_SDR}')
     transfer = Transfer.SRGB if said.transfer == 'iec61966-2-1' else Transfer.BT709
     full = said.range == 'pc' or (said.range == UNKNOWN and (rgb or grey or jpeg))
     range_ = Range.FULL if full else Range.LIMITED
@@ -349,7 +349,7 @@ def colorimetry(
     if said.matrix not in (*_OUR_MATRICES, UNKNOWN):
         known = ', '.join(dict.fromkeys(each.value for each in _OUR_MATRICES.values()))
         raise FormatError(
-            f'its colour matrix is {said.matrix}; there is a conversion for {known}: {_TO_SDR}'
+            f'its colour matrix is {said.matrix}; this package converts only {known}: {_TO_SDR}'
         )
     high = any(side >= least for side, least in zip(size, _HIGH_DEFINITION, strict=True))
     custom = Matrix.BT709 if high else Matrix.BT601
@@ -588,7 +588,7 @@ class VideoFile:
 
     def turn(self, frame: Any) -> Turn:
         """
-        Return how *frame*, the first frame, has to be turned; this counts for all frames.
+        Return how *frame*, the first frame, has to be turned; all frames are turned in this way.
 
         :raises FormatError: the frame's rotation is not a multiple of 90 degrees.
         """

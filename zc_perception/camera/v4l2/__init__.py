@@ -17,6 +17,6 @@
 V4L2 cameras.
 
 Read module ``camera`` first. ``kind`` declares the parameters and checks of these cameras.
-``choice`` selects a format (``formats`` describes them) and memory. ``device`` makes the ioctls,
+``formats`` describes formats; ``choice`` selects a format and memory. ``device`` makes the ioctls,
 with the C structs of ``abi``. ``mjpeg`` decodes the frames of cameras that deliver JPEGs.
 """

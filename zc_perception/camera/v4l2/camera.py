@@ -161,8 +161,8 @@ class V4l2Signal:
             if self._asked('QUERYSTD', abi.VIDIOC_QUERYSTD, standard):
                 if not standard.value:
                     raise self._no_signal('no standard')
-                # Several set bits mean that the device can't tell these standards apart: then keep
-                # the present one.
+                # Each bit is a standard. If several bits are set, the device can't tell these
+                # standards apart: then keep the present standard.
                 if standard.value & (standard.value - 1) == 0:
                     self._device.call('S_STD', abi.VIDIOC_S_STD, standard)
 
@@ -307,7 +307,7 @@ class V4l2Stream:
                 self._queue(slot)
 
     def _queue(self, slot: Slot) -> None:
-        """Queue a buffer, or keep it for another try if refused. The caller holds the lock."""
+        """Queue a buffer; keep a refused one for a later try. The caller holds the lock."""
         try:
             self._device.queue(slot.index, self._memory, slot.buffers)
         except (CameraError, ValueError):  # ValueError: the device is closed already
@@ -421,12 +421,12 @@ class V4l2Stream:
         """
         Raise CameraChangedError if the source has another format; otherwise restart the stream.
 
-        Drivers send the same event if the source has changed and if it was only interrupted.
+        Drivers send the same event in both cases: the source has changed, or was only interrupted.
         """
         now = self._signal.changed()
         if now is not None:
             raise CameraChangedError(
-                f"'{self._device.path}': its source changed to {now}; open it again and "
+                f"'{self._device.path}': its source changed to {now}; open the camera again and "
                 'negotiate anew'
             )
         self._fail(pool, f"'{self._device.path}': its source was interrupted")
@@ -742,7 +742,7 @@ class V4l2Camera(V4l2):
         made = self._memory.allocate(wanted, self._driver)
         if made < self._reserve:
             raise CameraError(
-                f"'{self._device.path}' gave {made} buffers of {wanted}; at least "
+                f"'{self._device.path}' gave {made} of {wanted} buffers; at least "
                 f'{self._reserve} are needed'
             )
         return made
@@ -759,7 +759,7 @@ class V4l2Camera(V4l2):
         )
 
     def _find_data(self) -> tuple[int, ...]:
-        """Return the offset of the data in each buffer; drivers report it for queued ones only."""
+        """Return the offset of the data in each buffer; drivers report it for queued buffers."""
         self._memory.begin_trial()
         try:
             return self._device.query_offsets(0, len(self._driver.planes))

@@ -257,7 +257,7 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
     elif not captures and (need is Need.POSSIBLE or not nodes):
         advice = (
             'plug a camera in, load its driver, or give the container its device node (--device '
-            '/dev/video0); cameras that draw their frames, such as synthetic, need none'
+            '/dev/video0); cameras that draw their frames, such as synthetic, need no device'
         )
         yield Finding(need.missing, found, advice)
 
@@ -313,7 +313,7 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
     except OSError as error:
         if error.errno == errno.ENOENT:
             advice = (
-                'plug it in, give the container its device node (--device), or set '
+                'plug the camera in, give the container its device node (--device), or set '
                 'device to one that was found'
             )
             return fail(
@@ -360,7 +360,7 @@ def _offered(
         )
         if camera['framerate'] and (rates := _other_rates(device, choice, camera['framerate'])):
             wrong.append(
-                f'it does not offer {camera["framerate"]:g} Hz at this size, but '
+                f'it does not offer {camera["framerate"]:g} Hz at this size, but only '
                 f'{", ".join(rates)}'
             )
             steps.append('set framerate to one of these rates')
@@ -370,7 +370,7 @@ def _offered(
     if not figures['nv12'] and camera['pixel_format'] == 'auto':
         status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
         advice = (
-            'use a camera or mode with NV12, or look at metis.ioctls: the card may '
+            'use a camera or mode with NV12, or see check metis.ioctls: the card may '
             'import one of these formats'
         )
         if choice.notices:
@@ -382,7 +382,8 @@ def _offered(
         return Finding(status, found, advice, camera.node, figures)
     rate = f' at {camera["framerate"]:g} Hz' if camera['framerate'] else ''
     return ok(
-        f'{where} offers what is asked: {size_text(choice.size)}{rate}, {camera["pixel_format"]}',
+        f'{where} offers what the parameters ask for: {size_text(choice.size)}{rate}, '
+        f'{camera["pixel_format"]}',
         camera.node,
         **figures,
     )

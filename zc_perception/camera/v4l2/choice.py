@@ -72,7 +72,8 @@ from zc_perception.pixel.modifier import LINEAR
 # differences between the costs of other formats, so JPEGs are chosen last: decoding takes more CPU
 # time than reading any other format.
 _DECODING_COST = 1000.0
-# A camera's rate counts as the wanted rate if it is at least this share of it: 29.97 counts as 30.
+# A camera's rate counts as the wanted rate if it reaches this share of the wanted rate: 29.97
+# counts as 30.
 _NEAR = 0.99
 
 
@@ -274,7 +275,7 @@ def _fast_enough(
     enough = _NEAR * max([*rates.values(), jpeg_rate])
     good = tuple(offer for offer in found.offers if rates[offer] >= enough)
     slow = tuple(
-        f'{fourcc_name(offer.codes[0])} does {rates[offer]:g} Hz there'
+        f'{fourcc_name(offer.codes[0])} does {rates[offer]:g} Hz at this size'
         for offer in found.offers
         if offer not in good
     )
@@ -476,8 +477,8 @@ class ExportedMemory(FrameMemory):
             fd = self._device.export_buffer(index, plane, os.O_RDWR)
             self._access = os.O_RDWR
             self.notes.append(
-                'the driver exports its buffers writable only: every process that gets frames '
-                'could change them, and is trusted not to'
+                'the driver can not export its buffers read-only: every process that gets '
+                'frames could change them, and is trusted not to do so'
             )
         return DmaBuf(fd, BufferKind.DMABUF, self.heap_name)
 
@@ -630,7 +631,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
             raise CameraError(
                 f"{error}; its buffers can't be exported, try memory: import"
             ) from error
-        reason = f'its own buffers are not used: {error}'
+        reason = f"the driver's own buffers are not used: {error}"
         try:
             memory = _imported(device, heap, driver)
         except (CameraBusyError, CameraLostError):

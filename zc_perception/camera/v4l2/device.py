@@ -106,8 +106,8 @@ class DeviceFile:
         """
         Wait at most *timeout_ms* for the device, and return its POLL* bits.
 
-        The wait also ends when *wake* becomes readable. The result is 0 if the device showed
-        nothing. Each call must pass the same *wake*.
+        The wait also ends when *wake* becomes readable. The result is 0 if the device has
+        nothing to report. Each call must pass the same *wake*.
         """
         if self._wake != wake.fileno():
             self._wake = wake.fileno()
@@ -178,7 +178,7 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
         users = programs_using(path)
         return CameraBusyError(
             f'{text}; another program uses it{": " if users else ""}{", ".join(users)}; end '
-            'that one first'
+            'that program first'
         )
     hint = _HINTS.get((what.removeprefix('VIDIOC_'), error.errno or 0))
     return V4l2Error(text + (f'; {hint}' if hint else ''), error.errno or 0)
@@ -373,7 +373,8 @@ class V4l2Device:
         """
         Ask for a format, and return the format that the driver really set.
 
-        :param strides: the wanted bytes per row for each memory buffer; the driver may set others.
+        :param strides: the wanted bytes per row for each memory buffer; the driver may set other
+            strides.
         :raises CameraBusyError: another program streams from the device.
         :raises CameraError: the device lacks this pixel format, or delivers single fields.
         """

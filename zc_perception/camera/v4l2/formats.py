@@ -133,7 +133,7 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
             if rest:
                 raise LayoutError(
                     f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves '
-                    'no whole stride for it'
+                    'no whole stride for this plane'
                 )
         else:
             place = offsets[index]

@@ -70,11 +70,11 @@ class V4l2(Camera):
     PARAMETERS = (
         ParameterSpec('device', '/dev/video0', ('device node. A camera that was lost is found '
                                                 'again at any device node.')),
-        ParameterSpec('input', -1, ("which of the device's inputs (HDMI, SDI, …). -1: the "
+        ParameterSpec('input', -1, ('number of the input to use, such as HDMI or SDI. -1: the '
                                     'input is not changed.'), '', -1, 63),
         ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. "
-                                              'auto: the cheapest that all consumers accept '
-                      'and that keeps the framerate.'),
+                                              'auto: the cheapest format that all consumers '
+                      'accept and that keeps the framerate.'),
         ParameterSpec('memory', 'auto', ("export: the driver's own buffers. import: the driver "
                                          'fills buffers from parameter heap.'),
                       choices=('auto', 'export', 'import')),
