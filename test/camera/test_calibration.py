@@ -288,7 +288,7 @@ def opencv_file(suffix: str) -> str:
         (KALIBR, "key 'image_width' is missing, for this is a camera chain of Kalibr: write its"),
         (INI, 'is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote'),
         (opencv_file('.yml'), "'rectification_matrix' is missing, as in OpenCV's own files: for"),
-        (opencv_file('.xml'), 'is XML; a calibration is a YAML file with image_width'),
+        (opencv_file('.xml'), 'is XML; a calibration is a YAML file with the keys image_width'),
     ],
 )
 def test_files_of_other_programs_are_named_with_what_to_do(text: str, message: str) -> None:

@@ -286,7 +286,7 @@ def test_what_says_nothing_of_colours_is_what_players_take_it_for(
     [
         ({'colorspace': 9, 'color_trc': 16}, r'its transfer is PQ \(HDR\)'),
         ({'colorspace': 1, 'color_trc': 8}, r'its transfer is linear'),
-        ({'colorspace': 7}, 'its colour matrix is smpte240m; .* for bt709, bt601, bt2020'),
+        ({'colorspace': 7}, 'its colour matrix is smpte240m; .* only bt709, bt601, bt2020'),
     ],
 )
 def test_colours_without_a_conversion_are_refused_by_name(

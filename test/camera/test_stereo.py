@@ -380,7 +380,7 @@ def test_other_sizes_are_worth_a_notice() -> None:
     pair = Pair([], [])
     assert pair.cameras[LEFT].notices() == ()
     pair.cameras[RIGHT].width = 32
-    assert 'gives 64x64, the right one 32x64' in pair.cameras[LEFT].notices()[0]
+    assert 'gives 64x64, the right camera 32x64' in pair.cameras[LEFT].notices()[0]
     pair.close()
     assert pair.cameras[LEFT].notices() == ()
 

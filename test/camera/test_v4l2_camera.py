@@ -230,7 +230,8 @@ def test_a_format_that_is_too_slow_at_the_size_gives_way_to_one_that_keeps_the_r
     )
     assert (
         camera.facts()['choice']
-        == 'YUYV, taken as the driver fills it: NV12 does 5 Hz at this size; UYVY does 29 Hz there'
+        == 'YUYV, taken as the driver fills it: NV12 does 5 Hz at this size; '
+        'UYVY does 29 Hz at this size'
     )
     camera.close()
     camera = opened(DriverDouble(*driver.formats), framerate=0.0)

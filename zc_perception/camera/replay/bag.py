@@ -644,7 +644,7 @@ def _raw(picture: Picture) -> RawPicture:
     if decoded.encoding == 'mono16':
         raise FormatError(
             f'{named} has grey levels of 16 bits, like a depth image; '
-            "the format of a grey picture must begin with 'mono16'"
+            "a grey picture's format begins with 'mono16'"
         )
     return decoded
 
