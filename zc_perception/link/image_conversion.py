@@ -186,8 +186,8 @@ class FrameToImage:
             memory = array.array('B', bytes(image.buffer_size(0)))
             message.encoding, message.width, message.height = encoding, layout.width, layout.height
             message.step, message.data = image.planes[0].stride, memory
-        # Depending on rclpy's version, the setter keeps our array or copies it. So read the array
-        # from the message again, and write into that one.
+        # Depending on rclpy's version, the message keeps our array or a copy of it. So read the
+        # array from the message again, and write into that array.
         self._planes = views(image, message.data)
         self._convert = convert
         self._key = layout, colorimetry

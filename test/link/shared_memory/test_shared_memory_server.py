@@ -157,7 +157,7 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
 @pytest.mark.parametrize(
     ('requirements', 'why'),
     [
-        (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
+        (Requirements(memory=1), 'the buffers are memfds, which the consumer does not take'),
         (Requirements(options='device=/dev/npu'), "can't attach to buffers of heap 'memfd'"),
     ],
 )

@@ -190,7 +190,7 @@ class FrameOffer:
         """
         Return the consumers of other processes for the next agreement, those of this user first.
 
-        Each comes with the number of frames that it wants to hold at the same time.
+        Each consumer comes with the number of frames that it wants to hold at the same time.
         """
         if self._server is None:
             return []
@@ -311,7 +311,8 @@ class FrameOffer:
         """
         layout = session.settings.layout
         if pool is not None:
-            # Serve consumers of this process first, because those of other processes ask again.
+            # Serve consumers of this process first, because refused consumers of other processes
+            # ask again.
             self._publisher.use(pool)
             if self._server is not None:
                 self._server.set_pool(pool, session.settings.heap)
@@ -376,7 +377,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Serve or refuse a consumer: :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Answer a consumer, see :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is None or session is not self._begun:
             return Answer.WAIT, f'{self._name} has no buffers yet'
@@ -425,7 +426,7 @@ class FrameOffer:
     def _wish(
         self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
     ) -> tuple[Answer, str]:
-        """Let *consumer* wait for buffers that it can use, or refuse it; return which, and why."""
+        """Let *consumer* wait for buffers that it can use, or refuse it; return answer and why."""
         answer, text = self._answer(session, consumer, outcome, ours=ours)
         with self._lock:
             if answer is Answer.REFUSE:

@@ -129,11 +129,11 @@ class Announcer:
         path, logger = announcement_path(Path(announcement.socket)), self._node.get_logger()
         if self.unannounced:
             logger.warning(
-                f"'{self._topic}': its announcement '{path}' can't be written: "
+                f"'{self._topic}': announcement file '{path}' can't be written: "
                 f'{self.unannounced}; {UNANNOUNCED}'
             )
         else:
-            logger.info(f"'{self._topic}': its announcement '{path}' is written now")
+            logger.info(f"'{self._topic}': announcement file '{path}' is written now")
 
     def fall_silent(self) -> None:
         """Remove the file and stop announcing; call this before the socket is removed."""
@@ -201,7 +201,8 @@ class InProcessPeer:
     :param name: the subscription's name among the holders of leases.
     :param sent: number of objects that were put into its queue.
     :param dropped: number of objects that newer ones replaced in its queue.
-    :param refused: number of objects that it did not get because it held as many as it may.
+    :param refused: number of objects that it did not get because it held as many as it may
+        hold.
     :param window: number of objects that it may hold at the same time; 0: no limit, or the pool
         has not promised it any slots yet.
     :param asked: number of objects that it asked to hold; 0: it didn't ask.
@@ -225,7 +226,7 @@ class AdaptedPublisher(Generic[T]):
     """
     Publishes objects of your own type.
 
-    Subscriptions in this process get the objects themselves, others get ROS messages.
+    Subscriptions in this process get the objects themselves; other subscriptions get ROS messages.
 
     ::
 

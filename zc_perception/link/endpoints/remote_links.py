@@ -202,8 +202,8 @@ class _Link:
         self.since = time.monotonic()
         self.was_connected = False
         # Whether the publisher's socket has ever existed. If so, and the socket is gone now, the
-        # publisher has ended. A publisher of this process has always had a socket. (The graph may
-        # still show such a publisher after its end.)
+        # publisher has ended. A publisher that this process made did have a socket, and the graph
+        # may still show that publisher after its end.
         self.was_there = made_here(announcement.publisher_id) or os.path.exists(
             announcement.socket
         )
@@ -285,8 +285,8 @@ class _Link:
         Say whether the publisher has ended.
 
         If the socket exists and no process listens, the publisher was killed. If there is no
-        socket, the publisher has ended only if we saw the socket before, or another one in its
-        folder. Else it is possible that our container can't see the folder.
+        socket, the publisher has ended only if we saw the socket before, or another socket in
+        its folder. Else it is possible that our container can't see the folder.
         """
         there = os.path.exists(self.announcement.socket)
         self.was_there |= there

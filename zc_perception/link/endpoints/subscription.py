@@ -26,7 +26,7 @@ the objects that wait in it; the callback owns the object that it was called wit
 (:func:`~zc_perception.link.rungs.choose`): directly if every publisher has a direct link (within
 the process, or by shared memory), from messages if none has one. If only some have one, the
 subscription still takes objects directly, but also reads messages, to find out whether a publisher
-without a direct link sends some. When such a publisher sends a message that can be converted, the
+without a direct link sends any. When such a publisher sends a message that can be converted, the
 subscription changes to messages (``_judge``). After that it ignores direct objects.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
@@ -121,7 +121,7 @@ _JUDGED_AFTER_S = 0.5
 # began or a frame was dropped within this time before the message.
 _CALM_S = 2.0
 # The largest number of messages that wait for the decision whether their publisher has a direct
-# link; messages are large.
+# link. The number is small, because messages are large.
 _JUDGED_AT_ONCE = 16
 # Wait this long before a change from messages to direct links: messages sent earlier may still
 # arrive, and must not be delivered after newer objects.
@@ -155,7 +155,8 @@ class SubscriptionStatistics:
         number if there are several publishers; 0 if no publisher has granted any.
     :param asked: how many frames you asked for; 0 when *window* is 0.
     :param in_hand: for each frame that you hold, its sequence number and for how many seconds you
-        have held it; with several publishers, the frames of that whose window is full for longest.
+        have held it; with several publishers, the frames of the one whose window has been
+        full for longest.
     :param full_s: for how many seconds you have held as many frames as you may hold; 0 while you
         hold fewer.
     :param slow: the work that is so slow that you hold as many frames as you may hold, with
@@ -181,7 +182,7 @@ class AdaptedSubscription(Generic[T]):
     """
     Subscribes to objects of your own type.
 
-    Publishers in this process pass the objects themselves, others send ROS messages.
+    Publishers in this process pass the objects themselves; other publishers send ROS messages.
 
     ::
 
@@ -238,7 +239,8 @@ class AdaptedSubscription(Generic[T]):
         announcements.
     """
 
-    # Subclasses may set this: returns whether an object may leave the queue, see KeepLastQueue.
+    # Subclasses may set this function. It returns whether an object may leave the queue, see
+    # KeepLastQueue.
     _gate: Callable[[T], bool] | None = None
 
     def __init__(
@@ -633,7 +635,7 @@ class AdaptedSubscription(Generic[T]):
                 self._unjudged.clear()
             if choice.waiting:
                 return False
-            # Remove the messages whose objects have come directly since.
+            # Remove the messages whose objects have come directly by now.
             self._unjudged = deque(
                 each for each in self._unjudged if not self._changeover.came_directly(each[1])
             )

@@ -276,9 +276,9 @@ class SharedMemoryClient:
     :param allowed_uids: ids of users whose producers are trusted, besides this user and root.
 
     ``last_end`` says why the latest connection or attempt ended. ``listens`` says whether that
-    attempt reached a process that may be the publisher. ``parted_s`` is the time at which the
-    latest connection that had lasted a second ended, in seconds of CLOCK_MONOTONIC; 0: none ended.
-    ``dropped`` counts the frames that the producer dropped because this consumer was too slow; it
+    attempt reached a process that may be the publisher. ``parted_s`` is the time, in seconds of
+    CLOCK_MONOTONIC, at which a connection that had lasted a second or more ended last; 0: none
+    did. ``dropped`` counts the frames that the producer dropped because this consumer was too slow; it
     is updated with each frame.
     """
 
@@ -400,9 +400,10 @@ class SharedMemoryClient:
         Begin an attempt to connect if one is due, or continue the current one; never block.
 
         Call it again when :attr:`awaited` is readable, or after the returned time. After a
-        connection that lasted a second, the first attempt is due at once. Then the pauses between
-        attempts grow up to half a second. They are 5 s if the producer doesn't answer, or refuses
-        for a lasting reason (not allowed, constraints, version, another publisher).
+        connection that lasted a second or more, the first attempt is due at once. Then the pauses
+        between attempts grow up to half a second. The pauses are 5 s if the producer doesn't
+        answer, or refuses for a lasting reason (not allowed, constraints, version, another
+        publisher).
 
         :returns: seconds until the next call is useful; ``None`` while connected, after close,
             and while the client waits for :meth:`retarget`.

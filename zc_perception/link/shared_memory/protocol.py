@@ -261,7 +261,7 @@ class Requirements:
             constraints on heaps and devices aren't checked.
         """
         if not self.memory & MEMORY_BITS[kind]:
-            return f'the buffers are {kind.value}s, which it does not take'
+            return f'the buffers are {kind.value}s, which the consumer does not take'
         constraints = self._constraints
         if heap is None:
             constraints = replace(constraints, heaps=None, contiguous=False, devices=())

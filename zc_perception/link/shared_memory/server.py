@@ -836,7 +836,7 @@ class SharedMemoryServer:
         self._say(
             (
                 f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, "
-                'which are copies, or nothing where it allows no copies'
+                'which are copies, or nothing if it allows no copies'
             ),
             warn=True,
         )

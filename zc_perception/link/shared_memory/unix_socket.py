@@ -453,7 +453,7 @@ def listen(
     at *path* at which no process listens was left by a killed process, and may be removed.
 
     :param step: advice for the error's text if the socket can't be made.
-    :raises ConfigError: a process listens there already, or the folder can't be written.
+    :raises ConfigError: a process listens at *path* already, or the folder can't be written.
     """
     starting = starting_path(path)
     listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
