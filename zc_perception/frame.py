@@ -46,7 +46,7 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 _READ, _READ_WRITE = CpuAccess.READ, CpuAccess.READ | CpuAccess.WRITE
 # Each fork increments this number in the child. A frame stores the number of the process that made
-# it, and so a child recognizes its copies of the parent's frames, which are not leases.
+# it. So a child recognizes a copy of a parent's frame; such a copy has no lease.
 _process = 0
 _new = object.__new__
 _GREY_OR_LUMA = (('Y',), ('R',))
@@ -278,9 +278,9 @@ class Frame:
         # Has None for each open map() block (several threads may have one), and the mapping that
         # planes() has opened.
         self._mappings: list[FrameMapping | None] = []
-        # True: the link will release the frame when the callback returns. False: the owner will.
-        # None: the link has released it, but map() blocks or arrays were left, and the lease ends
-        # when the last of them ends.
+        # True: the link will release the frame when the callback returns. False: the owner must
+        # release it. None: the link has released it, but map() blocks or arrays were left, and the
+        # lease ends when the last of them ends.
         self._borrowed: bool | None = False
         self._process = _process
 
@@ -389,8 +389,8 @@ class Frame:
         The file descriptor of each plane's buffer, to import the buffer into a device.
 
         Planes in one buffer have the same descriptor; ``data.planes`` has each plane's ``offset``
-        and ``stride``. The frame owns the descriptors: never close them, and ``os.dup()`` one that
-        you use longer. A device must wait for ``data.acquire_fence`` first, if there is one.
+        and ``stride``. The frame owns the descriptors: never close them; call ``os.dup()`` for one
+        that you use longer than the frame. A device must wait for ``data.acquire_fence`` first, if there is one.
 
         :raises FrameReleasedError: the frame was released before.
         """
@@ -402,7 +402,7 @@ class Frame:
         if self._lease is None:
             raise FrameReleasedError(
                 f'frame {self.data.sequence} was released: call frame.keep() in the callback or '
-                'loop to keep it, and release what it returns'
+                'loop to keep it, and release the frame that keep() returns'
             )
         if self._process != _process:
             raise FrameReleasedError(
@@ -668,7 +668,7 @@ class Frame:
         :raises FrameReleasedError: the frame was released before.
         """
         if self._process != _process:
-            # A forked child may run the parent's clean-up code; its frames have no lease.
+            # A forked child may run the parent's clean-up code; the child's frames have no lease.
             return
         if self._mappings:
             self._end_planes()

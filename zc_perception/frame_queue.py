@@ -327,7 +327,7 @@ class KeepLastQueue(Generic[T]):
                     self.put(entry)
 
     def fetch(self) -> None:
-        """Queue the objects that the sources have now, before a later :meth:`put` adds another."""
+        """Queue the objects that the sources have now, before a later :meth:`put` adds more."""
         if not self._sources:
             return
         with self._fetching:

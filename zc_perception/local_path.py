@@ -35,7 +35,7 @@ def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
     :param parameter: the parameter or key that has the path, for messages.
     :param kind: what *parameter* is, for messages: ``parameter`` or ``key``.
     :raises ConfigError: an environment variable is empty or missing, or the user after ``~`` is
-        unknown. ``os.path`` would leave them in the file's name.
+        unknown. ``os.path`` would leave the variable or ``~`` in the file's name.
     """
     beginning = f"{kind} '{parameter}' is '{named}'; "
     for plain, braced in _VARIABLE.findall(named):

@@ -54,7 +54,8 @@ class Watch:
     """
     A function that :class:`Lookout` calls periodically until :meth:`stop`.
 
-    If the function is a method, the watch doesn't keep its object alive, and ends with the object.
+    If the function is a method, the watch doesn't keep the method's object alive, and ends
+    with that object.
     """
 
     def __init__(

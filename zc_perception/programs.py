@@ -50,8 +50,8 @@ from zc_perception.terminal import Interrupted, interruptions, put
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
 _UNKNOWN_HELP = (
-    'what to do about -p NAME:=VALUE without a node, if no node of this package has NAME: end '
-    '(refuse, the default) or warn (warn)'
+    'what to do about -p NAME:=VALUE without a node, if no node of this package has a parameter '
+    'NAME: end (refuse, the default) or warn (warn)'
 )
 _INSTALL = {
     'cv2': "install OpenCV: pip install 'opencv-python-headless<5', "

@@ -277,9 +277,9 @@ class SharedMemoryClient:
 
     ``last_end`` says why the latest connection or attempt ended. ``listens`` says whether that
     attempt reached a process that may be the publisher. ``parted_s`` is the time, in seconds of
-    CLOCK_MONOTONIC, at which a connection that had lasted a second or more ended last; 0: none
-    did. ``dropped`` counts the frames that the producer dropped because this consumer was too slow; it
-    is updated with each frame.
+    CLOCK_MONOTONIC, at which the latest connection that had lasted a second or more ended; 0: none
+    ended. ``dropped`` counts the frames that the producer dropped because this consumer was too
+    slow; it is updated with each frame.
     """
 
     # __slots__ gives these attributes fixed offsets, by which native/links.c accesses them.
