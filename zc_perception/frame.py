@@ -390,7 +390,8 @@ class Frame:
 
         Planes in one buffer have the same descriptor; ``data.planes`` has each plane's ``offset``
         and ``stride``. The frame owns the descriptors: never close them; call ``os.dup()`` for one
-        that you use longer than the frame. A device must wait for ``data.acquire_fence`` first, if there is one.
+        that you use longer than the frame. A device must wait for ``data.acquire_fence`` first, if
+        there is one.
 
         :raises FrameReleasedError: the frame was released before.
         """

@@ -108,7 +108,7 @@ class BusSubscription(Generic[T]):
         subscription doesn't get the object; ``None``: the type has no header.
     :param custom_type: the type that the subscription takes; ``None``: any type.
     :param delivered: number of objects put into the queue.
-    :param refused: number of objects not delivered, because the subscription held too many.
+    :param refused: number of objects not delivered, because the subscription held too many objects.
     """
 
     holder: str
@@ -261,7 +261,7 @@ class BusPublisher(Generic[T]):
         self.settle()
 
     def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
-        """Cancel the promises to subscriptions not in *but*; called with _settling held."""
+        """Cancel the promises to all subscriptions except *but*; called with _settling held."""
         for gone in [each for each in self._granted if each not in but]:
             granted = self._granted.pop(gone)
             if granted.number:
