@@ -108,7 +108,8 @@ class BusSubscription(Generic[T]):
         subscription doesn't get the object; ``None``: the type has no header.
     :param custom_type: the type that the subscription takes; ``None``: any type.
     :param delivered: number of objects put into the queue.
-    :param refused: number of objects not delivered, because the subscription held too many objects.
+    :param refused: number of objects not delivered, because the subscription held too many of
+        them.
     """
 
     holder: str
