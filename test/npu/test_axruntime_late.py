@@ -406,7 +406,7 @@ def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
         frame.release()
     (notice,) = accelerator.notices()
     assert notice.startswith(
-        'the VIC does not scale the frames, the CPU does: the VIC could not make AB24 128x72 '
+        "the CPU scales the frames, because the VIC can't: the VIC could not make AB24 128x72 "
         'of NV12 256x144'
     )
 

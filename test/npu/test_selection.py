@@ -295,6 +295,6 @@ def test_weights_that_cannot_be_run_are_refused(
     size = {'width': 64, 'height': 48}
     manifest = written(tmp_path, file='model.onnx', input=size, head='boxes', classes=['a'])
     accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1})
-    with pytest.raises(ConfigError, match=r"model file '.*model\.onnx' can't be.*export it anew"):
+    with pytest.raises(ConfigError, match=r"model file '.*model\.onnx' can't be.*export it again"):
         accelerator.load(manifest)
     accelerator.close()

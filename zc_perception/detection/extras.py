@@ -62,7 +62,8 @@ def keypoints(
     If the model gives no scores for keypoints, each score is 1.
 
     :param outputs: the model's outputs from which *found* was decoded.
-    :param shape: how many keypoints a detection has, and how many numbers (2 or 3) each of them.
+    :param shape: how many keypoints a detection has, and how many numbers (2 or 3) a keypoint
+        has.
     """
     points = np.ones((len(found), shape[0], 3), np.float32)
     for region, part, which, rows in box.runs(outputs, found.rows):

@@ -148,8 +148,8 @@ class Letterbox:
 
         :param low: the minimum of x0, y0, x1, y1 over all boxes, in input pixels; NaN if a box
             has NaN, and then the result is False.
-        :param high: the maximum of x0, y0, x1, y1 over all boxes, in input pixels;
-            NaN: as for *low*.
+        :param high: the maximum of x0, y0, x1, y1 over all boxes, in input pixels; NaN if a box
+            has NaN.
         """
         return (
             low[2] > self.left

@@ -341,7 +341,7 @@ class PlanesToQuantised:
         """
         Refuse memory that OpenCV can't write to.
 
-        OpenCV would then write to a new array, and the tensor would keep the previous frame.
+        For such memory OpenCV makes a new array, so the tensor would keep the previous frame.
         """
         shape = self.spec.shape
         if (

@@ -67,7 +67,7 @@ class Capabilities:
 @dataclass(frozen=True)
 class ImportHandle:
     """
-    An imported frame buffer, valid until released.
+    The import of a frame's buffers, valid until the import is released.
 
     :param number: the device's handle of the import; 0 if the accelerator imports nothing.
     :param cached: whether the accelerator's import cache owns the handle.

@@ -145,7 +145,8 @@ class WorkedJob(Generic[R]):
         result = self._result
         if self._owner_done:
             raise AcceleratorError(
-                'the job was closed, so its result is gone; read the outputs before you close it'
+                'the job was closed, so its result is gone; read the outputs before you close the '
+                'job'
             )
         self.fence.check()
         assert result is not None
@@ -190,7 +191,8 @@ class WorkedJob(Generic[R]):
                 result.end_reading()
         if over:
             self._give_back(result)
-            # The worker may not have signalled the fence yet, and after close() it can't: signal.
+            # The worker may not have signalled the fence yet, and can't signal a closed fence. So
+            # signal the fence here.
             self.fence.signal()
             self.fence.close()
 

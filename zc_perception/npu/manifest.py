@@ -742,7 +742,7 @@ class _Loader(yaml.SafeLoader):
         Refuse a mapping that has a key twice.
 
         The check comes before YAML merges other mappings into this one (``<<``), because this
-        mapping may give their keys again.
+        mapping may have the same keys as the merged mappings.
         """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}

@@ -227,7 +227,7 @@ def is_decoded(
 
     :param channels: the number of channels if a level is one tensor.
     :param numbers: how many numbers a row of a table has. 0: a row has the same numbers as a cell
-        of a level, so an output that can be both is no error.
+        of a level, so an output that can be a level or a table is read as a level.
     :raises AcceleratorError: the output can be a level or a table.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:

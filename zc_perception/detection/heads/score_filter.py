@@ -43,8 +43,8 @@ _TINY = 1e-30
 # 8-bit types these are all values.
 _STEPS = 255
 _WORD = 64
-# If the last frame had this many candidates, comparing every number with the threshold is quicker
-# than finding the best class of each cell.
+# If the last frame had this many candidates or more, comparing every number with the threshold is
+# quicker than finding the best class of each cell.
 _MANY = 600
 # Float32 output with _MANY_NUMBERS numbers or more has more than 256 different values, unless the
 # network computes it from 8-bit numbers. Output with fewer different values than _FEWEST_STEPS is
@@ -59,7 +59,7 @@ def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """Apply the sigmoid, if asked for; else clip scores to 1: a device may round them above 1."""
+    """Apply the sigmoid if *by_sigmoid*, else clip scores to 1: a device may round 1 upwards."""
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 

@@ -79,7 +79,7 @@ class Ssd(Head):
         'class_agnostic': CLASS_AGNOSTIC,
         'variances': Key(
             array('two numbers above 0', number(above=0), 2, 2),
-            'Factors of the deltas of centre and size (variances).',
+            'Variances: the factor of the deltas of a centre, and that of the deltas of a size.',
             [0.1, 0.2],
         ),
         'background': Key(
@@ -117,7 +117,7 @@ class Ssd(Head):
             )
         if spec.anchors and len(spec.anchors) != len(spec.strides):
             raise ConfigError(
-                f'head.anchors has {len(spec.anchors)} levels, head.strides '
+                f'head.anchors has {len(spec.anchors)} levels, and head.strides has '
                 f'{len(spec.strides)}: both must have the same number'
             )
         check_background(spec)

@@ -126,8 +126,8 @@ class _Rows:
         far = sides > _FAR * max(box.input_width, box.input_height)
         if not reason and np.count_nonzero(far) * 2 > np.count_nonzero(boxes.any(axis=0)):
             return (
-                'boxes far larger than the input: they are decoded already '
-                '(--decode_in_inference); use head: yolov5'
+                'boxes far larger than the input: they are decoded already (exported with '
+                '--decode_in_inference); use head: yolov5'
             )
         return reason
 

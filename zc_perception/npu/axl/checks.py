@@ -118,8 +118,8 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
         f'no memory or no device addresses for the mapping; {_ADDRESSES}',
     ),
     errno.EIO: (Importable.NO, f"the pages can't be mapped for the card; {_ADDRESSES}"),
-    errno.EOPNOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
-    ENOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
+    errno.EOPNOTSUPP: (Importable.NO, f"its exporter doesn't let a card attach it; {_ADDRESSES}"),
+    ENOTSUPP: (Importable.NO, f"its exporter doesn't let a card attach it; {_ADDRESSES}"),
     errno.EACCES: (
         Importable.NO,
         'the exporter or a security module denies the access; see dmesg | grep -i denied',

@@ -57,8 +57,9 @@ ENOTSUPP = 524
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
-# The most jobs in flight, even if the driver can queue more. It is the highest value of parameter
-# in_flight. Each job needs a result buffer, which takes scarce CMA memory if there is a CMA heap.
+# The highest number of jobs in flight, even if the driver can queue more. It is also the highest
+# value of parameter in_flight. Each job needs a result buffer, which takes scarce CMA memory if
+# there is a CMA heap.
 _MOST_IN_FLIGHT = 16
 _OF_A_CARD_THAT_IS_GONE = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
 # Errnos for an ioctl number that the driver doesn't have; some drivers return EINVAL.
@@ -94,7 +95,7 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         'enable the IOMMU for the card, or allocate from a contiguous heap such as '
         'dma_heap/linux,cma'
     ),
-    (errno.E2BIG,): 'the driver is older than this package; update it',
+    (errno.E2BIG,): 'the driver is older than this package; update the driver',
     _OF_A_CARD_THAT_IS_GONE: (
         'the card was removed, was reset or lost its link; check lspci -d '
         '1f9d: and dmesg, then open the card again'

@@ -234,7 +234,7 @@ AXRUNTIME = VoyagerRules(
 
 OUTPUT_DMABUF = ('auto', 'true', 'false')
 LATE_CALLS = 2
-"""With double buffering, a frame's result is returned this many calls later."""
+"""With double buffering, a frame's result comes this many calls after the frame's own call."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
 _JOBS = 2
 # Two frames wait inside the runtime, and a third is converted or runs. With fewer jobs in flight,

@@ -319,8 +319,8 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
         )
     elif _TOOLCHAIN in text and needs_toolchain(release):
         advice = (
-            'before release 1.8 the runtime compiles part of a model when it loads it: activate '
-            'the SDK, so that riscv64-unknown-elf-gcc is on PATH'
+            'before release 1.8 the runtime compiles part of a model when it loads the model: '
+            'activate the SDK, so that riscv64-unknown-elf-gcc is on PATH'
         )
     message = f'{what}: {text} ({code.name})' + (f'; {advice}' if advice else '')
     if running:

@@ -62,7 +62,7 @@ _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
-"""A function that turns tensors' memory into a run's arguments; each interface has its own."""
+"""A function that makes a run's arguments from tensors' memory; each interface has its own one."""
 
 
 def runtime_tensor(
@@ -136,8 +136,8 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
     """
     if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
         raise ConfigError(
-            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can become int8 "
-            '1 x H x W x 3 or 4'
+            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can only become "
+            'int8 1 x H x W x 3 or 4'
         )
     if model.grey or model.mean or model.std:
         raise ConfigError(
@@ -289,7 +289,7 @@ class OutputSlot:
         )
 
     def begin_reading(self) -> None:
-        """Begin the CPU's access to all tensors; if one fails, end the access to the others."""
+        """Begin the CPU's access to all tensors; if that fails for one, end it for the others."""
         with contextlib.ExitStack() as undo:
             for buffer in self._buffers:
                 buffer.begin_reading()
@@ -310,7 +310,7 @@ class OutputSlot:
 
 class FrameToTensor:
     """
-    Convert frames into the tensors of input slots; one thread uses an object.
+    Convert frames into the tensors of input slots; only one thread may use an object.
 
     The ledger counts one pass ``tensor`` per frame.
 
@@ -423,7 +423,7 @@ class FrameToTensor:
                 )
         except ZcError as error:
             self._vic = None
-            self.vic_refusal = f'the VIC does not scale the frames, the CPU does: {error}'
+            self.vic_refusal = f"the CPU scales the frames, because the VIC can't: {error}"
             self._close_picture()
             return False
         with self._picture.reading() as planes:

@@ -133,7 +133,7 @@ class RuntimeCalls:
 
 
 def why_no_heap(name: str, error: AllocationError) -> str:
-    """Return a message why heap *name* can't be used, with advice."""
+    """Return a message that says why heap *name* can't be used, with advice."""
     node = f'/dev/{name}'
     match error.__cause__:
         case FileNotFoundError():
@@ -361,7 +361,7 @@ class AxRuntimeWorker:
 
     @property
     def model(self) -> LoadedModel:
-        """The model; only after :meth:`start` has returned."""
+        """The loaded model; don't read it before :meth:`start` has returned."""
         assert self._model is not None
         return self._model
 

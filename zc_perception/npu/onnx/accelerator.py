@@ -289,7 +289,7 @@ class OnnxEngine(TensorEngine):
             return super().infer_blank()
         except Exception as error:  # onnxruntime has no common base class of its errors
             raise ConfigError(
-                f"model file '{self._file}' can't be run: {message_of(error)}; export it anew"
+                f"model file '{self._file}' can't be run: {message_of(error)}; export it again"
             ) from error
 
     def infer(self, tensor: NDArray[Any]) -> Outputs:
