@@ -75,7 +75,7 @@ CAMERA = Part(
     Row(
         lambda s: s.percent == 0 and s.no_slot,
         ERROR,
-        'no frame comes: no slot is free, so {no_slot} frame(s) were left out lately',
+        'no frame comes: no slot is free, {no_slot} frame(s) were left out lately',
         _IF_NO_SLOT,
     ),
     Row(

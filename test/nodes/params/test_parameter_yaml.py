@@ -234,7 +234,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
         match=r"^params_file '.*no\.yaml' can't be read: No such file or directory; name "
-        r'another one$',
+        r'another file$',
     ):
         read_parameter_yaml(str(tmp_path / 'no.yaml'), 'params_file')
     with pytest.raises(ConfigError, match='Is a directory'):
