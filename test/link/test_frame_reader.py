@@ -595,7 +595,7 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
     assert publishing(source, lambda: kept)
 
     sequence = kept[0].data.sequence
-    assert publishing(source, lambda: 'because this consumer holds all 1 that it may' in logged())
+    assert publishing(source, lambda: 'this consumer holds all 1 frame(s) that it may' in logged())
     line = next(line for line in logged().splitlines() if 'holds all 1' in line)
     assert '[WARN]' in line and f'frame {sequence} for' in line
     found = greedy.statistics()
