@@ -413,7 +413,7 @@ def test_inputs_that_scale_the_boxes_are_filled(echo: Echo) -> None:
 
 def test_a_file_says_of_which_number_sides_must_be_multiples(echo: Echo) -> None:
     weights = identity(['N', 3, 'H', 'W'], FLOAT, multiple=32, metadata={'stride': '32'})
-    with pytest.raises(ConfigError, match=r"'input.height' is.*multiples of that are 32 and 64$"):
+    with pytest.raises(ConfigError, match=r"'input.height' is.*nearest multiples are 32 and 64$"):
         echo.load(weights)
 
 

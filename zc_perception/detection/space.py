@@ -63,8 +63,8 @@ class Lens:
         """
         Return for each point the x and y of its ray at z = 1, as (n, 2).
 
-        :param points: (n, 2) pixels of a picture of *size*, which may differ from the
-            calibration's.
+        :param points: (n, 2) pixels of a picture of *size*, which may differ from the size of the
+            calibrated pictures.
         """
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
         import cv2  # imported late, because every node imports this module for PARAMETERS

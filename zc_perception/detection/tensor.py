@@ -262,7 +262,7 @@ class PlanesToQuantised:
         total = spec.shape[2]
         # If the tensor has only the 3 colour channels and at most one constant channel after
         # them, whole pixels are written. Otherwise only the colour channels are written, and the
-        # others keep the values that prepare() wrote.
+        # other channels keep the values that prepare() wrote.
         self._channels = total if total in (3, 4) and before == 0 else 3
         self._whole = total == self._channels
         shape = (box.height, box.width, self._channels)

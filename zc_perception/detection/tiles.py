@@ -100,7 +100,7 @@ PARAMETERS = (
     ParameterSpec('tiles', '1x1', ('COLUMNSxROWS of overlapping tiles; the model runs on each. '
                                    '1x1: no tiles.')),
     ParameterSpec('tile_overlap', 0.2, ('tiles: the overlap of two neighbours, as a share of a '
-                                        "tile's side. Choose it larger than a small object."),
+                                        "tile's side. Choose more than a small object's size."),
                   '', 0.0, 0.5),
 )  # fmt: skip
 """The parameters of an accelerator that can run a model on parts of a frame."""

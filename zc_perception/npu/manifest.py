@@ -823,7 +823,7 @@ class _Part:
 
 
 def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
-    """Return the model's file or ``None``; if the named file is missing, also a message."""
+    """Return the model's file or ``None``, and a message if the named file is missing."""
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
@@ -885,7 +885,7 @@ def names_of(text: str) -> tuple[str, ...]:
         if not names:
             raise ValueError("its key 'names' is neither a list nor a mapping of names")
         if str(values.get('nc', len(names))) != str(len(names)):
-            raise ValueError(f"its key 'nc' is {values['nc']}, but its names are {len(names)}")
+            raise ValueError(f"its key 'nc' is {values['nc']}, but it has {len(names)} names")
         return names
     if values and isinstance(values, list) and all(n and isinstance(n, str) for n in values):
         return tuple(values)
@@ -1053,8 +1053,8 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         if size != low:
             raise ConfigError(
                 f"{place.path}: key '{place.at(side).key}' is {size}, but {facts.source.name} "
-                f'says stride {facts.stride}: multiples of that are {max(low, facts.stride)} and '
-                f'{max(low, facts.stride) + facts.stride}'
+                f'says stride {facts.stride}: the nearest multiples are '
+                f'{max(low, facts.stride)} and {max(low, facts.stride) + facts.stride}'
             )
     if not facts.inputs:
         return

@@ -233,7 +233,7 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
         for card in exact or [card for card in cards if place is not None and card.place == place]:
             return card
     raise AcceleratorError(
-        f"there is no Metis card '{wanted}', but {found_cards(tree)}; give {_PARAMETER} a name "
+        f"there is no Metis card '{wanted}'; {found_cards(tree)}; give {_PARAMETER} a name "
         f'such as {cards[0].name}, a PCI address, a device node or an index below {len(cards)}'
     )
 
@@ -259,7 +259,7 @@ class Iommu:
 
     :param translates: whether the device sees scattered pages as one range of addresses; ``None``:
         unknown.
-    :param text: in words what *translates* says, as a part of a message.
+    :param text: a part of a message that says the same as *translates*.
     :param group: the number of the device's IOMMU group; empty: the device is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
     :param unit: the IOMMU's own name.
@@ -457,7 +457,7 @@ def _take_a_card() -> tuple[str, ...]:
 
 
 def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
-    """Return the cards that the inference nodes would use; without a parameter file, all."""
+    """Return the cards that the inference nodes would use; without a parameter file, all cards."""
     if not needs.known:
         return find_cards(tree)
     found = []
@@ -539,7 +539,7 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
             figures,
         )
     advice = (
-        'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and '
+        'the card may be off or resetting; see dmesg | grep -i -e metis -e axl; '
         f'{found_cards(system.host)}'
     )
     return Finding(

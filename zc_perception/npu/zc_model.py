@@ -26,7 +26,7 @@ import sys
 
 from zc_perception.terminal import ending_quietly, put
 
-TYPE_CHECKING = False  # only type checkers take it for true; importing typing would be slow
+TYPE_CHECKING = False  # only type checkers take this for true; importing typing would be slow
 if TYPE_CHECKING:
     import argparse  # noqa: I300
 

@@ -537,8 +537,8 @@ def _opencv(
 # Oriented boxes are compared in batches of this size. This limits the memory, and it ends the work
 # soon after enough boxes are found.
 _TURNED_CHUNK = 256
-# As in Ultralytics' probiou: a small number against division by zero, and the highest distance of
-# two boxes.
+# As in Ultralytics' probiou: _SMALL prevents a division by zero, and no distance of two boxes
+# counts as more than _FARTHEST.
 _SMALL = 1e-7
 _FARTHEST = 100.0
 Turned = NDArray[np.float64]
@@ -632,7 +632,7 @@ def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDAr
     """
     Suppress duplicates among oriented boxes; return the indices of the kept boxes, best first.
 
-    As in Ultralytics, a box is removed if any better box overlaps it, even a removed one.
+    As in Ultralytics, a box is removed if a better box overlaps it, even if that one is removed.
 
     :param turned: the boxes, best first.
     :param kinds: the class of each box; a box suppresses only boxes of its own class.

@@ -294,7 +294,7 @@ def arrange(
     together = sum(parts.values())
     separately = ' and '.join(f'{count} {part}' for part, count in parts.items())
     grids = ', '.join(f'{rows}x{columns}' for rows, columns in shapes)
-    expected = f'expected for each of the grids {grids} (rows x columns) {separately} channels'
+    expected = f'expected {separately} channels for each of the grids {grids} (rows x columns)'
     if len(parts) > 1:
         expected += f', or {together} in one tensor'
     layouts = _layouts(kind, outputs, shapes, {*parts.values(), together}, expected)

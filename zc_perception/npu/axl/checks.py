@@ -101,8 +101,8 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     errno.ENOTTY: (
         Importable.UNKNOWN,
         (
-            "the driver has no attach ioctl ('U' 5), so it is not the shipped metis-dkms, or too "
-            'old; see modinfo metis'
+            "the driver has no attach ioctl ('U' 5), so it is not the shipped metis-dkms, or it "
+            'is too old; see modinfo metis'
         ),
     ),
     errno.EINVAL: (

@@ -69,8 +69,8 @@ from zc_perception.npu.manifest import check_head, ModelManifest
 from zc_perception.npu.metis_card import driver_version
 
 TENSOR_HEAP = 'dma_heap/system'
-# Long, because at the first load the runtime also loads firmware, and before release 1.8 it
-# compiles a part of the model.
+# The longest time for loading a model. At the first load the runtime also loads firmware, and
+# before release 1.8 it compiles a part of the model.
 _LOAD_TIMEOUT_S = 120.0
 # The longest time that load() waits until the previous model is unloaded; close() waits less.
 _UNLOAD_TIMEOUT_S = 5.0
@@ -200,8 +200,8 @@ class AxRuntimeAccelerator(AxRuntime):
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
         if manifest.engine != AXRUNTIME.name or manifest.file is None:
             raise ConfigError(
-                f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime "
-                'and a file'
+                f"model '{manifest.name}' can't run on axruntime; use a manifest with engine: "
+                'axruntime and a file'
             )
         self._unload(_UNLOAD_TIMEOUT_S)
         if self._holders > 1 or self._axm is not None:

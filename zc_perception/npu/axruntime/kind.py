@@ -282,7 +282,7 @@ class AxRuntime(Accelerator):
         ParameterSpec(
             'output_dmabuf',
             'auto',
-            'Whether results are written to dma-bufs. auto: they are if a trial run works.',
+            'Whether results are written to dma-bufs. auto: only if a trial run works.',
             choices=OUTPUT_DMABUF,
         ),
     )

@@ -472,7 +472,7 @@ class RuntimeSession(Session):
         for index in range(getattr(self._call, f'axr_num_model_{direction}s')(model)):
             info = getattr(self._call, f'axr_get_model_{direction}')(model, index)
             if not 1 <= info.ndims <= len(info.dims):
-                raise self._failure(f'{direction} {index} of the model is unknown')
+                raise self._failure(f'{direction} {index} of the model has an unknown shape')
             size = info.bits // 8 * math.prod(info.dims[: info.ndims])
             real = self._call.axr_tensor_size(ctypes.byref(info))
             if size != real:

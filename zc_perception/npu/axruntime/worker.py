@@ -111,7 +111,7 @@ class RuntimeCalls:
             results of earlier calls.
         :returns: the call (this one or an earlier one) whose result is in *outputs* now;
             ``None``: *outputs* has no result.
-        :raises AcceleratorError: the call failed; no result of it is expected.
+        :raises AcceleratorError: the call failed, and will give no result.
         """
         self._run(slot.arguments, outputs.arguments)
         slot.users += 1

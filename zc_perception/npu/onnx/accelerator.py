@@ -59,7 +59,7 @@ class HogEngine(Engine):
     def __init__(self) -> None:
         if not hasattr(cv2, 'HOGDescriptor'):
             raise ConfigError(
-                f"model 'hog' needs OpenCV 4, this is {cv2.__version__}: pip install "
+                f"model 'hog' needs OpenCV 4, but this is OpenCV {cv2.__version__}: pip install "
                 "'opencv-python-headless<5'"
             )
         self._hog = cv2.HOGDescriptor()
@@ -121,7 +121,7 @@ _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
     )
 )
 _TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
-# The start of ONNX Runtime's error messages: its own code and source line, of no use to users.
+# The start of ONNX Runtime's error messages, which doesn't help users: a code and a source line.
 _PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
 # ONNX Runtime's name of the device memory of each provider that doesn't compute in host memory.
 _MEMORIES = {
