@@ -400,7 +400,7 @@ def test_without_consumers_a_format_is_asked_for_that_a_program_can_read(
     [
         (
             'videotestsrc ! video/x-raw,format=ABGR64_LE',
-            "'ABGR64_LE' has no DRM fourcc here; .*videoconvert, that converts to one of NV12",
+            "'ABGR64_LE' has no DRM fourcc in this package; .*, that converts to one of NV12",
         ),
         ('videotestsrc ! video/x-raw,format=NV12_4L4', "can't be copied; .*videoconvert"),
         ('videotestsrc ! jpegenc', 'image/jpeg.* are no raw video; put a decoder'),

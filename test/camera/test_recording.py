@@ -250,7 +250,7 @@ class SmallDisk(SlowDisk):
 
 @pytest.mark.parametrize(
     ('rest', 'advice'),
-    [(15_000, ''), (500, "; when it has room, zc_record --repair '{}' finishes it")],
+    [(15_000, ''), (500, "; if there is room, zc_record --repair '{}' finishes the file")],
 )
 def test_a_full_disk_ends_the_recording_with_what_was_said_to_be_kept(
     rest: int, advice: str, tmp_path: Path, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
@@ -357,7 +357,7 @@ def test_a_recording_goes_on_in_its_folder(tmp_path: Path, make_pool: MakePool) 
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
-        ('a.mcap', r'is a folder; leave \.mcap out of its name'),
+        ('a.mcap', r'is a folder; leave \.mcap out of the name'),
         ('file/a', "can't be made"),
         ('other', 'has a recording of another kind; choose another path'),
     ],
@@ -420,7 +420,8 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             camera = replay(path.parent, stamps='recorded')
             (notice,) = camera.notices()
             assert (
-                'has no end, its recorder was killed: its complete part is played; zc_record '
+                'has no end, because its recorder was killed; its complete part is played; '
+                'zc_record '
                 f"--repair '{path.parent}'"
             ) in notice
             found = [frame.header.stamp_ns for frame, _ in played(camera)]

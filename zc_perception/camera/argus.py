@@ -198,7 +198,7 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
         if needs.camera('argus') is Need.REQUIRED:
             yield fail(
                 f'{_NOT_HERE}, and the parameter file has an argus camera',
-                'use camera: v4l2, gstreamer or libcamera here',
+                'use camera: v4l2, gstreamer or libcamera on this machine',
             )
         else:
             yield skip(_NOT_HERE)
@@ -261,7 +261,7 @@ def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
     if 'error' in answer:
         advice = (
             'give this user access to /dev/nvmap (group video; container: --device /dev/nvmap); '
-            'if the user has access, report this error and the release to the authors'
+            'if the user already has it, report this error and the release to the authors'
         )
         return Finding(need.missing, f'{file}: {answer["error"]}', advice, '', answer)
     return ok(f'{file}: an image was allocated and its layout is understood', **answer)

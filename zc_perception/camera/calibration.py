@@ -60,7 +60,7 @@ _OTHER_NAMES = {'fisheye': 'equidistant'}
 """
 Key: a calibration file's name for a distortion model; value: CameraInfo's name for the same model.
 
-camera_calibration of ROS 2 Foxy and Galactic writes the name that is the key.
+camera_calibration of ROS 2 Foxy and Galactic writes such a key instead of CameraInfo's name.
 """
 
 _MATRICES = {
@@ -174,7 +174,7 @@ class Calibration:
         :raises ConfigError: the new size has another aspect ratio, or a side of the picture or of
             the region of interest would not be a whole number.
         """
-        from fractions import Fraction  # imported late: it loads module decimal
+        from fractions import Fraction  # few nodes need this module, and it loads module decimal
 
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
@@ -606,7 +606,9 @@ def calibration_path(
         raise ConfigError(f'{said}; it must begin with file:// or package://')
     package, _, path = rest.partition('/')
     if not package or not path:
-        raise ConfigError(f'{said}; a package URL is package://PACKAGE/path/in/its/share.yaml')
+        raise ConfigError(
+            f'{said}; a package URL is package://PACKAGE/path, with a path in its share folder'
+        )
     if package_folder is None:
         raise ConfigError(f"{said}; packages can't be looked up here, use file://")
     if '..' in Path(path).parts:

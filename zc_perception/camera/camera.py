@@ -366,7 +366,7 @@ class Camera(ABC):
     The parameters that only this kind of camera reads.
 
     The capture node declares each parameter under the name in its spec. A parameter's description
-    need not name the kind of camera.
+    need not name the kind of camera, because :mod:`zc_perception.kinds` adds the name.
     """
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks that ``zc_doctor`` makes for this kind of camera."""

@@ -157,7 +157,8 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
     ]
     if len(found) != 1:
         raise CameraError(
-            f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: "
+            f"libcamera has {len(found)} cameras with '{wanted}' in the id; there are "
+            f'{", ".join(names)}: '
             'set libcamera_id to one of these ids, or to its index in this list'
         )
     return names.index(found[0])
@@ -393,7 +394,7 @@ class LibcameraCamera(Camera):
         name, size = str(stream.pixel_format), stream.size
         if name != 'NV12':
             raise ConfigError(
-                f"camera '{self._camera.id}' has no NV12 stream but {name} ones; use camera: "
+                f"camera '{self._camera.id}' has no NV12 stream, it gives {name}; use camera: "
                 'gstreamer with libcamerasrc'
             )
         if width and height and (size.width, size.height) != (width, height):
@@ -420,8 +421,8 @@ class LibcameraCamera(Camera):
         layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
         if len(layouts) != 1:
             raise CameraError(
-                f"camera '{self._camera.id}': its buffers differ in layout; report the camera and "
-                "libcamera's version"
+                f"camera '{self._camera.id}': its buffers differ in layout; report this to the "
+                "authors, with the camera's name and libcamera's version"
             )
         return layouts.pop(), _colorimetry(self._configuration.color_space)
 

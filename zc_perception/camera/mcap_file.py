@@ -134,7 +134,7 @@ class _Fields:
 
 class Topic(NamedTuple):
     """
-    The topic whose messages a channel of a file contains, with their type.
+    The topic and message type of a channel, which contains a part of a file's messages.
 
     :param msgtype: such as ``sensor_msgs/msg/Image``.
     :param definition: the text of the type's ``.msg`` file and of the types that it uses.

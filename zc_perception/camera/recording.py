@@ -278,7 +278,9 @@ class Recorder:
         """Make the folder, or finish the recording in it; return notices for the user."""
         folder = self._folder
         if folder.suffix == SUFFIX:
-            raise ConfigError(f"recording '{folder}' is a folder; leave {SUFFIX} out of its name")
+            raise ConfigError(
+                f"a recording is a folder; leave {SUFFIX} out of the name '{folder}'"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -491,7 +493,9 @@ class Recorder:
         except OSError as error:
             if not self._ended:
                 self._end(error)
-            self._failure += f"; when it has room, zc_record --repair '{self._folder}' finishes it"
+            self._failure += (
+                f"; if there is room, zc_record --repair '{self._folder}' finishes the file"
+            )
         finally:
             self._syncing.finish(part.output, metadata)
 
@@ -757,7 +761,7 @@ class Snapshot:
         data = frame.data
         if data.layout.modifier != LINEAR:
             raise FormatError(
-                f'{data.layout.describe()} has no rows that the CPU reads; let a participant '
+                f'{data.layout.describe()} has no rows that the CPU reads; let a consumer '
                 'ask for LINEAR frames'
             )
         found = RecordedFormat(data.layout, data.colorimetry)

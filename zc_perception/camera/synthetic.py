@@ -17,13 +17,13 @@
 The synthetic camera: an animated road (:mod:`road_scene`), or a test pattern.
 
 A pattern is either colour bars with known levels, or a counter: a picture that contains the
-frame's number and time stamp. It is a grid of 16×8 cells. Each cell is black (0) or white (1). The
-cells are the bits of 16 bytes, row by row from the top left, and the most significant bit of each
-number is first: 8 bits marker (0xA5), 8 bits of the seed, 32 bits frame number, 64 bits time
-code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes before. The bits are inverted
-in every other cell, as on a chess board, so that no picture is nearly all black or all white.
-Cells are as large as the picture allows, so they can still be read after scaling, JPEG, a change
-of range, or with much noise. The checksum shows errors.
+frame's number and time stamp. This picture is a grid of 16×8 cells. Each cell is black (0) or
+white (1). The cells are the bits of 16 bytes, row by row from the top left, and the most
+significant bit of each number is first: 8 bits marker (0xA5), 8 bits of the seed, 32 bits frame
+number, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes before.
+The bits are inverted in every other cell, as on a chess board, so that no picture is nearly all
+black or all white. Cells are as large as the picture allows, so they can still be read after
+scaling, JPEG, a change of range, or with much noise. The checksum shows errors.
 """
 
 from __future__ import annotations

@@ -417,7 +417,7 @@ def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetr
 
 def check_structs(library: str | None = None) -> None:
     """
-    Allocate an image, and check that the library's structs have the offsets of this module.
+    Allocate an image to check that the library's structs are those of this module.
 
     Only mapped memory is read, so that a wrong struct can't crash the process.
 

@@ -121,15 +121,15 @@ class VicImage:
     @contextlib.contextmanager
     def reading(self) -> Iterator[list[NDArray[np.uint8]]]:
         """
-        Yield the VIC's planes as read-only arrays of shape (rows, columns, components).
+        Yield the image's planes as read-only arrays of shape (rows, columns, components).
 
-        The next transform overwrites them.
+        The next transform into this image overwrites the planes.
 
         :raises AcceleratorError: the library can't make the planes visible to the CPU.
         """
         for index in range(self._mapped):
-            # Synchronise each plane by itself: users report that all at once (-1) fails on some
-            # releases.
+            # Synchronise each plane by itself: users report that synchronising all planes at once
+            # (-1) fails on some releases.
             if self._library.NvBufSurfaceSyncForCpu(self.pointer, 0, index) != 0:
                 raise AcceleratorError(
                     f'libnvbufsurface could not synchronise plane {index} for the CPU; see the '

@@ -17,7 +17,8 @@
 Call GStreamer's C interface with ctypes: the functions and public fields that this package uses.
 
 Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series.
-``test/camera/test_gstreamer.py`` compares sizes and offsets here with those of a C compiler.
+``test/camera/test_gstreamer.py`` compares this file's sizes and offsets with those of a C
+compiler.
 
 PyGObject isn't used, because this package needs the C objects themselves. A buffer's reference has
 to be dropped with the last lease, not when Python collects an object. Only the sole owner of a
@@ -253,7 +254,7 @@ class GStreamer:
         if self.gst_query_type_get_name(QUERY_ALLOCATION) != b'allocation':
             raise ConfigError(
                 f'GStreamer {self.version[0]}.{self.version[1]} has other query numbers than '
-                'this package; use a 1.x release'
+                'this package uses; install a 1.x release'
             )
         self.video_meta_type: int = self.gst_video_meta_api_get_type()
         self.crop_meta_type: int = self.gst_video_crop_meta_api_get_type()

@@ -653,7 +653,7 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
         return
     answer = system.ask(describe_gstreamer, *PURPOSES)
     if 'error' in answer:
-        yield skip('GStreamer can not be loaded; see gstreamer.library')
+        yield skip('GStreamer can not be loaded; see check gstreamer.library')
         return
     wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
     if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
@@ -709,7 +709,7 @@ def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
         if 'error' in answer:
             advice = (
                 'compare the names of elements and properties with gst-inspect-1.0 '
-                'ELEMENT, and see gstreamer.elements'
+                'ELEMENT, and see check gstreamer.elements'
             )
             yield fail(
                 f'GStreamer can not make the pipeline: {answer["error"]}', advice, camera.node

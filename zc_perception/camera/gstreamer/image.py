@@ -219,7 +219,9 @@ def _format(word: str, drm_format: str) -> tuple[int, int]:
         return found
     except FormatError as error:
         reason = (
-            str(error) if word == DMA_DRM else f"GStreamer format '{word}' has no DRM fourcc here"
+            str(error)
+            if word == DMA_DRM
+            else f"GStreamer format '{word}' has no DRM fourcc in this package"
         )
         names = ', '.join(name for fourcc in READABLE for name in _gstreamer_names(fourcc, LINEAR))
         raise FormatError(

@@ -100,7 +100,7 @@ def without_a_shell(description: str) -> str:
             'its options, such as -v'
         )
     if text.endswith('!'):
-        raise ConfigError(f"pipeline '{description}' ends with a '!'; leave the last one out")
+        raise ConfigError(f"pipeline '{description}' ends with a '!'; leave that last '!' out")
     return text
 
 

@@ -329,7 +329,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
         files = _storage_files(path)
         if len(files) != 1:
             raise ConfigError(
-                f"recording '{path}' has no {METADATA} and {len(files)} storage files; run "
+                f"recording '{path}' has {len(files)} storage files, but no {METADATA}; run "
                 f"'ros2 bag reindex {path}'"
             )
         path = files[0]
@@ -482,7 +482,7 @@ class BagSource(FrameSource):
             entry = next(self._messages, None)
         except Exception as error:  # rosbags has no common base class of its errors
             raise RecordingError(
-                f"recording '{self.name}' can't be read on: {_first_line(error)}"
+                f"recording '{self.name}' can't be read any further: {_first_line(error)}"
             ) from error
         return None if entry is None else (entry[1], entry[2])
 
@@ -511,7 +511,7 @@ class BagSource(FrameSource):
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
         # If the clock was set while recording, the stamps jump, and the replay would pause for the
-        # length of the jump. So the times at which the messages were recorded are used then.
+        # length of the jump. In this case, use the times at which the messages were recorded.
         return Moment(
             by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
         )
@@ -626,7 +626,7 @@ def _raw(picture: Picture) -> RawPicture:
     """
     Return *picture*, decoded if it is compressed.
 
-    ROS compresses a Bayer picture as a grey one, so its Bayer encoding is restored.
+    ROS compresses a Bayer picture as a grey picture. So restore the Bayer encoding.
     """
     if isinstance(picture, RawPicture):
         return picture
@@ -636,7 +636,7 @@ def _raw(picture: Picture) -> RawPicture:
     try:
         decoded = decode_picture(picture.data)
     except FormatError as error:
-        raise FormatError(f'{named} {error}; JPEG and PNG can') from error
+        raise FormatError(f'{named} {error}; good JPEG and PNG pictures can be played') from error
     encoding = _encoding(picture)
     known = ENCODINGS.get(encoding)
     if known is not None and known.fourcc == ENCODINGS[decoded.encoding].fourcc:
@@ -683,8 +683,9 @@ def _unfinished_notice(path: Path) -> str:
     if not any(file.suffix == SUFFIX and is_unfinished(file) for file in files):
         return ''
     return (
-        f"recording '{path}' has no end, its recorder was killed: its complete part is played; "
-        f"zc_record --repair '{path}' finishes it"
+        f"recording '{path}' has no end, because its recorder was killed; its complete part is "
+        'played; '
+        f"zc_record --repair '{path}' finishes the recording"
     )
 
 

@@ -173,7 +173,7 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
         raise FormatError(_NO_PICTURE)
     if picture.dtype not in _WHITE:
         raise FormatError(
-            f'has pixels of type {picture.dtype}, which can not be played; only 8 and 16 bits can'
+            f'has pixels of type {picture.dtype}; only pixels of 8 or 16 bits can be played'
         )
     white = _white(content, picture.dtype)
     if white != 255 and not (picture.ndim == 2 and white == 65535):
@@ -273,7 +273,7 @@ class ImageSource(FrameSource):
     def notice(self) -> str:
         return (
             f"'{self._files[0]}' has grey levels of 16 bits: they are played as brightness, "
-            '65535 is white; if it is a depth image, give the folder of the colour pictures'
+            '65535 is white; if it is a depth image, play the folder of the colour pictures'
             if self._deep
             else ''
         )

@@ -206,7 +206,7 @@ class RecordedStamps:
         if self._replaced:
             found.append(
                 'has stamps that are 0 or repeat: '
-                'these frames are stamped by the times of recording'
+                'these frames get the times of recording as stamps'
             )
         if self._went_back:
             found.append('has stamps that go back: they stay as they are')
@@ -339,7 +339,7 @@ class PlaneWriter:
         planes: Sequence[NDArray[Any]],
     ) -> None:
         """
-        Write a picture given as planes of any readable format.
+        Write a picture that is given as planes of any readable format.
 
         An odd last row or column is cut off; pictures of other sizes are scaled. Pictures that
         have luma and chroma keep their matrix and range; all others become BT.601 limited.

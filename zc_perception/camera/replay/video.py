@@ -187,7 +187,7 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
     reason = getattr(error, 'strerror', None) or message_of(error)
     return (
         f"video '{path}' is of no kind that FFmpeg knows ({reason}); "
-        f"'file NAME' says what it is. If it is a video, {_CONVERT}"
+        f"the command 'file NAME' says what it is. If it is a video, {_CONVERT}"
     )
 
 
@@ -656,7 +656,7 @@ class VideoFile:
                 tries += 1
             except self._av.error.FFmpegError as error:
                 raise RecordingError(
-                    f"video '{self._path}' can't be read on: {error.strerror}"
+                    f"video '{self._path}' can't be read any further: {error.strerror}"
                 ) from error
         yield None
 

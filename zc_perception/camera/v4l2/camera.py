@@ -696,7 +696,7 @@ class V4l2Camera(V4l2):
         if driver.size != size:
             raise CameraError(
                 f"'{self._device.path}' set {size_text(driver.size)} when it was asked for "
-                f'{fourcc_name(code)} {size_text(size)}; open it again'
+                f'{fourcc_name(code)} {size_text(size)}; open the camera again'
             )
         self._driver = driver
         self.framerate = self._set_framerate() if self._wanted_rate else self.framerate

@@ -358,8 +358,8 @@ def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterabl
 
 
 EXPORTED = "the driver's own buffers are used"
-# The number of frames in the trial whether a driver imports scattered pages. One frame isn't
-# enough, because its pages may be contiguous by chance.
+# The number of frames in the trial that shows whether a driver imports scattered pages. One frame
+# isn't enough, because its pages may be contiguous by chance.
 _TRIALS = 4
 
 

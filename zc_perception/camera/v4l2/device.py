@@ -813,7 +813,7 @@ class V4l2Controls:
         except CameraBusyError as error:
             raise CameraError(
                 f"{camera}: control '{name}' can't be changed while the camera streams; set it "
-                'before'
+                'before the camera starts'
             ) from error
         except V4l2Error as error:
             why = (

@@ -75,8 +75,9 @@ class V4l2(Camera):
         ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. "
                                               'auto: the cheapest format that all consumers '
                       'accept and that keeps the framerate.'),
-        ParameterSpec('memory', 'auto', ("export: the driver's own buffers. import: the driver "
-                                         'fills buffers from parameter heap.'),
+        ParameterSpec('memory', 'auto', ("export: the driver's own buffers. import: buffers of a "
+                                         'heap, see parameter heap. auto: import only if export '
+                                         'is not possible.'),
                       choices=('auto', 'export', 'import')),
     )  # fmt: skip
     CHECKS = (
