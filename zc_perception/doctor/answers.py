@@ -86,7 +86,7 @@ def try_model(text: str) -> dict[str, Any]:
 
 
 def _middlewares() -> list[str]:
-    """Return the RMW implementations that the ament index or Python wheels have."""
+    """Return the RMW implementations that are installed, also as Python wheels."""
     found = set()
     for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep):
         folder = os.path.join(prefix, 'share/ament_index/resource_index/rmw_typesupport')
@@ -133,7 +133,7 @@ def describe_ros() -> dict[str, Any]:
     """
     Return rclpy's version, its middleware, and the message packages that can be imported.
 
-    ``messages`` has, for each package, the error of its import; empty: there was none.
+    ``messages`` has, for each package, the error of its import; empty: no error.
     ``missing`` is there if the middleware of RMW_IMPLEMENTATION isn't installed: rclpy can't be
     used then.
     """

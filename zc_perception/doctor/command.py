@@ -176,7 +176,10 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
     every: dict[str, Check] = {}
     for check in (*_FIRST, *cameras, *_CAMERAS, *accelerators, *_LAST):
         if every.setdefault(check.id, check) != check:
-            raise ConfigError(f"two kinds have a check '{check.id}'; uninstall one package")
+            raise ConfigError(
+                f"two kinds of camera or accelerator have a check '{check.id}'; uninstall the "
+                'package of one'
+            )
     order = list(dict.fromkeys(check.group for check in every.values()))
     for group in groups:
         if group not in order:
@@ -239,7 +242,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
-    except Exception as error:  # a bug in a check must not hide the findings of the others
+    except Exception as error:  # a bug in a check must not hide other checks' findings
         return [*found, *_not_checked(check, one_line(error))]
     return found or _not_checked(check, 'the check gave no result')
 
@@ -283,7 +286,7 @@ def run_checks(
             try:
                 end(*ended.get(timeout=max(0.0, wait_s)))
             except queue.Empty:
-                late = f'it did not end within {limit_s:g} s; see dmesg'
+                late = f'the check did not end within {limit_s:g} s; see dmesg'
                 for group in [g for g, due in deadlines.items() if due <= time.monotonic()]:
                     end(lanes[group][0], _not_checked(lanes[group][0], late))
         yield from done[check.id]

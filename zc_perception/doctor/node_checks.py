@@ -401,7 +401,7 @@ def _segment(path: Path) -> int:
 
 
 def _image(system: System, needs: Needs) -> int:
-    """Return the bytes of the cameras' largest image, in rgb8."""
+    """Return the number of bytes of the cameras' largest image, in rgb8."""
     sizes = [camera_class(camera).picture_size(system, camera.values) for camera in needs.cameras]
     return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
 
@@ -505,8 +505,8 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
             return
         if number not in {*os.getgroups(), os.getegid()} and system.user:
             found = (
-                f"this user is not in group '{name}' (shared_memory_group), so it can't "
-                'open the folder to that group'
+                f"this user is not in group '{name}' (shared_memory_group), so its "
+                'nodes cannot give that group access to the folder'
             )
             yield fail(found, f'usermod -aG {name} USER, and log in again', name, **figures)
             return

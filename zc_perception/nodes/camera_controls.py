@@ -190,7 +190,7 @@ class CameraControls:
         return dict(self._in_force)
 
     def status(self) -> Status:
-        """Report the values in force, and which wanted ones the camera refused at its opening."""
+        """Report the values in force, and which wanted values the camera refused when opened."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         return CONTROLS.status(

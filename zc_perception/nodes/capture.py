@@ -391,7 +391,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """Free what a closed camera kept for the next camera; call this if none opens soon."""
+        """Free what a closed camera kept for the next one; call this if no camera opens soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -478,7 +478,7 @@ class CaptureNode(PerceptionNode):
         return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
-        """Return the present consumers' constraints, and those stated for consumers to come."""
+        """Return the constraints of present consumers and of those that ``participants`` names."""
         here = [] if self._offer is None else self._offer.consumers()
         names = {constraints.participant.partition(' (pid ')[0] for constraints in here}
         return [*(one for one in self._stand_ins if one.participant not in names), *here]
@@ -782,7 +782,7 @@ class CaptureNode(PerceptionNode):
         return facts
 
     def _on_condition(self, condition: CameraCondition) -> None:
-        """React to the camera's new condition, on the camera's thread or the opening thread."""
+        """React to the camera's new condition, on the thread that opens or runs the camera."""
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
@@ -833,7 +833,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Return how many frames came or were dropped; ``None``: none are expected regularly."""
+        """Return how many frames came or were dropped; ``None``: no regular ones are expected."""
         camera = self.supervisor.camera
         if (
             not self._flowing

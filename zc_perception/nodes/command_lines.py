@@ -164,7 +164,7 @@ def options_of(program: str) -> NodeOptionParser:
         )
     if not program.startswith(
         'component_container'
-    # A container has no such option: components get their parameters by the requests to load them.
+    # A container doesn't need --unknown-parameters: load requests have the components' parameters.
     ):
         parser.add_unknown_parameters()
     return parser

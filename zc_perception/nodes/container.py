@@ -19,9 +19,9 @@ Component containers for Python nodes; they do what rclcpp's containers do for C
 :func:`run` runs the programs ``component_container`` and ``component_container_mt``.
 :class:`ComponentManager` answers requests of ``ros2 component`` and launch files to load, unload
 and list components. :class:`ContainerExecutor` goes on after an exception in a callback, and can
-remove a node while it spins. rclpy's own executors end with the first exception, don't report
-which node raised it, and keep the interpreter from ending while a callback hangs. The executor
-uses only rclpy's documented interface.
+remove a node while the executor spins. rclpy's own executors end with the first exception, don't
+report which node raised it, and keep the interpreter from ending while a callback hangs. The
+executor uses only rclpy's documented interface.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """Yield each parameter once; ConfigError: an own parameter and a kind's have one name."""
+        """Yield each parameter once; ConfigError: two of them have the same name."""
         yield from self.own
         if self.kinds is None:
             return
@@ -124,7 +124,7 @@ _PUBLISHER = (
                                               'user and root.')),
     ParameterSpec('quarantine', 2.0, "How long a dead consumer's buffers are not used again if "
                                      "no fence tells when its device is done with them. Set it "
-                                     "to the longest job of a consumer's device.", 's', 0.0, 60.0),
+                                     "to the duration of a device's longest job.", 's', 0.0, 60.0),
 )  # fmt: skip
 _SUBSCRIPTION = (
     ParameterSpec('shared_memory', True, ('Take frames of other processes of this host as shared '
@@ -156,7 +156,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'silent',
             0.0,
             'A camera counts as lost after this time without a good frame. 0: the time of 10 '
-            'frames, at least 2 s, or 5 s for a kind that is slow to start.',
+            'frames, at least 2 s, or 5 s for a kind of camera that is slow to start.',
             's',
             0.0,
             3600.0,
@@ -248,7 +248,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'unixfd',
             '',
             "Path of a socket from which GStreamer's own unixfdsrc reads the frames without a "
-            "copy. Its folder must be this user's, and writable by nobody else. Empty: none.",
+            "copy. Its folder must be this user's, and writable by nobody else. Empty: no socket.",
         ),
         ParameterSpec(
             'unixfd_window',
@@ -463,8 +463,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'disk_floor',
             1024,
-            'Recording ends when the disk has less than this free. 0: recording ends when the '
-            'disk is full.',
+            'Recording ends when less than this space is free on the disk. 0: recording ends when '
+            'the disk is full.',
             'MiB',
             0,
             2**31 - 1,

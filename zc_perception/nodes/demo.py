@@ -96,7 +96,10 @@ def option_parser() -> OptionParser:
         help='folder for summary.json and detections.png; default build/demo',
     )
     more.add_argument(
-        '--frames', type=int, metavar='N', help='stop after this number of frames with detections'
+        '--frames',
+        type=int,
+        metavar='N',
+        help='stop when the detector has run on this number of frames',
     )
     more.add_argument(
         '--keep-all',

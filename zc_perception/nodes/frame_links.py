@@ -114,8 +114,8 @@ _REFUSALS = {
     'constraints': 'change the requirement that the message names, in the node of the consumer',
     'slots': "the pool has no slots left to promise: raise 'slots'",
     'connections': 'too many consumers are connected: end some of them',
-    'version': 'the consumer has another version of this package: install the same at '
-    'producer and consumer',
+    'version': 'the consumer has another version of this package: install the same version '
+    'for producer and consumer',
 }
 _STALLED = Row(
     lambda s: s.stalled, WARN, ('{stalled.name} gets no more frames, because it holds all '

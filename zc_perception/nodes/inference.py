@@ -143,7 +143,7 @@ class Pace:
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Return whether a frame that arrives now may pass; if so, set when the next is due."""
+        """Return whether a frame may pass now; if so, set the time when the next one is due."""
         period = self.period_ns
         if not period:
             return True
@@ -1060,7 +1060,7 @@ class InferenceStatus:
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """Return a log line with the names of the first boxes' classes: messages have only numbers."""
+    """Return a log line with the class names of the first boxes; messages have only numbers."""
     kinds, counts = np.unique(found.classes, return_counts=True)
     seen = ', '.join(
         f'{count} {names[kind]} (class_id {kind})'

@@ -117,7 +117,7 @@ def file_schema() -> dict[str, Any]:
             others = everywhere.setdefault(parameter, [])
             others += [] if schema in others else [schema]
     definitions['all_nodes'] = {
-        'title': 'Parameters of all nodes that match, of this package and of others',
+        'title': 'Parameters of all nodes that the section matches, of this package and of others',
         'type': 'object',
         'properties': {
             name: some[0] if len(some) == 1 else {'anyOf': some}
@@ -142,7 +142,7 @@ def file_schema() -> dict[str, Any]:
     return {
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'Parameter file of zc_perception',
-        'description': 'Sections by node: /**/capture in any namespace, /front/capture in one, '
+        'description': 'Sections by node: /**/capture in any namespace, /front/capture in /front, '
         '/** for all nodes. Values of a later section win over those of an earlier one.',
         'type': 'object',
         **below,

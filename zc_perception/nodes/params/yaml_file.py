@@ -305,7 +305,7 @@ def _walk(
 
     The value of a key with subkeys is ``None``.
 
-    :param events: begins after the mapping's start.
+    :param events: the events after the mapping's start.
     :param above: the path of the mapping.
     """
     while not isinstance(key := next(events), yaml.MappingEndEvent):
