@@ -114,7 +114,7 @@ def test_running_nodes_have_to_be_there(
     assert main([]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
-        'zc_timeline: error: none of these programs runs a capture and an inference node'
+        'zc_timeline: error: no frame logs of a capture and an inference node are found'
     )
 
 

@@ -258,7 +258,7 @@ def test_luma_is_the_format_s_own_samples(name: str) -> None:
 def test_what_can_not_be_read_is_refused_with_what_can() -> None:
     with pytest.raises(
         FormatError,
-        match=r"^NV15 frames can't be read by a program here; it can read NV12, NV21, "
+        match=r"^NV15 frames can't be read on the CPU; readable are NV12, NV21, "
         r'.*P010.*pixel_format',
     ):
         ToPicture(fourcc_code('NV15'), 64, 48, BT601_LIMITED)

@@ -124,7 +124,7 @@ def turned(on: bool) -> Observation:
 
 @pytest.mark.parametrize('on', [True, False])
 def test_a_cache_that_is_turned_on_or_off_meanwhile_is_not_measured(on: bool) -> None:
-    told = 'parameter import_cache of /inference (process 100) changed meanwhile'
+    told = 'parameter import_cache of /inference (process 100) changed during the measurement'
     assert judged(turned(on)) == (None, told)
 
 

@@ -110,7 +110,7 @@ class Slot:
     """
     The buffers of one frame. Only the pool changes a slot.
 
-    :param index: the slot's place in the pool; for a driver's buffers also their index there.
+    :param index: the slot's place in the pool; for a driver's buffers also the driver's index.
     :param buffer_uid: identifies these buffers; buffers that replace them have another uid.
     :param layout: where each plane lies in the buffers.
     :param generation: counts the uses of this index; it continues when the buffers are replaced.
@@ -378,7 +378,7 @@ class Reaper:
         """
         Reap every pool once, then wait; return ``False`` when no pool is left.
 
-        It is separate from :meth:`_run`, so that no local variable keeps a finished pool alive.
+        This method ends between two turns, so that no local variable keeps a finished pool alive.
         """
         with self._lock:
             pools = list(self._pools)
@@ -971,7 +971,8 @@ class BufferPool:
         Release abandoned leases, and free the slots whose fences have signalled.
 
         Slots whose fences were pending for too long are retired, and retired slots are replaced.
-        :meth:`acquire` does this; a producer that doesn't acquire for a while calls it itself.
+        :meth:`acquire` calls this method. A producer that doesn't acquire for a while calls it
+        itself.
         """
         if self._forked or not (
             self._waiting or self._missing or not self._abandoned_leases.empty()
@@ -1274,8 +1275,8 @@ class BufferPool:
     def too_few(self) -> str:
         """Why a holder was granted less than it asked for, and the next step for the user."""
         return (
-            f'{max(0, self.unpromised)} of {len(self.slots)} slots are not promised to others; '
-            "raise 'slots', or end other consumers"
+            f'{max(0, self.unpromised)} of {len(self.slots)} slots are not promised to other '
+            "consumers; raise 'slots', or end other consumers"
         )
 
     # Reports.
@@ -1328,7 +1329,7 @@ class BufferPool:
             return '; '.join(parts)
 
     def in_hand(self, holder: str) -> tuple[tuple[int, float], ...]:
-        """Return, for each frame that *holder* holds, its sequence and the lease's age in s."""
+        """Return each frame that *holder* holds: (sequence number, age of the lease in s)."""
         with self._lock:
             now = time.monotonic()
             found = [

@@ -279,7 +279,7 @@ def _layout_objection(
     Explain why no image of *fmt* and *size* can exist within the limits; ``None``: it can.
 
     Only LINEAR layouts are computed here. Only the allocator knows the needs of other layouts, so
-    for these :func:`check_answer` checks what it has allocated.
+    for these :func:`check_answer` checks the allocated buffers.
     """
     fourcc, text = fmt[0], format_text(fmt)
     if fmt[1] != LINEAR:

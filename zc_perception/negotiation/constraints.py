@@ -212,7 +212,7 @@ class BufferConstraints:
         return self.formats is None or self.listed(fmt) is not None
 
     def listed(self, fmt: Format) -> Format | None:
-        """Return the entry of ``formats`` for the same layout as *fmt*; ``None``: it has none."""
+        """Return the entry of ``formats`` with the same layout as *fmt*; ``None``: none has it."""
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 

@@ -253,11 +253,11 @@ Allocator = Callable[[AllocationRequest], Allocation]
 Undo = Callable[[], None]
 TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
 """
-A consumer's function that imports one slot's buffers on trial, and raises an error if it can't.
+A consumer's function that imports one slot's buffers on trial, and raises an error on failure.
 
-It undoes the import itself, or it keeps the import for later use and returns a function that
-undoes it. :func:`~zc_perception.negotiation.session.trial_failure` calls the returned function if
-the import of a later slot fails.
+The function undoes the import itself. Or it keeps the import for later use, and returns a function
+that undoes it. If the import of a later slot fails,
+:func:`~zc_perception.negotiation.session.trial_failure` calls the returned function.
 """
 
 

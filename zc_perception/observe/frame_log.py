@@ -89,7 +89,7 @@ MARGIN = 32
 
 #: The header's fields: magic, version, record size, capacity.
 HEADER = struct.Struct('<4sIII')
-#: The index of the 8-byte word that counts the records; it is written after each record.
+#: The index of the 8-byte word that counts the records; the node writes it after each record.
 WORD_WRITTEN = 2
 #: The index of the word with the time when the node closed the log (CLOCK_MONOTONIC in ns); 0: the
 #: log is open.

@@ -134,7 +134,7 @@ def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
     """
     Return a process's folder in ``/proc``, and the names in the subfolder ``fd`` of this folder.
 
-    If the main thread has ended, it is the folder of another thread. If the process has ended,
+    If the main thread has ended, this is the folder of another thread. If the process has ended,
     there are no names.
     """
     for folder in folders_of(pid, proc):

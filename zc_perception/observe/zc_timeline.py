@@ -172,8 +172,8 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
             )
         if not {'capture', 'inference'} <= {log.role for log in logs}:
             raise ZcError(
-                'none of these programs runs a capture and an inference node; start one, such '
-                'as perception'
+                'no frame logs of a capture and an inference node are found; start both nodes, '
+                'for example by perception'
             )
         names = ', '.join(sorted(log.node for log in logs))
         put(printable(f'looking at {names} for {seconds:g} s'), sys.stderr)

@@ -58,7 +58,7 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
     if fourcc not in READABLE:
         known = ', '.join(fourcc_name(code).strip() for code in READABLE)
         raise FormatError(
-            f"{fmt.name.strip()} frames can't be read by a program here; it can read {known}: "
+            f"{fmt.name.strip()} frames can't be read on the CPU; readable are {known}: "
             "set the camera's pixel_format to one of them"
         )
     if (

@@ -371,7 +371,7 @@ class ImportTable:
         self._given_back.clear()
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
-        """Return the import that a job reads; *inodes*: its frame's buffers, empty if unknown."""
+        """Return the import that a job reads; *inodes*: buffers of the job's frame, if known."""
         self._growing.pop(event.tid, None)
         self._given_back.clear()
         self.last = None
@@ -763,7 +763,7 @@ class ImportFollowing:
         if node.before.get('import_cache', node.cached) != node.cached:
             self.unknown.append(
                 (
-                    f'parameter import_cache of {node} changed meanwhile',
+                    f'parameter import_cache of {node} changed during the measurement',
                     'measure once more, and do not change the parameter',
                 )
             )

@@ -146,7 +146,7 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """Return each frame buffer's attachments over time, from events or else snapshots."""
+    """Return each frame buffer's attachments over time, from events, else from snapshots."""
     return {
         inode: event_history(inode, seen.snapshots, seen.trace.events)
         if seen.trace is not None and attachments_are_recorded(seen)
@@ -453,7 +453,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Record what the trace tells about mappings of frames; return those in the measured time."""
+    """Record what the trace tells about mappings of frames; return the events in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('short-lived mappings were not recorded', as_root())

@@ -168,7 +168,7 @@ class WatchedNode(NodeView):
 
     def facts(self) -> Mapping[str, Any]:
         """
-        Return the node's latest facts; after :meth:`keep_facts` those that it stored.
+        Return the node's latest facts; after :meth:`keep_facts` the stored facts.
 
         Facts of a wrong form are left out, see :attr:`unreadable`.
         """
@@ -211,7 +211,7 @@ class WatchedNode(NodeView):
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """Store the first facts since :meth:`expect_facts` as those after the measured time."""
+        """Store the first facts since :meth:`expect_facts` as :attr:`after`."""
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
         self._kept = True

@@ -90,7 +90,7 @@ class NodeView:
 
     @property
     def accelerator(self) -> str:
-        """The name of an inference node's accelerator; empty: it has none open."""
+        """The name of an inference node's accelerator; empty: the node has none open."""
         return str(self.after.get('accelerator', ''))
 
     @property

@@ -178,8 +178,8 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: In milliseconds. If a wait for a fence, or a job of the device, takes longer, a note reports it.
-#: It breaks no invariant.
+#: In milliseconds. A note reports waits for fences that take longer, and jobs of the device that
+#: take longer. They break no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
@@ -208,7 +208,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 3 if a check is not known; else 0 if all hold, 1 if one doesn't."""
+        """The exit code: 3: a result is not known; else 0: all checks hold, 1: one doesn't."""
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
@@ -487,7 +487,7 @@ class Command:
 
     @property
     def status(self) -> int | None:
-        """The exit status; after a signal, minus the signal's number; ``None``: it still runs."""
+        """The exit status; after a signal, minus the signal's number; ``None``: none yet."""
         return self._process.poll()
 
     def stop(self) -> None:

@@ -242,9 +242,10 @@ class CopyFunction:
     """
     A function of one library file.
 
-    :ivar names: its names; often one function has both names, memmove and memcpy.
+    :ivar names: the function's names; often one function is both memmove and memcpy.
     :ivar file: a path by which this process can open the file.
-    :ivar offset: the offset of its first instruction in the file; *size*: its length in bytes.
+    :ivar offset: where the function's first instruction is in the file, in bytes.
+    :ivar size: the function's length in bytes.
     :ivar pids: the processes that have this library mapped.
     """
 
