@@ -550,8 +550,8 @@ class ArgusCamera(GStreamerCamera):
             )
         if self._vic is not None:
             found.append(
-                f'{self._where} gives block-linear images, but a consumer needs linear ones; the '
-                'VIC copies each frame to a linear image (this needs memory bandwidth, but no CPU)'
+                f'{self._where} gives block-linear images, but a consumer needs linear images; '
+                'the VIC copies each frame to a linear image (this needs memory bandwidth, no CPU)'
             )
         return found
 

@@ -610,7 +610,7 @@ def calibration_path(
             f'{said}; a package URL is package://PACKAGE/path, with a path in its share folder'
         )
     if package_folder is None:
-        raise ConfigError(f"{said}; packages can't be looked up here, use file://")
+        raise ConfigError(f"{said}; this program can't look up packages, use file://")
     if '..' in Path(path).parts:
         raise ConfigError(f"{said}; its path must stay in the package, without '..'")
     try:
@@ -669,7 +669,7 @@ def _check_regular(path: Path) -> None:
     """
     if path.exists() and not path.is_file():
         raise ConfigError(
-            f"calibration '{path}' is no file; set 'camera_info_url' to one that "
+            f"calibration '{path}' is no file; set 'camera_info_url' to a file that "
             'camera_calibration has written'
         )
 
@@ -857,8 +857,8 @@ class CameraInfoStore:
         """
         Write a new calibration to the file, then use it; called by service ``set_camera_info``.
 
-        :raises ConfigError: the new calibration can't be used or written; the old one stays in
-            use.
+        :raises ConfigError: the new calibration can't be used or written; the old calibration
+            stays in use.
         """
         if self._path is None:
             raise ConfigError(self.failure)

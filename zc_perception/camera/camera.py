@@ -888,7 +888,7 @@ class DrawnCamera(Camera):
         Return the frame's stamp: the present time if the camera is live.
 
         The frames of a camera that isn't live come as fast as possible. Their stamps follow the
-        first one at the rate :attr:`framerate`, so that the intervals are the same in every run.
+        first stamp at the rate :attr:`framerate`, so that the intervals are the same in every run.
         """
         if self._live:
             return self.clock.stamp(0, CaptureClock.UNKNOWN)
@@ -897,7 +897,7 @@ class DrawnCamera(Camera):
         return self._first_stamp_ns + self._elapsed_ns()
 
     def _elapsed_ns(self) -> int:
-        """Return the ns from the first frame to the next one, for a camera that isn't live."""
+        """Return the ns from the first frame to the next frame, for a camera that isn't live."""
         return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:

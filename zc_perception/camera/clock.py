@@ -230,7 +230,7 @@ class StampClock:
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
         """
-        Return the offset to use: the new measurement, or the last one if the new one is worse.
+        Return the offset to use: the new offset, or the last one if the new one is less exact.
 
         A measurement's error is at most half of *width*, the time between its two reads of the
         driver's clock.

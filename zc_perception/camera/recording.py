@@ -84,8 +84,8 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Keep this many of a latched topic's newest messages. Each of the topic's publishers has one
-# latched message, and a topic rarely has more publishers than this.
+# Keep this many of the newest messages of a latched topic, whose messages also reach late
+# subscribers. A publisher has one latched message, and few topics have more publishers than this.
 _KEPT = 32
 
 
@@ -435,8 +435,8 @@ class Recorder:
         channel = part.channels.get(item.topic)
         if channel is None:
             channel = part.channels[item.topic] = part.writer.channel(item.topic)
-        # Give no message an earlier time than the one before: some readers ignore the index and
-        # expect messages in order of time.
+        # Give no message an earlier time than the message before it: some readers ignore the index
+        # and expect messages in order of time.
         self._last_ns = max(self._last_ns, item.log_ns)
         part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
 
@@ -646,11 +646,11 @@ class BlackBox:
 
     def _forget(self, now_ns: int) -> None:
         """
-        Drop the messages that are too old, and the oldest ones beyond the memory limit.
+        Drop the messages that are too old, and the oldest messages beyond the memory limit.
 
         Messages are too old if they came more than the box's *seconds* before *now_ns*. But a
-        video can be decoded only from a key frame on, so all messages since each video's last key
-        frame before that time are kept, too.
+        video can be decoded only from a key frame on. So each video's last key frame before this
+        period is kept, too, with all messages after it.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}

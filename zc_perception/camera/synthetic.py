@@ -108,7 +108,7 @@ def sample_levels(
     """
     Return Y, U and V of a colour, as 8-bit samples.
 
-    :param red: R', from 0 to 1; *green* and *blue* likewise.
+    :param red: R', from 0 to 1; *green* and *blue* have the same range.
     :raises ValueError: the weights of *colorimetry*'s matrix are unknown.
     """
     if colorimetry.matrix not in _WEIGHTS:

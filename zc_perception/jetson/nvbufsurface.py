@@ -27,9 +27,10 @@ library and of ``libnvbufsurftransform``.
 Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1 to
 R39.2); offsets as a C compiler lays out the documented fields (``test_jetson_abi.py``). The first
 fields of ``NvBufSurface`` and of its parameters are the same in all these releases. Later releases
-have added fields at the end, so only element 0 of a list may be read. R36's own page wasn't found.
-So before this module reads a camera's structs, :func:`check_structs` allocates an image and
-compares its fields with the values that were asked for.
+have added fields at the end. So the structs' sizes differ, and only element 0 of a list may be
+read. R36's own page wasn't found. So before this module reads a camera's structs,
+:func:`check_structs` allocates an image and compares its fields with the values that were asked
+for.
 """
 
 from __future__ import annotations
@@ -493,7 +494,7 @@ def _find_problem(address: int) -> str:
 
 
 def _peek(address: int, size: int) -> bytes:
-    """Read this process's memory; raise OSError, instead of a crash, if it isn't mapped."""
+    """Read this process's memory; if it isn't mapped, raise OSError instead of crashing."""
     with open('/proc/self/mem', 'rb', buffering=0) as memory:
         found = os.pread(memory.fileno(), size, address) if 0 < address < 1 << 62 else b''
     if len(found) != size:

@@ -194,8 +194,8 @@ class Vic:
         """
         Convert *source* to the size, format and layout of *destination*, and write it there.
 
-        The call blocks, but other Python threads go on. Wait for the images' fences before,
-        because no device may use either image during the call.
+        The call blocks, but other Python threads go on. Wait for the images' fences before the
+        call, because no device may use either image during the call.
 
         :raises AcceleratorError: a buffer isn't NvBufSurface memory, or the VIC can't do the
             transform.

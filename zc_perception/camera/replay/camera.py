@@ -102,7 +102,7 @@ def open_source(
 
 class ReplayCamera(DrawnCamera):
     """
-    Plays a recording at its own pace, or each frame once as fast as consumers take it.
+    Plays a recording at the recorded pace, or each frame once as fast as consumers take it.
 
     A damaged frame is left out and counted as bad.
 
@@ -284,7 +284,7 @@ class ReplayCamera(DrawnCamera):
         return {'stamp_trouble': self._stamp_trouble()} if self._recorded else {}
 
     def _next(self) -> Moment | None:
-        """Return the frame to play now: one that still waits for a slot, or the next one."""
+        """Return the frame to play now: a frame that still waits for a slot, or the next frame."""
         if self._moment is None and not self._ended:
             with self._reading() as source:
                 self._moment = source.advance()
@@ -367,7 +367,7 @@ def try_recording(text: str) -> dict[str, Any]:
     """
     Open a recording as the capture node does; return its size, or the error.
 
-    :param text: JSON: ``video`` and the keyword arguments of :func:`open_source`.
+    :param text: a JSON object with ``video`` and the keyword arguments of :func:`open_source`.
     """
     wanted = json.loads(text)
     try:

@@ -330,7 +330,7 @@ def colorimetry(
     """
     Return the colorimetry of a stream's pictures.
 
-    If the stream doesn't state a value, the one that video players usually assume is taken.
+    If the stream doesn't state a value, the value that video players usually assume is taken.
 
     :param rgb: whether the pictures are R, G, B.
     :param grey: whether the pictures have one level for each pixel.
@@ -426,8 +426,8 @@ class PictureWriter:
     """
     Writes frames of any format, upright, into NV12 planes of one size.
 
-    It allocates scratch memory for the first frame of each kind. Pictures whose format has no DRM
-    format (4:1:1, palettes, planar R, G, B …) are converted by FFmpeg first, which allocates
+    It allocates scratch memory for the first frame of each kind. Pictures in a format that DRM
+    doesn't have (4:1:1, palettes, planar R, G, B …) are converted by FFmpeg first, which allocates
     memory for each of them.
 
     :param turn: how the frames have to be turned.
@@ -682,7 +682,7 @@ class VideoFile:
 
     def framerate(self, wanted: float, most: float) -> float:
         """
-        Return frames per second: by the header, unless the first frames' times disagree.
+        Return the header's frames per second, unless the first frames' times contradict them.
 
         :param wanted: the user's rate, for a file without a plausible one; 0: none given.
         :param most: the highest plausible rate.
@@ -785,7 +785,7 @@ class _Clock:
         self._last_ns: int | None = None
 
     def time_ns(self, key: int | None) -> int:
-        """Return the next frame's time; *key* is its time in the file, if it has one."""
+        """Return the next frame's time; *key* is the time that the file states; ``None``: none."""
         due_ns = 0 if self._last_ns is None else self._last_ns + self._interval_ns
         if key is not None and self._begin is not None:
             own_ns = self._begin_ns + round((key - self._begin) * self._unit_ns)

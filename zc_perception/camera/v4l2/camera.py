@@ -258,8 +258,8 @@ class V4l2Stream:
 
     :param memory: MEMORY_MMAP or MEMORY_DMABUF.
     :param buffers: number of memory buffers of each frame.
-    :param needed: how many buffers must be queued before the driver fills one. While fewer are
-        queued, the time without a frame does not count as silence.
+    :param needed: how many buffers must be queued before the driver fills a buffer. While fewer
+        are queued, the time without a frame does not count as silence.
     :param silent_s: after this many seconds without a good frame (see :meth:`good`) the stream is
         restarted; after the same time again the camera counts as lost.
     """
@@ -381,8 +381,8 @@ class V4l2Stream:
         with self._lock:
             refused, self._refused = self._refused, {}
             for slot in refused.values():
-                # Since the refusal, the pool may have replaced this slot by another one of the
-                # same number. Skip it then: the new slot is queued already.
+                # Since the refusal, the pool may have replaced this slot by another slot of
+                # the same number. Skip it then: the new slot is queued already.
                 if slot.state is SlotState.FREE and slot.index not in self._queued:
                     self._device.queue(slot.index, self._memory, slot.buffers)
                     self._queued.add(slot.index)

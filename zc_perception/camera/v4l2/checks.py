@@ -314,7 +314,7 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
         if error.errno == errno.ENOENT:
             advice = (
                 'plug the camera in, give the container its device node (--device), or set '
-                'device to one that was found'
+                'device to a device node that was found'
             )
             return fail(
                 f'{device} is not there; found: {there}', advice, subject, errno=errno.ENOENT
@@ -322,7 +322,7 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
         return _refused(system, Status.FAIL, device, error.errno or errno.EIO, subject)
     except CameraError as error:
         return fail(
-            f'{device} does not answer: {error}', f'set device to another one: {there}', subject
+            f'{device} does not answer: {error}', f'set device to another camera: {there}', subject
         )
 
 

@@ -211,7 +211,7 @@ def choose_formats(
     size and the rate, or if a consumer accepts none of the other formats.
 
     :param width: in pixels; 0: the width to which the device is set.
-    :param height: likewise.
+    :param height: in pixels; 0: the height to which the device is set.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all formats, NV12 first.
     :param framerate: in Hz; 0: any rate.
     :raises CameraError: the device has no such format, size or rate. The message lists what it

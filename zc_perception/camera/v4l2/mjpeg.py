@@ -93,7 +93,7 @@ Pixels = NDArray[np.uint8]
 
 
 class BadJpegError(CameraError):
-    """A picture is broken, or has a wrong size or wrong colours. The next one may be good."""
+    """A picture is broken, or has a wrong size or wrong colours. The next picture may be good."""
 
 
 @cache
@@ -213,9 +213,9 @@ def _with_zeros(data: Pixels, end: int) -> int:
     Return *end* plus the number of zero bytes behind it that may belong to the picture.
 
     A byte 0xFF in a picture's data is always followed by a zero byte. Besides, one zero byte may
-    belong to the picture: at most its last ten bits are zero (two chroma blocks without any
-    difference). Further zeros don't count, because decoding them would invent the rest of an
-    incomplete picture.
+    belong to the picture, but not two: at most the last ten bits of a picture are zero (two chroma
+    blocks without any difference). Further zeros don't count, because decoding them would invent
+    the rest of an incomplete picture.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))
@@ -265,7 +265,7 @@ class JpegDecoder:
         with self._lock:
             if self._handle is None:
                 raise CameraError('the JPEG decoder is closed')
-            # If the last picture needed mending, this one probably does, too: mend it at once.
+            # If the last picture needed mending, this picture probably needs it, too: mend it now.
             picture = mended(data) if self._mend_first else data
             try:
                 self._try(self._handle, picture, luma, chroma)
@@ -374,7 +374,7 @@ class JpegDecoder:
 
 
 SLOTS = 3
-"""Slots that the decoder needs: for a frame being written, a finished and a published one."""
+"""Slots that the decoder needs: for a frame being decoded, a finished frame, a published frame."""
 JPEG_BUFFERS = 2
 """Buffers beyond the driver's reserve: one is being decoded, one waits for decoding."""
 _JOIN_S = 5.0
@@ -454,7 +454,7 @@ class JpegFrames:
         self.thread.start()
 
     def give(self, picture: JpegPicture) -> None:
-        """Pass a picture to the decoder; an older one that still waits returns to the driver."""
+        """Pass a picture to the decoder; an older waiting picture returns to the driver."""
         with self._changed:
             skipped, self._next = self._next, picture
             self._changed.notify()
