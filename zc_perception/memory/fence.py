@@ -83,7 +83,7 @@ def check_timeout(timeout_s: float) -> float:
     """
     if not 0.0 <= timeout_s < math.inf:
         raise ValueError(
-            f'timeout {timeout_s} s: give a finite number of seconds from 0 (do not wait) on'
+            f'timeout {timeout_s} s: give a finite number of seconds, 0 (do not wait) or more'
         )
     return timeout_s
 

@@ -378,7 +378,8 @@ class Reaper:
         """
         Reap every pool once, then wait; return ``False`` when no pool is left.
 
-        This method ends between two turns, so that no local variable keeps a finished pool alive.
+        This is a method of its own, so that no local variable of :meth:`_run` keeps a finished
+        pool alive.
         """
         with self._lock:
             pools = list(self._pools)
@@ -468,7 +469,8 @@ class BufferPool:
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
 
-    # Compiled code (native/frames.h) uses some of these fields; as slots, they have fixed places.
+    # Compiled code (native/frames.h) uses some of these fields. ``__slots__`` gives them fixed
+    # places in memory.
     __slots__ = (
         '__dict__', '__weakref__', '_abandoned_leases', '_closed', '_forked', '_free', '_holders',
         '_lease_numbers', '_lock', '_missing', '_news', '_on_free', '_slots', '_uid', '_waiting',
@@ -549,8 +551,8 @@ class BufferPool:
             for slot in self._slots:
                 close_buffers(slot.buffers)
             raise
-        # Slots that wait for fences, with buffer_uid as key. _missing: indexes of retired slots,
-        # which have to be replaced.
+        # _waiting: slots that wait for fences, with buffer_uid as key. _missing: the indexes of
+        # retired slots, which have to be replaced.
         self._waiting: dict[int, Slot] = {}
         self._missing: set[int] = set()
         # One bit for each free slot: taking the lowest or a given one takes constant time.
@@ -568,7 +570,7 @@ class BufferPool:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All slots; consumers try to import their buffers before the first frame."""
+        """All slots; consumers try to import the slots' buffers before the first frame."""
         with self._lock:
             return tuple(self._slots)
 
@@ -1373,7 +1375,7 @@ class BufferPool:
                 last_failure=self._last_failure,
             )
 
-    # The end.
+    # Closing the pool.
 
     def close(self) -> None:
         """
@@ -1444,7 +1446,7 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     return pending or DeadlineFence(timeout_s)
 
 
-# All pools of the process; a forked child marks them as copies.
+# All pools of the process; a forked child marks its copies of them as forked.
 _POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
 
@@ -1468,7 +1470,7 @@ Identities = tuple[BufferIdentity, ...]
 
 
 def identities_of(buffers: Buffers) -> Identities:
-    """Return the identities of one frame's buffers; duplicated descriptors don't change them."""
+    """Return the identities of one frame's buffers; a duplicated descriptor has the same one."""
     return tuple(buffer.identity for buffer in buffers)
 
 

@@ -146,7 +146,7 @@ _FAILED = 0xFFFFFFFFFFFFF001  # results from this number on are the kernel's err
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
     """
-    One event of a kernel trace that was recorded with ``trace_clock`` mono.
+    One event of a kernel trace that was recorded with the trace clock ``mono``.
 
     :ivar time_ns: CLOCK_MONOTONIC in ns, with the resolution of a microsecond.
     :ivar tid: the thread that ran; in an interrupt, the thread that was interrupted.

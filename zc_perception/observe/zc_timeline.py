@@ -233,8 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run the program, and return its exit code.
 
-    :returns: 0 if frames were shown, 1 if there are no frames to show, 2 for wrong use, 128 + n if
-        signal n came.
+    :returns: 0 if frames were shown, 1 if there are no nodes or frames, 2 for wrong use, 128 + n
+        if signal n came.
     """
     with ending_quietly('zc_timeline'):
         from zc_perception.programs import exit_code_of, start

@@ -50,7 +50,7 @@ Vendor = IntEnum(
 
 
 class KnownModifier(IntEnum):
-    """Tiled layouts of cameras and decoders, named as in ``drm_fourcc.h`` without the prefix."""
+    """Tiled layouts of cameras and decoders, named as in ``drm_fourcc.h``: vendor and layout."""
 
     INTEL_X_TILED = 0x01 << 56 | 1
     INTEL_Y_TILED = 0x01 << 56 | 2

@@ -44,10 +44,10 @@ from zc_perception.pixel.layout import (
 
 class Encoding(NamedTuple):
     """
-    The format of an encoding.
+    The format of pictures that have one of ROS's encodings.
 
     :param fourcc: the samples' format; for Bayer a grey format, because each pixel has one sample.
-    :param demosaic: OpenCV's conversion code from this Bayer pattern to B, G, R; ``None``: the
+    :param demosaic: for Bayer, OpenCV's code to convert the pattern to B, G, R; ``None``: the
         encoding isn't Bayer.
     """
 

@@ -643,9 +643,10 @@ class ImportFollowing:
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
         """
-        Count a frame by whether *used*, the import that its job read, is an import of its buffers.
+        Count a frame by whether its job read an import of the frame's buffers.
 
-        This is called while the job's event is processed, because later events change *used*.
+        *used* is the import that the job read. This is called while the job's event is processed,
+        because later events change *used*.
         """
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left

@@ -698,7 +698,7 @@ class Measurement:
         """
         Find pipes and io_urings that may hold pages of frames without a mapping.
 
-        If there are any, read again after a moment, and store only what is found then: a pipe's
+        If there are any, look again after a moment, and store only what is found then: a pipe's
         reader may just have been slow.
         """
         if find_pins(proc=self.roots.proc):

@@ -178,8 +178,8 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: In milliseconds. A note reports waits for fences that take longer, and jobs of the device that
-#: take longer. They break no invariant.
+#: In milliseconds. If a wait for a fence or a job of the device takes longer than this, a note
+#: reports it. It breaks no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
@@ -894,7 +894,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f'--wait is {arguments.wait:g}, outside of 1..86400; 60 is a good start')
     if arguments.command and arguments.pid:
         raise ConfigError(
-            '--pid names running nodes and a command starts new ones; give only one of them'
+            '--pid names running nodes and a command starts new ones; give either --pid or a '
+            'command'
         )
 
 

@@ -180,7 +180,7 @@ def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
     if number is None:
         return Unreadable(
             'sampling',
-            f'the number of perf_event_open on {platform.machine()} is not known here',
+            f'the system call perf_event_open of {platform.machine()} is not known here',
             'measure on x86_64 or arm64',
         )
     libc = ctypes.CDLL(None, use_errno=True)
