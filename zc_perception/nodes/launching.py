@@ -195,9 +195,9 @@ def process_arguments() -> list[DeclareLaunchArgument]:
             'on_exit',
             default_value='shutdown',
             choices=['shutdown', 'respawn', 'nothing'],
-            description='When a process of ours ends: end everything (with exit code 1 if it '
-            'has failed), start it again after '
-            'respawn_delay with all its nodes, or leave the rest running.',
+            description='When a process of this launch file ends: end everything (with exit code 1 if '
+            'the process has failed), start the process again after respawn_delay with all its '
+            'nodes, or leave the rest running.',
         ),
         DeclareLaunchArgument(
             'respawn_delay',
@@ -208,7 +208,7 @@ def process_arguments() -> list[DeclareLaunchArgument]:
             'log_level',
             default_value='info',
             choices=['debug', 'info', 'warn', 'error', 'fatal'],
-            description='Least severe message shown.',
+            description='Least severe level of messages that are shown.',
         ),
     ]
 
