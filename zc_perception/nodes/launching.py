@@ -196,8 +196,8 @@ def process_arguments() -> list[DeclareLaunchArgument]:
             default_value='shutdown',
             choices=['shutdown', 'respawn', 'nothing'],
             description='When a process of this launch file ends: end everything (with exit code '
-            '1 if the process has failed), start the process again after respawn_delay with all its '
-            'nodes, or leave the rest running.',
+            '1 if the process has failed), start the process again after respawn_delay with '
+            'all its nodes, or leave the rest running.',
         ),
         DeclareLaunchArgument(
             'respawn_delay',
