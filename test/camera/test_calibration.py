@@ -502,7 +502,7 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / 'pipe')
     for path in (tmp_path, tmp_path / 'pipe', Path('/dev/zero')):
         with pytest.raises(
-            ConfigError, match=f"calibration '{path}' is no file; set 'camera_info_url' to one"
+            ConfigError, match=f"calibration '{path}' is no file; set 'camera_info_url' to a file"
         ):
             load_calibration(path)
     (tmp_path / 'binary').write_bytes(b'\xff\xfe\x00')
