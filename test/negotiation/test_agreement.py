@@ -188,7 +188,7 @@ REFUSED = [
     says('contiguous in scattered memory', [CAMERA, who('isp', contiguous=True)],
          "isp needs contiguous memory, which heap 'udmabuf' is not", heaps=('udmabuf',)),
     says('no heap at all', [CAMERA, who('npu', heaps=('dma_heap/',)), who('isp', contiguous=True)],
-         'npu, isp: wants certain memory, but no heap'),
+         'npu, isp: wants a certain kind of memory, but no heap'),
     says('two placements', [who('camera', 'NV12 linear', placement=ONE),
                             who('gpu', placement=PER_PLANE)],
          'camera wants one buffer for all planes and gpu wants one buffer for each plane'),

@@ -183,7 +183,7 @@ def test_the_last_row_need_not_be_whole() -> None:
 def test_memory_of_an_unknown_heap_is_no_promise(fields: dict[str, Any]) -> None:
     unknown = replace(BASE, heap=None)
     assert violations(BufferConstraints('npu', **fields), unknown) == [
-        'it wants certain memory, but the heap of these buffers is not known'
+        'it wants a certain kind of memory, but the heap of these buffers is not known'
     ]
     assert violations(BufferConstraints('viewer'), unknown) == []
 

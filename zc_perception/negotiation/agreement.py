@@ -110,8 +110,8 @@ def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -
     who = [p.participant for p in participants if p.wants_certain_memory]
     if who:
         return HeapChoice(
-            objection=f'{", ".join(who)}: wants certain memory, but no heap is offered; name a '
-            "heap in parameter 'heap'"
+            objection=f'{", ".join(who)}: wants a certain kind of memory, but no heap is '
+            "offered; name a heap in parameter 'heap'"
         )
     return HeapChoice()
 

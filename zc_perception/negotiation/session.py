@@ -293,7 +293,7 @@ class BufferSession:
 
     @property
     def settings(self) -> BufferSettings:
-        """The settings of the allocated buffers; NegotiationError: nothing is allocated yet."""
+        """The settings of the allocated buffers; raises NegotiationError if there are none yet."""
         with self._lock:
             if self._settings is None:
                 raise NegotiationError(

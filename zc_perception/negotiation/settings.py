@@ -311,7 +311,9 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     if settings.heap is not None:
         found += settings.heap.objections(constraints, settings.format)
     elif constraints.wants_certain_memory:
-        found.append('it wants certain memory, but the heap of these buffers is not known')
+        found.append(
+            'it wants a certain kind of memory, but the heap of these buffers is not known'
+        )
     if settings.slots < constraints.slots:
         found.append(f'there are {settings.slots} slots, but it needs {constraints.slots}')
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:

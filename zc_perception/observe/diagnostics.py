@@ -49,10 +49,10 @@ LOOK_S = 0.2
 """Seconds between two checks for changed levels; at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
 """
-How long levels are checked every ``LOOK_S`` after a publisher's *signs* have changed, in seconds.
+A publisher checks levels every ``LOOK_S`` for so many seconds after its *signs* have changed.
 
-A warning ends :data:`RECENT_S` seconds after its event, and *signs* don't change then. So this
-time is longer than ``RECENT_S``: the check must notice the end of the warning.
+A warning ends :data:`RECENT_S` seconds after its event, without another change of *signs*. This
+time is longer, so that the publisher notices the end of the warning.
 """
 
 
