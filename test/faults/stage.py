@@ -59,7 +59,7 @@ CAMERA = {
     'heap': 'memfd',
 }
 MODEL = {'model': 'hog', 'timeout': 20.0, 'copy_free': 'required'}
-_HOLDER = re.compile(r'([^,]+?) holds (\d+) for')
+_HOLDER = re.compile(r'([^,]+?) holds (\d+) slot')
 _KNOWN = {'capture', 'inference', 'overlay', NAME}
 
 
