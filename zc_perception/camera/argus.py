@@ -512,7 +512,7 @@ class ArgusCamera(GStreamerCamera):
         """
         Return this package's :class:`DmaBuf` for the dma-buf that contains the sample's image.
 
-        It is made when the dma-buf comes for the first time, and used again afterwards.
+        The object is made when the dma-buf comes for the first time, and used again afterwards.
         """
         reader = self._reader
         memory = reader.memory(sample)

@@ -94,7 +94,7 @@ class PlannedPool:
 
 
 def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
-    """Return the heaps that parameter ``heap`` allows; AllocationError: none can be used."""
+    """Return the heaps that parameter ``heap`` allows; AllocationError: no heap works."""
     if heap == 'auto':
         return auto_heaps(system, use)
     return OfferedHeaps((heap,), (f"parameter 'heap' is '{heap}'",))

@@ -233,7 +233,7 @@ class StereoSides:
     """
     Pairs the frames of two cameras.
 
-    Each camera may be opened, closed and replaced without the other camera. While the other
+    Each camera may be opened, closed and replaced while the other camera runs. While the other
     camera is closed, a side keeps its newest *depth* frames and delivers none. Both frames of a
     pair have the left frame's stamp.
 

@@ -291,7 +291,7 @@ class JpegDecoder:
     def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
         """Check the header; return how many pixels a chroma sample covers; ``None``: grey."""
         if bytes(data[:2]) != _BEGIN:
-            raise BadJpegError('a broken JPEG came: its first bytes are no picture')
+            raise BadJpegError('a broken JPEG came: its first bytes are not those of a JPEG')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
         if self._library.tjDecompressHeader3(
             handle, data.ctypes.data, data.size, width, height, sampling, colours
