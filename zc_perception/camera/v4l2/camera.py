@@ -401,7 +401,7 @@ class V4l2Stream:
         self._start(pool)
 
     def _fail(self, pool: BufferPool, reason: str) -> None:
-        """Restart a failed stream; after :data:`MAX_RESTARTS` failed tries raise CameraLostError."""
+        """Restart a stream; after :data:`MAX_RESTARTS` failures raise CameraLostError."""
         while True:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
