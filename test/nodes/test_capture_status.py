@@ -118,7 +118,7 @@ class Desk:
             'frames left out lately: 1 bad; frames left out lately: 2 lost by the driver',
             'cable',
         ),
-        ({'bad': 20}, Level.ERROR, 'no good frame comes any more, 20 bad ones came', 'cable'),
+        ({'bad': 20}, Level.ERROR, 'no good frame comes any more, 20 bad frame(s) came', 'cable'),
         ({'no_slot': 20}, Level.ERROR, 'no slot is free, 20 frame(s) were', "parameter 'slots'"),
         ({'captured': 10}, Level.OK, 'streaming', ''),
         (

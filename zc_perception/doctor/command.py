@@ -21,8 +21,8 @@ limit. A check that hangs in the kernel can't be ended: its thread runs until th
 
 Much of the report's text comes from outside: names of processes, nodes, cards and files, and
 values of the parameter file. So this module escapes unprintable characters in all printed text.
-The JSON follows ``doctor.schema.json``, version 1: ids and keys don't change, but new ones may be
-added.
+The JSON follows ``doctor.schema.json``, version 1: ids and keys don't change, but new ids and
+keys may be added.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
 
 
 def _inferences(needs: Needs) -> tuple[NodeNeed, ...]:
-    """Return the parameter file's inference nodes; if there are none, one with default values."""
+    """Return the parameter file's inference nodes; if it has none, a node with default values."""
     return needs.inferences or (node_need('inference', {}),)
 
 
@@ -223,7 +223,7 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def model_load(system: System, needs: Needs) -> Iterator[Finding]:
-    """Load each model, and report the accelerator and why no better one can be used."""
+    """Load each model, and report the accelerator and why no better accelerator is used."""
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
@@ -542,7 +542,7 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _refusal(parent: os.PathLike[str]) -> str:
-    """Return why no folder can be made in *parent*, by trying it; empty: one can be made."""
+    """Return why no folder can be made in *parent*, by trying it; empty: a folder can be made."""
     try:
         os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
     except OSError as error:

@@ -203,10 +203,10 @@ class CameraControls:
 
 def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
     """
-    Set values in an order that the driver accepts; return the errors of refused ones.
+    Set values in an order that the driver accepts; return the errors of refused values.
 
-    A value may depend on others: an exposure time can't be set while exposure is automatic. So
-    refused values are tried again while at least one more is accepted.
+    A value may depend on another value: an exposure time can't be set while exposure is automatic.
+    So refused values are tried again as long as a further value is accepted.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}
@@ -241,7 +241,7 @@ def _descriptor(info: ControlInfo) -> ParameterDescriptor:
         additional_constraints=info.allowed(),
     )
     if info.kind in ('integer', 'integer64') and not info.menu:
-        # Declare no step: with one, ROS would refuse a value between two steps. Without one, the
-        # driver gets such a value and rounds it.
+        # Declare no step: with a step, ROS would refuse a value between two steps. Without a step,
+        # the driver gets this value and rounds it.
         text.integer_range = [IntegerRange(from_value=info.minimum, to_value=info.maximum, step=0)]
     return text

@@ -202,7 +202,7 @@ class CameraInfoPublisher:
 STEREO = Part(
     'stereo',
     Row(lambda s: not s.present, WARN, ('the {other} camera is not open: no frame has a '
-                                        'counterpart, none is published'),
+                                        'counterpart, so no frame is published'),
         'see part camera of the {other} node'),
     Row(lambda s: not s.paired and s.silent, WARN, 'frames of the {other} camera do not come',
         'look at its cable and power, and at its trigger'),
@@ -391,7 +391,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """Free what a closed camera kept for the next one; call this if no camera opens soon."""
+        """Free what a closed camera kept for the next camera, because no camera opens soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -404,7 +404,7 @@ class CaptureNode(PerceptionNode):
     If the camera can't be opened yet, or is lost, the node waits for it, and diagnostics report
     the reason. An error that waiting can't mend is raised at once.
 
-    :param camera_factory: opens a camera, given the identity of the lost one or ``''``; it
+    :param camera_factory: opens a camera, given the identity of the lost camera or ``''``; it
         replaces the camera that the parameters describe.
     :param stereo: this node's side of a stereo pair; then only frames are published that have a
         counterpart of the other camera.
@@ -833,7 +833,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Return how many frames came or were dropped; ``None``: no regular ones are expected."""
+        """Return how many frames came or were dropped; ``None``: frames don't come regularly."""
         camera = self.supervisor.camera
         if (
             not self._flowing

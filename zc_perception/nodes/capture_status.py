@@ -69,7 +69,7 @@ CAMERA = Part(
     Row(
         lambda s: s.bad and (not s.captured or s.percent == 0),
         ERROR,
-        'no good frame comes any more, {bad} bad ones came lately',
+        'no good frame comes any more, {bad} bad frame(s) came lately',
         _IF_BAD,
     ),
     Row(
@@ -420,7 +420,7 @@ def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
 
 
 def _holders(pool: BufferPool) -> str:
-    """Describe how many slots each consumer holds; the one with the most slots comes first."""
+    """Describe how many slots each consumer holds; the holder of most slots comes first."""
     slots: dict[str, set[int]] = {}
     longest: dict[str, float] = {}
     for holding in pool.holdings():

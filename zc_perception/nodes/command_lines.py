@@ -49,8 +49,8 @@ _RECORDER = {
     'max_duration': 'end after this number of seconds; 0: no limit',
 }
 _GSTREAMER = {
-    'pipeline': 'the pipeline that gets the frames, written as for gst-launch-1.0; empty: one '
-                'with an encoder, whose H.264 is published',
+    'pipeline': 'the pipeline that gets the frames, written as for gst-launch-1.0; empty: a '
+                'pipeline with an encoder, whose H.264 is published',
     'encoder': 'auto, x264enc or openh264enc; used if pipeline is empty',
     'window': 'frames that the pipeline may hold',
 }

@@ -94,12 +94,12 @@ NAME = 'ComponentManager'
 GROUP = 'rclpy_components'
 MAX_COMPONENT_THREADS = 64
 # How many requests may wait for a service; rclcpp has the same number. A launch file sends many
-# requests at once, and none may be lost.
+# requests at once, and no request may be lost.
 _REQUESTS = QoSProfile(depth=200)
 _IN_PROCESS = 'use_intra_process_comms'
 # The extra arguments of a load request, as rclcpp defines them. For each: the argument of rclpy's
-# Node with this meaning, or, if rclpy has none, the only value that is possible and the reason.
-# construct() itself handles use_intra_process_comms, which Node doesn't take.
+# Node with this meaning, or, if rclpy has no such argument, the only value that is possible and
+# the reason. construct() itself handles use_intra_process_comms, which Node doesn't take.
 _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'forward_global_arguments': 'use_global_arguments',
     'enable_rosout': 'enable_rosout',
@@ -281,7 +281,7 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
         raise LoadError(
             'Could not find requested resource in ament index',
             f"package '{package}' has no entry point in group "
-            f"'{GROUP}'{nearest(package, others)}; packages that have one: "
+            f"'{GROUP}'{nearest(package, others)}; packages that have such entry points: "
             f'{", ".join(others) or "none"}; is its workspace sourced in the shell that '
             'started this container?',
         )
@@ -438,7 +438,7 @@ class ComponentManager(Node):
     ) -> None:
         begin_node(self, NAME, context=context)
         cores = min(len(os.sched_getaffinity(0)), MAX_COMPONENT_THREADS)
-        text = 'Threads for the callbacks of components; component_container always has one.'
+        text = 'Threads for the callbacks of components; component_container has one thread.'
         spec = ParameterSpec(
             'thread_num', cores if multi_threaded else 1, text, '', 1, MAX_COMPONENT_THREADS
         )
@@ -689,7 +689,7 @@ def _loggable(text: str) -> str:
     return text.encode(errors='backslashreplace').decode().replace('\0', '')
 
 
-# Threads of the services: a load and an unload may block one each.
+# Threads of the services: a load and an unload may each block a thread.
 _THREADS = 4
 _UNLOAD_S = 1.2
 _EXECUTOR_ENDS_S = 0.2

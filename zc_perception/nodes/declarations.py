@@ -284,7 +284,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'accelerator',
             AUTO,
             'Where the model runs. auto: the best accelerator that works here; /diagnostics says '
-            'why better ones do not.',
+            'why better accelerators do not.',
             choices=(AUTO, *ACCELERATORS.built_in),
             other_choices=lambda: ACCELERATORS.others,
             renamed={'cpu': 'onnx'},
@@ -343,7 +343,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'max_rate',
             0.0,
-            'Most frames per second that are run through the model, always the newest ones. '
+            'Most frames per second that are run through the model, always the newest frames. '
             '0: no limit.',
             'Hz',
             0.0,

@@ -141,8 +141,8 @@ class Watcher(Node):
     A plain subscriber of standard messages, which keeps the best annotated picture.
 
     The best picture has the most boxes, counted up to :data:`_ENOUGH_BOXES`. Among pictures with
-    equally many, it is the one whose lowest score is highest. Whether the boxes are right doesn't
-    matter for the choice.
+    equally many boxes, the best is the picture whose lowest score is highest. Whether the boxes
+    are right doesn't matter for the choice.
     """
 
     def __init__(self, context: rclpy.Context, truth: Truth) -> None:
@@ -174,7 +174,7 @@ class Watcher(Node):
         return self._image_subscription is not None
 
     def want_picture(self) -> None:
-        """Subscribe to annotated pictures; without a subscriber, the overlay draws none."""
+        """Subscribe to annotated pictures; without a subscriber, the overlay draws no picture."""
         if self._image_subscription is None:
             self._image_subscription = self.create_subscription(
                 Image, 'detections/image', self._on_image, QoSProfile(depth=1)

@@ -464,7 +464,7 @@ UNIXFD = Part(
 
 
 def socket_path(named: str) -> Path | None:
-    """Return parameter ``unixfd`` as the path of GStreamer's socket; ``None``: none is wanted."""
+    """Return the path of GStreamer's socket from parameter ``unixfd``; ``None``: no socket."""
     if not named:
         return None
     path = Path(local_path(named, 'unixfd'))

@@ -179,7 +179,7 @@ class GStreamerNode(PerceptionNode):
                 f"parameter 'encoder' is '{wanted}', but GStreamer has no {' or '.join(names)} "
                 'here; install gstreamer1.0-plugins-ugly '
                 '(x264enc) or gstreamer1.0-plugins-bad (openh264enc), or set parameter '
-                "'pipeline' to one with the encoder of your hardware"
+                "'pipeline' to a pipeline with the encoder of your hardware"
             )
         kbit = self.parameters['bit_rate']
         made = _ENCODERS[name].format(gop=self.parameters['gop_size'], kbit=kbit, bit=kbit * 1000)

@@ -143,7 +143,7 @@ class Pace:
         self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Return whether a frame may pass now; if so, set the time when the next one is due."""
+        """Return whether a frame may pass now; if so, set the time when the next frame is due."""
         period = self.period_ns
         if not period:
             return True
@@ -157,7 +157,7 @@ class Pace:
 
 
 class ClassFilter:
-    """Keeps detections of the *wanted* classes (names or indices); none wanted: keeps all."""
+    """Keeps detections of the *wanted* classes (names or indices); no class wanted: keeps all."""
 
     def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
         #: Whether detections are kept, with the class number as index; ``None``: all are kept.
@@ -191,8 +191,8 @@ def check_classes(values: Mapping[str, Any]) -> None:
     """
     Raise ConfigError for parameters ``model``, ``classes`` and ``tiles`` that can't work.
 
-    They can't work if the model is missing, lacks one of the wanted classes, or finds masks
-    although there is more than one tile.
+    The parameters can't work if the model is missing, lacks one of the wanted classes, or finds
+    masks although there is more than one tile.
     """
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
@@ -477,7 +477,7 @@ class InferenceNode(PerceptionNode):
         """
         Open a :class:`Stage` for each further topic that the parameters or the model ask for.
 
-        Import the module of the stages only if one is needed: its message types load slowly.
+        Import the module of the stages only if a stage is needed: its messages load slowly.
         """
         head, values = stream.manifest.head.options, self.parameters
         depth, masks, keypoints = values['depth_topic'], head.get('masks'), head.get('keypoints')
@@ -647,7 +647,7 @@ class InferenceNode(PerceptionNode):
         """
         Return the accelerator as a participant in the negotiation of buffers.
 
-        The accelerator may hold one frame more than the device works on: the next one.
+        The accelerator may hold one frame more than the device works on: the next frame.
         """
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight

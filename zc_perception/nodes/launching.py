@@ -125,7 +125,7 @@ def config_file(name: str) -> str:
 
 
 def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
-    """Declare which parameter file to use, an installed one by default."""
+    """Declare argument ``params_file``; its default is an installed file."""
     return DeclareLaunchArgument(
         'params_file',
         default_value=config_file(default),
@@ -251,7 +251,7 @@ def container_arguments() -> list[DeclareLaunchArgument]:
             default_value='single_threaded',
             choices=['single_threaded', 'multi_threaded'],
             description="Whether one thread or several threads run the container's callbacks. For "
-            'frames one is enough: cameras and accelerators have '
+            'frames one thread is enough: cameras and accelerators have '
             'threads of their own.',
         ),
     ]

@@ -51,8 +51,8 @@ _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
 # An empty ``Detection2D.id``, without the padding up to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
-# Compiled function that makes the bytes of boxes without angles and ids; ``None``: it isn't built,
-# or this machine isn't little-endian.
+# Compiled function that makes the bytes of boxes without angles and ids; ``None``: the function
+# isn't built, or this machine isn't little-endian.
 _COMPILED = compiled.upright if compiled is not None and sys.byteorder == 'little' else None
 
 
@@ -75,8 +75,8 @@ class DetectionsWriter:
         """
         Return the message; it is valid until the next call.
 
-        It has the frame's header. A box is its centre, angle and size in pixels of the source
-        image; ``class_id`` is a decimal text.
+        The message has the frame's header. A box is its centre, angle and size in pixels of the
+        source image; ``class_id`` is a decimal text.
         """
         message = self._message
         stamp_to_message(header, message)
@@ -116,7 +116,7 @@ def _places(detections: Detections) -> list[Sequence[float]]:
 
 
 def _texts(detections: Detections) -> list[str]:
-    """Return the boxes' track ids as texts; a box without a track has an empty one."""
+    """Return the boxes' track ids as texts; a box without a track has an empty text."""
     ids = detections.ids
     return [''] * len(detections) if ids is None else [str(i) if i else '' for i in ids.tolist()]
 

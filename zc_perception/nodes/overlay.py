@@ -121,7 +121,8 @@ class Layer:
         """
         Return whether the message for the frame of time *stamp* may still come.
 
-        It may still come if the newest message is of a frame that is earlier by less than 1 s.
+        The message may still come if the newest message is of a frame that is earlier by less than
+        1 s.
         """
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
@@ -214,8 +215,8 @@ class OverlayNode(PerceptionNode):
     """
     Subscribes to frames and detections; publishes ``detections/image`` with the boxes drawn in.
 
-    It subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it publishes
-    ``detections/image`` as bgr8, and ``detections/image/compressed``.
+    The node subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it
+    publishes ``detections/image`` as bgr8, and ``detections/image/compressed``.
 
     While neither output has a subscriber, the node has no thread and no subscription of frames or
     detections. Otherwise its thread, at a lower priority than other threads, makes a reduced copy

@@ -78,7 +78,7 @@ class PictureHistory:
     The copies let a viewer wait for a slow model without holding the camera's slots. One thread
     calls :meth:`keep` and :meth:`take`. Any thread may set :attr:`scale`, for later frames.
 
-    :param limit: the most pictures kept; a new one takes the memory of the oldest.
+    :param limit: the most pictures kept; a new picture takes the memory of the oldest.
     """
 
     def __init__(self, limit: int, scale: float) -> None:
@@ -142,9 +142,9 @@ class PictureHistory:
 
     def take(self, stamp: int) -> ReducedPicture | None:
         """
-        Return the copy of the frame of time *stamp*, and drop it and older ones from the history.
+        Return the copy of the frame of time *stamp*; drop this and older copies from the history.
 
-        It stays valid until the next :meth:`keep`. ``None``: no such copy is kept.
+        The copy stays valid until the next :meth:`keep`. ``None``: no such copy is kept.
         """
         with self._lock:
             if stamp not in self._pictures:
@@ -209,7 +209,7 @@ def class_colour(class_id: str) -> Colour:
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
         return _COLOURS[number]
-    # Each hue is a golden section further on the colour circle, hence far from recent ones.
+    # Each hue is a golden section further on the colour circle, hence far from recent hues.
     # Saturation and brightness change, too, because hues come close again after some classes.
     red, green, blue = colorsys.hsv_to_rgb(
         number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3]

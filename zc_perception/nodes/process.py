@@ -119,7 +119,7 @@ class ExecutorThread:
         """
         self._ending = True
         if self._thread.is_alive():
-            # spin_once() returns only after it has run a task, so give it an empty one.
+            # spin_once() returns only after it has run a task, so give it an empty task.
             call_soon(self.executor, lambda: None)
             self._thread.join(timeout=_CALLBACK_ENDS_S)
         if self._thread.is_alive():

@@ -330,7 +330,7 @@ class RecorderNode(PerceptionNode):
 
     @property
     def recorder(self) -> Recorder:
-        """The object that writes the recording; none before configuring, or with a black box."""
+        """The object that writes the recording; missing before configuring and for a black box."""
         if self._recorder is None:
             raise self.lacks('recording')
         return self._recorder

@@ -220,7 +220,7 @@ class SnapshotService(_Trigger):
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
     def _next_frame(self) -> Frame | None:
-        # Release an old frame: one may have come when the last request had just given up waiting.
+        # Release an old frame, which may have come after the last request had given up waiting.
         self._forget()
         self._wanted = True
         try:

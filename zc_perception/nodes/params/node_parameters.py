@@ -124,7 +124,7 @@ class NodeParameters(Mapping[str, Any]):
         changes of the request are undone.
     :param prefixes: prefixes of parameters that the node declares later.
     :param check: called with name and new value before a change at run time; raises ConfigError
-        to refuse it.
+        to refuse the change.
     :param changeable: returns why static parameters (those that aren't ``dynamic``) can't be set
         now; empty: they can be set. Without this function they can't be set after the start.
     :raises ConfigError: a start value isn't allowed; the message has a sentence for each such
@@ -171,8 +171,8 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            # Report also the unknown keys that are similar to a known one. The rest may be meant
-            # for another package's node.
+            # Report also the unknown keys that are similar to a known key. The other unknown keys
+            # may be meant for another package's node.
             for name in self.unclaimed():
                 if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
                     wrong.append(f"parameter '{name}' is unknown{hint}")
@@ -298,7 +298,7 @@ class NodeParameters(Mapping[str, Any]):
         Return a sentence about an unknown parameter, with a hint.
 
         The hint is the node that has the parameter, or the most similar known parameter, or a list
-        of the known ones.
+        of the known parameters.
 
         :param others: further known names, besides this node's declared and QoS parameters.
         """

@@ -135,7 +135,7 @@ class CommandLine:
         """
         Return a message's ending with the file, section and line that set a node's key.
 
-        It is empty if no file sets the key, or if any argument ``-p`` has this key.
+        The ending is empty if no file sets the key, or if any argument ``-p`` has this key.
 
         :param node: the node's full name.
         """
@@ -200,7 +200,7 @@ def remember_command_line(context: Context, line: CommandLine) -> None:
 
 
 def command_line(context: Context) -> CommandLine:
-    """Return the stored command line of a context; an empty one if there is none."""
+    """Return the stored command line of a context; an empty command line if none is stored."""
     return _LINES.get(context) or CommandLine()
 
 

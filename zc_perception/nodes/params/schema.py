@@ -143,7 +143,7 @@ def file_schema() -> dict[str, Any]:
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'Parameter file of zc_perception',
         'description': 'Sections by node: /**/capture in any namespace, /front/capture in /front, '
-        '/** for all nodes. Values of a later section win over those of an earlier one.',
+        '/** for all nodes. Values of a later section win over those of an earlier section.',
         'type': 'object',
         **below,
         '$defs': definitions,

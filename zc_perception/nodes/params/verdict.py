@@ -96,8 +96,8 @@ def declares(kind: NodeKind, parameter: str) -> bool:
     Return whether a node of this kind has a parameter.
 
     A parameter that the node declares only while it runs is recognised by its prefix. A QoS
-    parameter doesn't count if only other kinds of node have its topic. It counts if no kind has
-    the topic, which may then be the new name of a remapped topic.
+    parameter doesn't count if only other kinds of node have its topic. The parameter counts if
+    no kind has the topic, which may then be the new name of a remapped topic.
     """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
@@ -123,8 +123,8 @@ def belongs_elsewhere(parameter: str) -> str:
     """
     Return the end of a message about a parameter that a node doesn't have: which nodes have it.
 
-    It is empty if no node of this package has the parameter. ``NODE.NAME`` counts as parameter
-    ``NAME`` of node ``NODE``.
+    The text is empty if no node of this package has the parameter. ``NODE.NAME`` counts as
+    parameter ``NAME`` of node ``NODE``.
     """
     names = [f"'{name}'" for name in owners(parameter)]
     if names:
@@ -142,7 +142,7 @@ def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
     """
     Return the end of a message about a key that a node of this kind doesn't have.
 
-    It names the nodes that have the key, or else the most similar key of this node, if any.
+    The text names the nodes that have the key, or else the most similar key of this node, if any.
 
     :param namespace: the node's namespace, which is part of the names of its QoS parameters.
     """

@@ -17,9 +17,10 @@
 Read a parameter file: its values as rcl reads them, and the line of each key.
 
 rcl's own parser (library ``rcl_yaml_param_parser``, whose header is the same from Humble to
-Kilted) reads the values. It keeps no line numbers, so a walk over PyYAML's events finds the lines.
-If rcl and PyYAML find different parameters, ROS would start with other values than the file shows,
-so the file is refused. Without ROS (where only ``zc_doctor`` runs), PyYAML reads the values.
+Kilted) reads the values. This parser keeps no line numbers, so a walk over PyYAML's events finds
+the lines. If rcl and PyYAML find different parameters, ROS would start with other values than the
+file shows, so the file is refused. Without ROS (where only ``zc_doctor`` runs), PyYAML reads the
+values.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ParameterYaml:
     The content of a parameter file.
 
     :param where: how messages about the file begin.
-    :param sections: the sections in the file's order; a later one replaces values of earlier ones.
+    :param sections: the sections in the file's order; a later section replaces earlier values.
     :param lines: by section and parameter name, each line that gives the parameter; by section and
         an empty name, the lines where the section begins.
     :param by_rcl: whether rcl has read the values; else PyYAML has.
@@ -327,7 +328,8 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     Return lines and values of each key, by section and name as in :class:`ParameterYaml`.
 
     The values are those that PyYAML reads. A value is ``None`` where a section begins, and for a
-    name with subkeys. It is ``_UNREADABLE`` if rcl can't read it or would read something else.
+    name with subkeys. The value is ``_UNREADABLE`` if rcl can't read it or would read something
+    else.
 
     :raises yaml.YAMLError: the file isn't YAML.
     """
