@@ -30,11 +30,11 @@ Read in this order:
 2. :mod:`~bench.rows` turns samples into the rows of the JSON file, which ``bench.schema.json``
    describes.
 3. :mod:`~bench.worker`: the measured programs run in processes of their own. The benchmark sends
-   each process one command per line and reads one answer per line. :mod:`~bench.obeying` is the
-   process's end; ``link_worker``, ``nodes_worker``, ``reader`` and ``floor_worker`` use it.
+   each process one command per line and reads one answer per line. :mod:`~bench.obeying` does this
+   in the process; ``link_worker``, ``nodes_worker``, ``reader`` and ``floor_worker`` use it.
 4. :mod:`~bench.report` is the program of ``make bench``. It runs all sub-commands, then writes a
    page (``results``) with pictures (``plots``).
 
 ``floor.py`` is an unmodified copy of the loops that the links are measured against. ``peers`` are
-the libraries that one could use instead of the links.
+the libraries that one could use instead of this package's links.
 """

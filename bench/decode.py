@@ -43,8 +43,8 @@ DECODE_BARS = (
     Bar('yolov8_decoded 1x84x8400, 100 objects', _median('yolov8_decoded'), 800, ' µs'),
     _quicker('yolov8_decoded', 'filter_first'),
     _quicker('yolov8_decoded', 'numpy_usual'),
-    # Both variants spend most of their time on the same maximum over the classes, so that ours
-    # can't be quicker; it must not be slower.
+    # Both variants spend most of their time on the same maximum over the classes. So this package
+    # can't be quicker here, but it must not be slower.
     _quicker('yolov8_sparse', 'filter_first', 0.97),
     _quicker('yolov8_sparse', 'numpy_usual'),
     Bar('yolov8_dfl_int8, 100 objects', _median('yolov8_dfl_int8'), 1200, ' µs'),

@@ -59,7 +59,7 @@ from zc_perception.pixel.fourcc import NV12
 CLASSES, BINS, SIDE = 80, 16, 640
 STRIDES = (8, 16, 32)
 OBJECTS = 100
-# Cells that find each object in the scene with few candidates.
+# In the scene with few candidates, this many cells find each object.
 SPARSE = 3
 LIMITS = DecodeLimits(0.25, 0.45, 300)
 BOX = Letterbox.fit(1920, 1080, SIDE, SIDE)
@@ -243,7 +243,7 @@ TENSOR_SPEC = QuantisedTensorSpec(
     padding=((1, 1), (1, 15), (0, 1)),
 )
 # The largest mean difference to the exact tensor, in grey levels of 255, on the drawn road with
-# its sensor noise. At an odd ratio (1080p) the two differ only by rounding.
+# its sensor noise. At an odd ratio (1080p) the two tensors differ only by rounding.
 MOST_OFF_MEAN = 1.0
 
 Figures = Mapping[str, Mapping[str, float]]
@@ -568,7 +568,7 @@ def one_cpu() -> Iterator[None]:
 
 
 def series(run: Callable[[], object], calls: int, figures: Mapping[str, float]) -> Series:
-    """Call *run* this many times and measure each call."""
+    """Call *run* as many times as *calls* says, and measure each call."""
     latencies = []
     spent = time.thread_time_ns()
     for _ in range(calls):

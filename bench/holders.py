@@ -50,7 +50,7 @@ def _thread_clock(native_id: int) -> int:
 
 class LockHolders:
     """
-    Finds the threads that hold the lock for long.
+    Finds the threads that hold the interpreter's lock for long.
 
     The probing thread calls :meth:`mark`, sleeps, and calls :meth:`kept` if it got the lock late.
     Another thread may call :meth:`longest`.

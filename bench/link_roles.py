@@ -63,7 +63,7 @@ def stamp(planes: Planes, number: int) -> None:
     """
     Write a frame's number into the picture.
 
-    It does little work, because the frame's measured CPU time includes it.
+    This does little work, because the frame's measured CPU time includes this function.
     """
     first, last = planes[0], planes[-1]
     _write(first, 0, number)

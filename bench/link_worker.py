@@ -358,8 +358,8 @@ def _make(role: str, node: Node, topic: str) -> Role:
 def _serve(role_name: str, topic: str) -> None:
     node = Node('bench_' + role_name)
     executor = SingleThreadedExecutor()
-    # Not started in producers: they have no callbacks, and its wake-ups would disturb the
-    # measurement.
+    # This thread isn't started in producers: they have no callbacks, and the thread's wake-ups
+    # would disturb the measurement.
     spinning = threading.Thread(target=executor.spin, name='executor', daemon=True)
     with contextlib.ExitStack() as ending:
         ending.callback(node.destroy_node)

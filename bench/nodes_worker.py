@@ -19,8 +19,8 @@ The benchmarks' process with the nodes: ``python -m bench.nodes_worker cameras T
 ``cameras TOPIC WIDTH HEIGHT HZ DELAY_MS DEPTH [PARAMETERS]`` (0 Hz: unthrottled; parameters of
 both nodes as JSON) runs a capture and an inference node for each camera, all in this process, as
 ``perception --cameras`` does. It begins without cameras. With parameters, a latency begins when
-the frame was due, otherwise when the camera's thread began it. The process reads one JSON command
-per line from standard input, and writes one line of JSON for each.
+the frame was due, otherwise when the camera's thread began the frame. The process reads one JSON
+command per line from standard input, and writes one line of JSON for each.
 
 - ``grow`` takes ``cameras``. It answers ``cameras``, the number that exists now, or ``refused``:
   why this number isn't possible.
@@ -222,7 +222,7 @@ class MachineUse:
         for number in itertools.count():
             if self._stop.is_set():
                 return
-            # Not each time: reading the clocks of all threads takes CPU time.
+            # Call mark() only sometimes: reading the clocks of all threads takes CPU time.
             marked = number % _MARKED == 0
             if marked:
                 self._holders.mark()

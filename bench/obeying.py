@@ -16,8 +16,8 @@
 """
 Read commands in a process that measures, answer them, and end the process in order.
 
-:mod:`~bench.worker` is the benchmark's end. This module imports very little, because the processes
-of the floors must stay small.
+:mod:`~bench.worker` sends the commands. This module imports very little, because the processes of
+the floors must stay small.
 
 SIGTERM ends such a process only during commands, never while it sets up or cleans up (see
 :class:`~zc_perception.terminal.Interruption`). For this, a process calls
@@ -79,7 +79,7 @@ def hold_back_termination() -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM end the worker in this block, so not while it sets up or cleans up."""
+    """Let SIGTERM end the worker only in this block, not while it sets up or cleans up."""
     with INTERRUPTION.allowed():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         yield

@@ -329,7 +329,7 @@ def _scale(bench: Bench) -> Figure | None:
                 )
     latency.set(yscale='log', xlabel='cameras', ylabel='capture → published detections')
     _durations(latency.yaxis)
-    cpu.set(xlabel='cameras', ylabel='CPU of the process in % of one', ylim=(0, None))
+    cpu.set(xlabel='cameras', ylabel='CPU use of the process in % of one CPU', ylim=(0, None))
     for axis in (latency, cpu):
         axis.set_xticks(sorted({leading_number(row.variant) for row in rows}))
         axis.legend(frameon=False)

@@ -39,7 +39,7 @@ from zc_perception.errors import ConfigError, EXIT_FAILURE
 from zc_perception.programs import exit_code_of, OptionParser, start, StrictParser
 from zc_perception.whole_file import output_file, write_output
 
-_WHAT = 'Measures this package, its floors, and the libraries that one could use instead.'
+_WHAT = 'Measures this package, the least that a link can cost (floors), and other libraries.'
 _EXAMPLES = (
     'zc_bench link --sizes 1080p',
     'zc_bench decode --json decode.json',
@@ -67,7 +67,12 @@ def _parser() -> OptionParser:
             action='store_true',
             help="compare to the package's bars; exit code 1 if one fails or was not measured",
         )
-        one.add_argument('--repetitions', type=int, default=7, help='(default: %(default)s)')
+        one.add_argument(
+            '--repetitions',
+            type=int,
+            default=7,
+            help='how often to measure each case (scale: at most; default: %(default)s)',
+        )
         command.add_options(one)
     return parser
 

@@ -123,8 +123,8 @@ def _run(options: argparse.Namespace) -> int:
             ]
         )
     )
-    # Only a benchmark of this run that failed is an error. A missing result of one that was not to
-    # run is not.
+    # It is an error if a benchmark of this run failed. It is none if there is no result of a
+    # benchmark that this run left out.
     broken = any(
         bench.problem for bench in benches if not options.no_run and bench.name in options.only
     )

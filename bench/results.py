@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     'scale': ((), ('--cameras', '1', '8', '16', '--seconds', '3')),
     'timeline': (_TIMELINE, _TIMELINE),
 }
-"""Each sub-command's arguments: for a full run (25 minutes in all), and for ``--quick`` (5)."""
+"""Each sub-command's arguments: for a full run (25 minutes), and for ``--quick`` (5 minutes)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Bench:
     """
     One sub-command's result.
 
-    :param path: of its JSON file.
+    :param path: the path of the result's JSON file.
     :param problem: why there is no result; empty when there is one.
     """
 
@@ -131,11 +131,11 @@ def run(
         problem = f"'{error.filename}' can't be written: {error.strerror}"
         say(f'zc_bench {command.name}: not measured: {problem}')
         return Bench(command.name, command, path, arguments, problem=problem)
-    say(f'zc_bench {command.name}: measuring; its words go to {log}')
+    say(f'zc_bench {command.name}: measuring; its output goes to {log}')
     began = time.monotonic()
     with words:
-        # Unbuffered (-u), so that the log has its lines in the order they were written: the
-        # problem quotes the last ones, which must be the error.
+        # Unbuffered (-u), so that the log has its lines in the order they were written:
+        # Bench.problem quotes the last lines, which must be the error.
         process = subprocess.Popen(
             [sys.executable, '-u', *PROGRAM, command.name, *arguments, '--json', str(path)],
             stdout=words,
@@ -417,7 +417,8 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _plain(bench: Bench) -> Iterator[str]:
-    # In the order of measurement. But zc_bench scale doesn't try the numbers of cameras in order.
+    # The rows are in the order of measurement. Those of zc_bench scale are sorted, because it
+    # doesn't try the numbers of cameras in order.
     rows = (
         sorted(bench.rows, key=lambda row: (row.width, row.rate_hz, leading_number(row.variant)))
         if bench.name == 'scale'
@@ -474,8 +475,8 @@ def report(
     """
     parts = ['# zc_bench', '\n'.join(_environment(benches)) or 'Nothing was measured.']
     parts.append(
-        'Microseconds do not carry over to another machine, ratios do: each is the median over '
-        'the repetitions of the ratio within one repetition.'
+        'Microseconds do not carry over to another machine, ratios do. Each ratio is the median '
+        'over the repetitions of the ratio within one repetition.'
     )
     if picture_problem:
         parts.append(f'No pictures: {picture_problem}')

@@ -136,8 +136,8 @@ def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row
     Make one row for each case, variant and condition.
 
     :param rounds: (case, variant, condition) → one series for each repetition, in order.
-    :param references: each (case, variant) that the others are compared to, in the same repetition
-        and condition.
+    :param references: each (case, variant) that all other rows are compared to, in the same
+        repetition and condition.
     :raises ValueError: a reference has another number of repetitions than the series that is
         compared to it.
     """

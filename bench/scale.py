@@ -23,8 +23,8 @@ the period, about as with free-running cameras. With ``--in-step`` all come at t
 with triggered cameras, which is the worst case. As on a vehicle, the nodes have ``gc_freeze``,
 because a full collection of all nodes' objects takes longer than a frame's period. Two frames of a
 camera may wait (``--depth``): a virtual machine's CPU may stand still for nearly a period, and
-then the next frame is already due. With a depth of one, the default of ``perception``, it would
-replace the waiting frame.
+then the next frame is already due. With a depth of one, the default of ``perception``, that
+next frame would replace the waiting frame.
 
 For each size and rate the process grows from one number of cameras to the next, and each number is
 measured for some seconds, called a window. A number holds if no frame was lost in its window. A
@@ -252,8 +252,8 @@ def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, 
             )
             if need + _SPARE > there:
                 return (
-                    f'memory: {number} cameras have {need >> 20} MiB of buffers, '
-                    f'{there >> 20} MiB are there'
+                    f'memory: {number} cameras have {need >> 20} MiB of buffers, but only '
+                    f'{there >> 20} MiB are free'
                 )
             refused = cameras.grow(number)
             if not refused:  # warm up: start threads, fill caches, import each buffer

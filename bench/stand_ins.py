@@ -17,9 +17,9 @@
 Stand-ins for a camera and an accelerator, which leave only the host's own work to measure.
 
 The camera's slots are filled beforehand. So a frame costs the host as much as a driver's frame:
-acquiring a slot and making the descriptor. The accelerator takes a set time, but no CPU time. It
-does the same as ``axl`` around its ioctls: it imports through the cache, the kernel signals its
-fence, and the result is ready in memory.
+acquiring a slot and making the frame's description. The accelerator takes a set time, but no CPU
+time. It does the same as ``axl`` around its ioctls: it imports through the cache, the kernel
+signals its fence, and the result is ready in memory.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PrefilledCamera(DrawnCamera):
             self._turns.put(None)
 
     def configure(self, settings: BufferSettings) -> None:
-        """See :class:`~zc_perception.camera.camera.Camera`. It fills all slots, once for all."""
+        """See :class:`~zc_perception.camera.camera.Camera`. It fills all slots."""
         super().configure(settings)
         for slot in self.slots:
             for buffer in slot.buffers:
@@ -279,7 +279,7 @@ class DelayedAccelerator(Accelerator):
         return ImportHandle(self._import(frame.data.layout, frame.data.buffers))
 
     def submit(self, handle: ImportHandle, frame: Frame) -> DelayedJob:
-        """See :class:`Accelerator`. Only set a timer."""
+        """See :class:`Accelerator`. It only sets a timer."""
         layout = frame.data.layout
         if self._box is None or (self._box.source_width, self._box.source_height) != (
             layout.width,

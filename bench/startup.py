@@ -340,7 +340,11 @@ STARTUP_BARS = (
 def _add_options(parser: argparse.ArgumentParser) -> None:
     defaults = StartupPlan()
     parser.add_argument(
-        '--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS), help='(default: all)'
+        '--variants',
+        nargs='+',
+        choices=VARIANTS,
+        default=list(VARIANTS),
+        help='which starts to measure (default: all)',
     )
     parser.add_argument(
         '--parameters',

@@ -111,13 +111,15 @@ def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     plan = TimelinePlan()
-    parser.add_argument('--seconds', type=float, default=plan.seconds, help='(default: 5)')
+    parser.add_argument(
+        '--seconds', type=float, default=plan.seconds, help='how long to measure (default: 5)'
+    )
     add_delay(parser)
     parser.add_argument(
         '--trace',
         metavar='FILE',
         default=str(plan.trace),
-        help='for ui.perfetto.dev (default: build/bench/timeline.json)',
+        help='where to write the trace, for ui.perfetto.dev (default: build/bench/timeline.json)',
     )
     parser.set_defaults(repetitions=1)
 

@@ -49,7 +49,7 @@ def importing_bench(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class BenchError(ZcError):
-    """A process of the benchmark ended, doesn't answer, or measured something else."""
+    """A process of the benchmark ended, doesn't answer, or measured something wrong."""
 
 
 class NoAnswerError(BenchError):

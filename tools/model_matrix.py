@@ -31,7 +31,7 @@ Weights are random. The last layers are scaled so that outputs differ from place
 picture yields boxes of all classes. Backbones process the picture once, to set the mean values of
 their batch normalisation. The picture is twice as large as the input. The other code runs the
 model in an ONNX Runtime session of its own, on this package's input tensor; that tensor is
-compared with the exporter's. The other code is:
+compared with the exporter's input tensor. The other code is:
 
 - for Ultralytics' models: its `non_max_suppression`, and masks in PyTorch, all in float64. The IoU
   threshold is far from the overlap of any two boxes, so that rounding never decides which box
@@ -383,12 +383,12 @@ def _made_by_ultralytics(
         data.write_text(yaml.safe_dump(values))
         settings['data'] = str(data)
     file = Path(network.export(format='onnx', verbose=False, **settings))
-    if whole:  # float16 also for inputs and outputs, as in exports on a GPU
+    if whole:  # inputs and outputs have float16, too, as in exports on a GPU
         import onnx
         from onnxruntime.transformers import float16
 
         onnx.save(float16.convert_float_to_float16(onnx.load(file)), file)
-    if 'all_int8' in export:  # also the output, with boxes and scores
+    if 'all_int8' in export:  # quantise the output, too, with boxes and scores
         from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
         size = settings['imgsz'] if isinstance(settings['imgsz'], tuple) else (320, 320)
@@ -778,7 +778,7 @@ def _compare(ours: Ours, theirs: Reference, raw: dict[str, Any], picture: Any, g
             pairs.append((same[int(far.argmin())], int(row)))
             left.remove(pairs[-1][0])
     if left or len(pairs) < len(fine) or not pairs:
-        gaps.wrong.append('boxes are missing, or more' if pairs else 'there are no boxes')
+        gaps.wrong.append('boxes are missing, or too many' if pairs else 'there are no boxes')
         return count
     mine, rows = (np.array(side) for side in zip(*pairs, strict=True))
     gaps.add('px', np.abs(found.boxes[mine] - boxes[rows]).max(), 0.5)

@@ -253,7 +253,7 @@ class Copy:
         source = path.read_bytes()
         found = path.stat()
         path.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-        self._written += 1  # Python compares byte code by the source's time in s, and its size
+        self._written += 1  # Python compiles a source again if its time in s or size has changed
         os.utime(path, (self._written, self._written))
         try:
             return self._test(tests, limit_s)

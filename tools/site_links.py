@@ -16,8 +16,9 @@
 """
 A hook of mkdocs that adapts the pages, which are written for GitHub, to the site.
 
-Some links of the pages lead to files outside docs/. The hook copies such a picture to the site. It
-makes any other such link one to ``repo_url`` of mkdocs.yml, or plain text if that isn't set.
+Some links of the pages lead to files outside docs/. If such a file is a picture, the hook copies
+it to the site. Otherwise the hook makes the link lead to ``repo_url`` of mkdocs.yml. If that isn't
+set, it makes the link plain text.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
 """
 iceoryx2, from process to process, in its fastest setup for Python.
 
-One variant copies the frame into the loaned memory, as a camera's frame would have to be. The
+One variant copies the frame into the loaned memory, as a program must copy a camera's frame. The
 other (*in_place*) takes the loan before the clock starts, as if the camera had written into it.
 
 There is one publisher and one subscriber, and the newest frames win. An event wakes the consumer,

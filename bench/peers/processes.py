@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The list of the peers, their bars, and the benchmark's end of their processes.
+The list of the peers, their bars, and the code that runs their processes from the benchmark.
 
-It imports none of the peers' libraries.
+This module imports none of the peers' libraries.
 
 A failing peer doesn't end the run. A peer that isn't installed is reported as absent. If a peer
 stalls or ends, all frames of that series count as lost, and its files and shared memory are
@@ -49,9 +49,9 @@ class Variant:
     A peer in one setup.
 
     :param distribution: its name in the package index.
-    :param module: of this folder.
-    :param producer: its :class:`~bench.link_roles.PicturesOut` in that module.
-    :param consumer: its :class:`~bench.link_roles.PicturesIn` in that module.
+    :param module: the module of this folder that uses the peer.
+    :param producer: the name of the :class:`~bench.link_roles.PicturesOut` in that module.
+    :param consumer: the name of the :class:`~bench.link_roles.PicturesIn` in that module.
     :param options: keyword arguments of both classes.
     :param one_cpu: its threads never run at the same time. Its unthrottled series run on one CPU,
         where it is quickest, as the links do.
