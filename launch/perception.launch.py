@@ -67,9 +67,8 @@ def generate_launch_description() -> LaunchDescription:
             'stereo',
             default_value='false',
             choices=launching.SWITCH,
-            description='Two cameras whose frames are pairs, with their nodes in the '
-            'namespaces left and right, in a program of their '
-            'own; not with cameras.',
+            description='A stereo camera: two cameras whose frames are paired by their stamps, in '
+            'the namespaces left and right of a program of their own; not with argument cameras.',
         ),
         *launching.common_arguments(),
         DeclareLaunchArgument(

@@ -51,9 +51,9 @@ def generate_launch_description() -> LaunchDescription:
             'copy_free',
             default_value='required',
             choices=[launching.FROM_FILE, 'preferred', 'required'],
-            description='Of inference and overlay. required: frames that can only come as '
-            'messages, which is a copy, are an error in '
-            'log and diagnostics; from_file: as the parameter file says.',
+            description='Parameter of inference and overlay. required: log and diagnostics report '
+            'an error if frames can only come as messages, which is a copy; from_file: the value '
+            'in the parameter file.',
         ),
         *launching.common_arguments(),
         *launching.process_arguments(),

@@ -96,7 +96,7 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
         run.reader.comes_to(
             part,
             ERROR,
-            'recovering since',
+            'recovering for',
             'attempt ',
             'last error: no card: check lspci',
             'dmesg | grep -i metis',

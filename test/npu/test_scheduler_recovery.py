@@ -115,7 +115,7 @@ def test_it_is_tried_again_and_again_with_a_visible_reason(start: Start) -> None
     state = bench.scheduler.state
     assert state.recovering and state.attempt == 1 and state.last_error == 'the card is gone'
     assert re.fullmatch(
-        r'recovering since \d+\.\d s, attempt 1, last error: the card is gone', state.describe()
+        r'recovering for \d+\.\d s, attempt 1, last error: the card is gone', state.describe()
     )
     bench.reopen.gate.set()
     until(lambda: bench.scheduler.statistics().recovered == 1)

@@ -150,8 +150,16 @@ _LAST = (
         'the buffers that running nodes agreed on, the alternatives, and refused consumers',
         node_checks.running_agreements,
     ),
-    Check('limits.realtime', 'RLIMIT_RTPRIO', machine_checks.realtime),
-    Check('limits.locked_memory', 'RLIMIT_MEMLOCK', machine_checks.locked_memory),
+    Check(
+        'limits.realtime',
+        'whether RLIMIT_RTPRIO allows parameter realtime_priority',
+        machine_checks.realtime,
+    ),
+    Check(
+        'limits.locked_memory',
+        'whether RLIMIT_MEMLOCK allows parameter lock_memory',
+        machine_checks.locked_memory,
+    ),
     Check(
         'limits.descriptors',
         'whether RLIMIT_NOFILE allows the descriptors that the buffer pools need',

@@ -240,7 +240,7 @@ ACCELERATOR = Part(
         ERROR,
         'the device is {device}; frames are dropped until it is back',
         'look at the card: lspci -d 1f9d:, dmesg | grep -i metis',
-        'recovering since …',
+        'recovering for …',
         'see [accelerators](accelerators.md)',
     ),
     Row(
@@ -350,7 +350,6 @@ BUDGET = Part(
         see='by the stage that the message names; see [zc_timeline](timeline.md#a-deadline)'),
     well='no frame took longer than {deadline_ms:g} ms lately',
 )  # fmt: skip
-_OWN = -1.0
 # Deactivation waits at most this many seconds for frames in flight; a slower frame is released
 # when the device is done with it.
 _DRAIN_S = 1.0

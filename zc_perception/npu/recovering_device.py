@@ -60,7 +60,7 @@ class DeviceState:
             return 'running'
         seconds = (time.monotonic_ns() - self.since_ns) / 1e9
         return (
-            f'recovering since {seconds:.1f} s, attempt {self.attempt}, last error: '
+            f'recovering for {seconds:.1f} s, attempt {self.attempt}, last error: '
             f'{self.last_error}'
         )
 

@@ -187,7 +187,7 @@ SPECIAL = (
         ('yolov8', {}, [(2, 7, 10)], r'0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4'),
         ('yolov8', {}, [(1, 7, 10)] * 2, '1x7x10: expected .* for each of the grids 8x12,'),
         ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 4)], '64 box and 3 class channels'),
-        ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 3)], 'grid 4x6 has outputs with no channels'),
+        ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 3)], 'no output has grid 4x6'),
         ('yolov5', {}, [(1, 30, 10)], 'output 0 has shape 1x30x10: expected 1xNx8 or 1x8xN'),
         ('yolov5', {}, [(1, *grid, 24) for grid in GRIDS], '3 raw levels, but .* no head.anchors'),
         ('yolov5', {'anchors': ANCHORS}, [(1, 2, 8, 12, 8)] * 2, 'x channel: 2x8x12x8'),

@@ -330,11 +330,9 @@ def _named(
             left.remove(match)
             named[name] = match[0]
     if left or len(named) < len(parts):
-        channels = ' and '.join(str(count) for _, count in found) or 'no'
-        raise AcceleratorError(
-            f'head {kind}: grid {shape[0]}x{shape[1]} has outputs with {channels} channels: '
-            f'{expected}; {all_described(outputs)}'
-        )
+        grid, channels = f'grid {shape[0]}x{shape[1]}', ' and '.join(str(n) for _, n in found)
+        what = f'{grid} has outputs with {channels} channels' if found else f'no output has {grid}'
+        raise AcceleratorError(f'head {kind}: {what}: {expected}; {all_described(outputs)}')
     return named
 
 

@@ -554,7 +554,7 @@ def find_memfds(
         if pid in skip:
             continue
         # A line begins with the process: 'process 12 (camera) holds memfd 34 of 4096 bytes'.
-        its = who(pid, proc)
+        process = who(pid, proc)
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:
             link = proc / str(pid) / 'fd' / str(one.fd)
@@ -566,7 +566,7 @@ def find_memfds(
             ):
                 found.setdefault(
                     (pid, one.device, one.inode),
-                    f'{its} holds memfd {one.inode} of {one.size} bytes',
+                    f'{process} holds memfd {one.inode} of {one.size} bytes',
                 )
         try:
             text = read_maps(pid, proc)
@@ -582,7 +582,7 @@ def find_memfds(
                 and _may_be_sealed(_map_file(mapping, proc))
             ):
                 found[pid, mapping.device, mapping.inode] = (
-                    f'{its} maps memfd {mapping.inode} of {size} bytes'
+                    f'{process} maps memfd {mapping.inode} of {size} bytes'
                 )
     return [line for (_, *identity), line in found.items() if tuple(identity) not in but]
 
