@@ -17,11 +17,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from ctypes import byref
 import gc
+from pathlib import Path
 import re
 import time
-from typing import Any
+from typing import Any, NamedTuple
 import weakref
 
 from camera.gstreamer_kit import (
@@ -31,11 +33,14 @@ from camera.gstreamer_kit import (
     next_frame,
     open_camera,
     Opened,
+    Pixels,
     shown,
     SIZE,
     streaming,
     TIGHT,
+    written_by_gstreamer,
 )
+import numpy as np
 import pytest
 from waiting import until
 
@@ -47,6 +52,7 @@ from zc_perception.camera.gstreamer.pipeline import check_description
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import RGB_FULL
+from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.format_names import buffer_planes, default_layout, frame_caps
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
 from zc_perception.pixel.layout import compute_layout
@@ -138,20 +144,14 @@ def test_frames_are_taken_where_they_lie(
 )
 def test_every_style_of_caps_says_its_format(caps: str, fourcc: str, modifier: int) -> None:
     strides = 'strides=64,64 offsets=0,3072' if fourcc == 'NV12' else 'strides=256 offsets=0'
-    camera = open_camera(f'zcframes frame-size=12288 caps-text="{caps},{SIZE}" {strides}').camera
-    try:
+    opened = open_camera(f'zcframes frame-size=12288 caps-text="{caps},{SIZE}" {strides}')
+    with closing(opened.camera) as camera:
         assert camera.constraints().formats == ((fourcc_code(fourcc), modifier),)
         assert camera.framerate == 200.0
-    finally:
-        camera.close()
 
 
 def test_old_caps_are_linear_when_the_user_says_so() -> None:
-    pipeline = (
-        'zcframes frame-size=4608 '
-        f'caps-text="video/x-raw(memory:DMABuf),format=NV12,{SIZE}" strides=64,64 '
-        'offsets=0,3072'
-    )
+    pipeline = f'zcframes {TIGHT.replace("x-raw", "x-raw(memory:DMABuf)")}'
     with streaming(pipeline, assume_linear=True) as opened, next_frame(opened.camera) as frame:
         assert frame.data.modifier == LINEAR and len(set(shown(frame))) == 1
 
@@ -167,12 +167,12 @@ def test_what_a_consumer_holds_is_not_written_again() -> None:
         kept = inodes(held[0])
         for frame in held:
             frame.release()
-        until(lambda: _came_again(camera, kept), 'the buffer is used again')
 
+        def came_again() -> bool:
+            with next_frame(camera) as frame:
+                return inodes(frame) == kept
 
-def _came_again(camera: GStreamerCamera, wanted: tuple[int, ...]) -> bool:
-    with next_frame(camera) as frame:
-        return inodes(frame) == wanted
+        until(came_again, 'the buffer is used again')
 
 
 def test_a_leased_frame_outlives_its_camera() -> None:
@@ -214,23 +214,20 @@ def test_a_copying_pipeline_is_reported_and_booked(memory: str) -> None:
         assert (entry.count, entry.bytes) == (5, 5 * 4608)
 
 
+def taken(pipeline: str) -> list[Pixels]:
+    with streaming(pipeline) as opened, next_frame(opened.camera) as frame, frame.map() as planes:
+        return [plane.copy() for plane in planes]
+
+
 def test_a_copy_is_the_picture_itself() -> None:
     # All frames are equal, because it depends on the machine which one comes first.
     pipeline = (
         'videotestsrc pattern=colors num-buffers=3 ! video/x-raw,format={},width=322,height=46'
     )
-    pictures = {}
-    for fmt in ('NV12', 'I420'):
-        with (
-            streaming(pipeline.format(fmt)) as opened,
-            next_frame(opened.camera) as frame,
-            frame.map() as views,
-        ):
-            pictures[fmt] = [view.copy() for view in views]
-    assert (pictures['NV12'][0] == pictures['I420'][0]).all() and pictures['NV12'][0].std() > 20
-    assert (pictures['NV12'][1][..., 0] == pictures['I420'][1]).all() and (
-        pictures['NV12'][1][..., 1] == pictures['I420'][2]
-    ).all()
+    luma, chroma = taken(pipeline.format('NV12'))
+    wanted = taken(pipeline.format('I420'))
+    assert all(map(np.array_equal, (luma, chroma[..., 0], chroma[..., 1]), wanted))
+    assert luma.std() > 20
 
 
 def test_a_source_that_runs_out_and_copies_is_found_out() -> None:
@@ -359,19 +356,11 @@ def test_a_source_with_a_choice_gives_what_consumers_accept_or_a_program_can_rea
         f'zcframes frame-size=4608 caps-text="{first}" caps-later="{later}" '
         'strides=64,64 offsets=0,3072'
     )
-    camera = open_camera(
-        pipeline, consumers=[consumer('npu', *accepted)] if accepted else []
-    ).camera
-    try:
+    consumers = [consumer('npu', *accepted)] if accepted else []
+    with closing(open_camera(pipeline, consumers=consumers).camera) as camera:
         fourcc, modifier = expected
         assert camera.constraints().formats == ((fourcc_code(fourcc), modifier),)
-        assert not [
-            notice
-            for notice in camera.notices()
-            if 'no format that all consumers accept' in notice
-        ]
-    finally:
-        camera.close()
+        assert 'no format that all consumers accept' not in ' '.join(camera.notices())
 
 
 @pytest.mark.parametrize(
@@ -571,12 +560,8 @@ def test_another_rate_is_no_other_picture() -> None:
 def test_what_cannot_be_is_said_in_one_sentence(
     pipeline: str, kind: type[Exception], words: str
 ) -> None:
-    with pytest.raises(kind, match=words) as caught:
-        camera = open_camera(pipeline, start_timeout_s=60.0).camera
-        try:
-            configure(camera)
-        finally:
-            camera.close()
+    with pytest.raises(kind, match=words) as caught, streaming(pipeline, start_timeout_s=60.0):
+        pass
     assert '\n' not in str(caught.value)
 
 
@@ -664,3 +649,170 @@ def test_default_layouts_are_gstreamer_s() -> None:
             count = len(ours.strides)
             assert tuple(info.stride[:count]) == ours.strides, text
             assert tuple(info.offset[:count]) == ours.offsets, text
+
+
+# Colours and crops, compared with GStreamer's own conversion.
+
+
+def source(fmt: str, colorimetry: str, height: int) -> str:
+    """Return a source of one colour, so that the position of chroma samples has no effect."""
+    caps = f'video/x-raw,format={fmt},width={32},height={height}'
+    return (
+        f'videotestsrc pattern=solid-color foreground-color=0xff9050c0 num-buffers=4 '
+        f'! {caps}{f",colorimetry={colorimetry}" if colorimetry else ""}'
+    )
+
+
+def picture_of(pipeline: str) -> Pixels:
+    """Return the first frame as R, G, B, converted as a consumer does."""
+    with streaming(pipeline) as opened, next_frame(opened.camera) as frame, frame.map() as planes:
+        data = frame.data
+        picture = ToPicture(data.fourcc, data.width, data.height, data.colorimetry)
+        return picture.convert(planes)
+
+
+@pytest.mark.parametrize(
+    ('fmt', 'colorimetry', 'height'),
+    [
+        ('NV12', '', 48),
+        ('NV12', '', 720),
+        ('YUY2', 'bt2020', 48),
+        ('NV12', '1:3:5:1', 48),
+        # From a webcam, and from jpegdec, which has no more information about the colours.
+        ('I420', '1:4:7:1', 720),
+        ('I420', '1:4:0:0', 48),
+        # NTSC as MPEG-2 decoders describe it.
+        ('I420', '2:4:4:2', 720),
+        ('GRAY8', '', 720),
+        ('GRAY8', '1:4:0:0', 48),
+        ('GRAY16_LE', 'bt709', 48),
+    ],
+)
+def test_pictures_have_the_colours_that_gstreamer_shows(
+    fmt: str, colorimetry: str, height: int, tmp_path: Path
+) -> None:
+    description = source(fmt, colorimetry, height)
+    got = picture_of(description)[0, 0]
+    rgb = f'{description} ! videoconvert ! video/x-raw,format=RGB,colorimetry=sRGB'
+    expected = written_by_gstreamer(rgb, tmp_path / 'rgb')[:3]
+    assert np.abs(got.astype(int) - expected).max() <= 4, (got, expected)
+
+
+# The string's range is used, and the matrix of R, G, B.
+@pytest.mark.parametrize(
+    ('fmt', 'colorimetry'), [('RGB', ''), ('BGRx', '2:1:7:1'), ('RGB', 'bt709')]
+)
+def test_rgb_of_limited_range_is_shown_as_such(fmt: str, colorimetry: str, tmp_path: Path) -> None:
+    made = f'{source("NV12", "", 48)} ! videoconvert ! video/x-raw,format='
+    got = picture_of(f'{made}{fmt}{f",colorimetry={colorimetry}" if colorimetry else ""}')
+    expected = written_by_gstreamer(f'{made}RGB,colorimetry=sRGB', tmp_path / 'rgb')[:3]
+    assert np.abs(got[0, 0].astype(int) - expected).max() <= 4, (got[0, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ('fmt', 'colorimetry', 'words'),
+    [
+        ('NV12', 'smpte240m', "'smpte240m': matrix 5 is not one of 3"),
+        ('GRAY8', 'bt2100-hlg', "'bt2100-hlg': transfer 15 is not one of"),
+        ('NV12', 'BT709', "'BT709' is neither one of bt601, bt709"),
+    ],
+)
+def test_colours_without_a_name_here_are_refused(fmt: str, colorimetry: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"{words}.*put 'videoconvert ! video/x-raw,colorimetry"):
+        open_camera(source(fmt, colorimetry, 48))
+
+
+# Cropping elements set the visible part of the frame.
+
+
+WHOLE_WIDTH, WHOLE_HEIGHT = 128, 96
+# For each plane: bytes of an element, and the pixels in x and y that it covers.
+PLANES = {
+    'NV12': ((1, 1, 1), (2, 2, 2)),
+    'I420': ((1, 1, 1), (1, 2, 2), (1, 2, 2)),
+    'Y42B': ((1, 1, 1), (1, 2, 1), (1, 2, 1)),
+    'YUY2': ((4, 2, 1),),
+    'RGB': ((3, 1, 1),),
+    'GRAY16_LE': ((2, 1, 1),),
+}
+
+
+class Crop(NamedTuple):
+    """Elements, and the part of the picture that they keep."""
+
+    elements: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+EVEN = (
+    Crop('videocrop left=16 top=8 right=4 bottom=2', 16, 8, 108, 86),
+    # Each is odd, but their sum is even.
+    Crop('videocrop left=3 top=1 ! queue ! videocrop left=5 top=3', 8, 4, 120, 92),
+    Crop('aspectratiocrop aspect-ratio=1/1', 16, 0, 96, 96),
+)
+ODD = (
+    Crop('videocrop left=3', 3, 0, 125, 96),
+    Crop('videocrop left=5 top=7 right=2 bottom=2', 5, 7, 121, 87),
+)
+
+
+def changing(fmt: str) -> str:
+    """Return a source whose brightness and colours change in both directions."""
+    caps = f'video/x-raw,format={fmt},width={WHOLE_WIDTH},height={WHOLE_HEIGHT}'
+    return f'videotestsrc pattern=colors num-buffers=4 ! {caps}'
+
+
+def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
+    """
+    Return each plane's rows of the crop, from the bytes of a whole picture.
+
+    As in videocrop's copies, each plane begins at the sample of the crop's corner, and columns and
+    rows without a whole chroma sample are omitted.
+    """
+    grid = [max(plane[i] for plane in PLANES[fmt]) for i in (1, 2)]
+    width, height = crop.width - crop.width % grid[0], crop.height - crop.height % grid[1]
+    found, start = [], 0
+    for size, horizontal, vertical in PLANES[fmt]:
+        rows, columns = WHOLE_HEIGHT // vertical, WHOLE_WIDTH // horizontal
+        plane = picture[slice(start, start + rows * columns * size)].reshape(rows, columns, size)
+        start += plane.size
+        y, x = crop.y // vertical, crop.x // horizontal
+        found.append(plane[slice(y, y + height // vertical), slice(x, x + width // horizontal)])
+    return found
+
+
+@pytest.mark.parametrize('fmt', PLANES)
+def test_the_part_that_is_left_is_taken(fmt: str, tmp_path: Path) -> None:
+    picture = written_by_gstreamer(changing(fmt), tmp_path / 'whole')
+    for crop in (*EVEN, *ODD):
+        found = taken(f'{changing(fmt)} ! {crop.elements}')
+        for plane, expected in zip(found, cut(picture, fmt, crop), strict=True):
+            got = plane.view(np.uint8).reshape(plane.shape[0], -1)
+            assert (got == expected.reshape(expected.shape[0], -1)).all(), (fmt, crop)
+
+
+TILED_CROP = (
+    'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002,'
+    'width=32,height=16" '
+    'frame-size=4608 whole=64,48 strides=64,64 offsets=0,3072'
+)
+
+
+def test_the_padding_of_a_tiled_frame_is_left_out() -> None:
+    with closing(open_camera(f'zcframes crop=0,0,32,16 {TILED_CROP}').camera) as camera:
+        assert (camera.width, camera.height) == (32, 16)
+    with pytest.raises(
+        ConfigError, match='only a LINEAR image can be cropped at its left and top'
+    ):
+        open_camera(f'zcframes crop=16,0,32,16 {TILED_CROP}')
+
+
+@pytest.mark.parametrize(
+    ('crop', 'words'), [('15,8,1,16', 'at least 2x2'), ('40,8,32,16', 'not inside')]
+)
+def test_an_impossible_crop_is_refused(crop: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_camera(f'zcframes crop={crop} whole=64,48 {CROPPED}')

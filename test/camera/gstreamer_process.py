@@ -38,12 +38,8 @@ HERE = Path(__file__).parent
 DOUBLES = HERE.parent / 'doubles'
 TIME_LIMIT_S = 300.0
 
+#: What each function of a file said, once for each of its parameters: nothing, or why it failed.
 Outcome = dict[str, list[str]]
-"""
-What each function of a file said, once for each of its parameters.
-
-Nothing, or why it failed.
-"""
 
 
 def gstreamer(*, newer: bool = False) -> GStreamerRoot:
@@ -61,19 +57,8 @@ def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) 
     target = folder / f'libgstzc{Path(source).stem.removeprefix("gst_")}.so'
     # GObject casts functions of a class to the types in its base class's table.
     warnings = ('-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type')
-    command = [
-        'gcc',
-        '-shared',
-        '-fPIC',
-        *warnings,
-        *options,
-        '-o',
-        target,
-        DOUBLES / source,
-        *root.compiler_arguments(),
-        '-ldl',
-    ]
-    subprocess.run(command, check=True)
+    command = ['gcc', '-shared', '-fPIC', *warnings, *options, '-o', target, DOUBLES / source]
+    subprocess.run([*command, *root.compiler_arguments(), '-ldl'], check=True)
     return target
 
 
@@ -111,16 +96,8 @@ def run_cases(
 ) -> Outcome:
     """Run all tests of some files in one process with GStreamer; return each one's failures."""
     report = folder / 'report.xml'
-    arguments = [
-        '-m',
-        'pytest',
-        '-q',
-        '-p',
-        'no:cacheprovider',
-        f'--junitxml={report}',
-        f'--basetemp={folder / "tmp"}',
-        *(str(HERE / name) for name in cases),
-    ]
+    arguments = [f'--junitxml={report}', f'--basetemp={folder / "tmp"}', '-p', 'no:cacheprovider']
+    arguments = ['-m', 'pytest', '-q', *arguments, *(str(HERE / name) for name in cases)]
     command, environment = python_with(*arguments, plugins=plugins, newer=newer)
     result = subprocess.run(
         command,
@@ -132,21 +109,14 @@ def run_cases(
         check=False,
     )
     if not report.is_file():
-        pytest.fail(
-            (
-                f'{", ".join(map(str, cases))} ended with status '
-                f'{result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}'
-            ),
-            pytrace=False,
-        )
+        said = f'{result.stdout[-5000:]}{result.stderr[-5000:]}'
+        ended = f'{", ".join(map(str, cases))} ended with status {result.returncode}'
+        pytest.fail(f'{ended}:\n{said}', pytrace=False)
     outcome: Outcome = {}
     for case in ElementTree.parse(report).iter('testcase'):
-        said = [
-            f'{node.get("message")}\n{node.text}'
-            for node in case
-            if node.tag in ('failure', 'error', 'skipped')
-        ]
-        outcome.setdefault(case.get('name', '').partition('[')[0], []).append('\n'.join(said))
+        bad = [node for node in case if node.tag in ('failure', 'error', 'skipped')]
+        said = '\n'.join(f'{node.get("message")}\n{node.text}' for node in bad)
+        outcome.setdefault(case.get('name', '').partition('[')[0], []).append(said)
     return outcome
 
 

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 import ctypes
 import errno
 from fractions import Fraction
@@ -25,6 +26,7 @@ from functools import partial
 import os
 from pathlib import Path
 import resource
+from typing import Any
 
 from camera.named_heap import NamedHeap
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
@@ -60,7 +62,6 @@ from zc_perception.errors import (
 )
 from zc_perception.memory.heaps import working_heaps
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import Matrix, Range, V4l2Colorimetry
 from zc_perception.pixel.fourcc import fourcc_code, NV12
@@ -75,20 +76,16 @@ def open_buffers() -> Counter[str]:
     )
 
 
-@pytest.mark.parametrize('memory', ['export', 'import'])
 @pytest.mark.parametrize(
-    ('formats', 'multiplanar', 'buffers'), [(('NV12',), False, 1), (('NM12',), True, 2)]
+    ('memory', 'heap'), [('export', 'v4l2/double'), ('import', 'memfd')]
 )
+@pytest.mark.parametrize(('name', 'buffers'), [('NV12', 1), ('NM12', 2)])
 def test_frames_come_from_the_memory_that_was_asked_for(
-    memory: str, formats: tuple[str, ...], multiplanar: bool, buffers: int
+    memory: str, heap: str, name: str, buffers: int
 ) -> None:
-    before = open_buffers()
-    driver = DriverDouble(*formats, multiplanar=multiplanar)
+    before, driver = open_buffers(), DriverDouble(name, multiplanar=buffers == 2)
     with streaming(driver, memory=memory, heap='memfd') as camera:
-        assert (camera.memory, camera.heap_name) == (
-            memory,
-            'v4l2/double' if memory == 'export' else 'memfd',
-        )
+        assert (camera.memory, camera.heap_name) == (memory, heap)
         assert camera.slots[0].layout.num_buffers == buffers
         assert take(camera, 12) == list(range(12))
         assert set(driver.queue_order) == {slot.index for slot in camera.slots}
@@ -110,21 +107,13 @@ def test_the_heap_of_imported_buffers_is_the_one_that_is_agreed_on(
         working_heaps, order=names, opener=lambda name: NamedHeap(name, rooms.get(name, 1 << 30))
     )
     monkeypatch.setattr(memory_module, 'working_heaps', lambda name, order: offered(name))
-    before = open_buffers()
-    camera = opened(DriverDouble('NV12'), 320, 180, memory='import')
-    try:
-        constraints = camera.constraints()
-        assert constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma')
+    before, isp = open_buffers(), BufferConstraints('isp', contiguous=contiguous)
+    with streaming(DriverDouble('NV12'), isp, width=320, height=180, memory='import') as camera:
+        assert camera.constraints().heaps == ('dma_heap/system', 'dma_heap/linux,cma')
         assert [note.partition(':')[0] for note in camera.notices()] == ['dma_heap/vendor']
-        camera.allocate(
-            agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (320, 180))
-        )
-        assert camera.heap_name == heap and {
-            buffer.heap for slot in camera.slots for buffer in slot.buffers
-        } == {heap}
+        buffers = [buffer for slot in camera.slots for buffer in slot.buffers]
+        assert {camera.heap_name, *(buffer.heap for buffer in buffers)} == {heap}
         assert take(camera, 3) == [0, 1, 2]
-    finally:
-        camera.close()
     assert open_buffers() <= before and NamedHeap.open == 0
 
 
@@ -151,9 +140,8 @@ def test_exports_can_only_be_read_where_the_driver_has_that_and_else_it_is_said(
     driver.readable_exports = readable
     with streaming(driver) as camera:
         assert camera.memory == 'export'
-        assert {buffer.writable for slot in camera.slots for buffer in slot.buffers} == {
-            not readable
-        }
+        buffers = [buffer for slot in camera.slots for buffer in slot.buffers]
+        assert {buffer.writable for buffer in buffers} == {not readable}
         assert any('trusted' in note for note in camera.notices()) is not readable
 
 
@@ -168,79 +156,58 @@ def test_data_behind_a_header_is_where_the_layout_says() -> None:
 
 
 def test_the_driver_is_asked_for_strides_that_suit_consumers() -> None:
-    driver = DriverDouble('NV12')
-    camera = opened(driver, 320, 180)
-    try:
-        camera.allocate(
-            agree([camera.constraints(), BufferConstraints('wide', stride_align=256)], (320, 180))
-        )
+    wide = BufferConstraints('wide', stride_align=256)
+    with streaming(DriverDouble('NV12'), wide, width=320, height=180) as camera:
         assert [plane.stride for plane in camera.slots[0].layout.planes] == [512, 512]
-    finally:
-        camera.close()
 
 
-def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
-    with pytest.raises(
-        CameraError,
-        match=r"can't do 600x300; the nearest is 640x360: .* it offers NV12 in 320x180, "
-        r'640x360; also YUYV',
-    ):
-        opened(DriverDouble(), 600, 300)
-    with pytest.raises(CameraError, match=r"no pixel format 'NM12'; it offers YUYV, NV12"):
-        opened(DriverDouble(), pixel_format='NM12')
-    with pytest.raises(CameraError, match=r"set parameter 'pixel_format'; did you mean 'NV12'\?"):
-        opened(DriverDouble(), pixel_format='nv12')
-    with pytest.raises(
-        CameraError, match=r'no pixel format that can be used; it offers H264; .*compressed stream'
-    ):
-        opened(DriverDouble('H264'))
-    with pytest.raises(CameraError, match=r'has no input 2'):
-        opened(DriverDouble(), input=2)
+@pytest.mark.parametrize(
+    ('formats', 'options', 'words'),
+    [
+        ((), {'width': 600, 'height': 300}, r"can't do 600x300; the nearest is 640x360: .* it "
+                                            r'offers NV12 in 320x180, 640x360; also YUYV'),
+        ((), {'pixel_format': 'NM12'}, r"no pixel format 'NM12'; it offers YUYV, NV12"),
+        ((), {'pixel_format': 'nv12'}, r"set parameter 'pixel_format'; did you mean 'NV12'\?"),
+        (('H264',), {}, 'no pixel format that can be used; it offers H264; .*compressed stream'),
+        ((), {'input': 2}, r'has no input 2'),
+    ],
+)  # fmt: skip
+def test_what_the_device_can_not_do_is_said_with_what_it_can(
+    formats: tuple[str, ...], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CameraError, match=words):
+        opened(DriverDouble(*formats), **options)
 
 
 def test_a_tiled_layout_is_for_consumers_that_take_it() -> None:
-    others = ('YUYV',)
-    driver = DriverDouble('MM21', *others, multiplanar=True)
-    camera = opened(driver)
-    try:
-        own = camera.constraints()
-        *linear, (code, modifier) = own.formats or ()
-        assert (
-            code == NV12
-            and modifier != LINEAR
-            and linear == [(fourcc_code(name), LINEAR) for name in others]
-        )
-        camera.allocate(
-            agree([own, BufferConstraints('scaler', formats=((NV12, modifier),))], (640, 360))
-        )
+    driver = DriverDouble('MM21', 'YUYV', multiplanar=True)
+    with closing(opened(driver)) as camera:
+        (tiled,) = set(camera.constraints().formats or ()) - {(fourcc_code('YUYV'), LINEAR)}
+    assert tiled[0] == NV12 and tiled[1] != LINEAR
+    driver = DriverDouble('MM21', 'YUYV', multiplanar=True)
+    with streaming(driver, BufferConstraints('scaler', formats=(tiled,))) as camera:
         layout = camera.slots[0].layout
-        assert (layout.fourcc, layout.modifier, layout.num_buffers) == (NV12, modifier, 2)
+        assert (layout.fourcc, layout.modifier, layout.num_buffers) == (*tiled, 2)
         assert take(camera, 2) == [0, 1] and camera.facts()['V4L2 format'] == 'MM21'
-    finally:
-        camera.close()
 
 
 def test_a_format_that_is_too_slow_at_the_size_gives_way_to_one_that_keeps_the_rate() -> None:
     driver = DriverDouble('YUYV', 'NV12', 'UYVY')
     driver.rates = {'NV12': 5, 'UYVY': 29}
-    camera = opened(driver, framerate=30.0)
-    assert (camera.constraints().formats, camera.framerate) == (
-        ((fourcc_code('YUYV'), LINEAR),),
-        30.0,
-    )
-    assert (
-        camera.facts()['choice']
-        == 'YUYV, taken as the driver fills it: NV12 does 5 Hz at this size; '
-        'UYVY does 29 Hz at this size'
-    )
-    camera.close()
-    camera = opened(DriverDouble(*driver.formats), framerate=0.0)
-    assert len(camera.constraints().formats or ()) == 3
-    camera.close()
+    with closing(opened(driver, framerate=30.0)) as camera:
+        assert camera.constraints().formats == ((fourcc_code('YUYV'), LINEAR),)
+        assert camera.framerate == 30.0 and camera.facts()['choice'] == (
+            'YUYV, taken as the driver fills it: NV12 does 5 Hz at this size; '
+            'UYVY does 29 Hz at this size'
+        )
+    with closing(opened(DriverDouble(*driver.formats), framerate=0.0)) as camera:
+        assert len(camera.constraints().formats or ()) == 3
 
 
 def test_facts_for_diagnostics() -> None:
     driver = DriverDouble('NM12', multiplanar=True)
+    facts = {'memory': 'export', 'V4L2 format': 'NM12', 'stream restarts': 0}
+    facts['choice'] = 'NM12, taken as the driver fills it'
     with streaming(driver) as camera:
         assert camera.facts()['timestamp source'] == 'no frame yet'
         driver.script = [
@@ -248,13 +215,7 @@ def test_facts_for_diagnostics() -> None:
         ]
         take(camera)
         driver.broken = True
-        assert camera.facts() | {'stream restarts': 0} == {
-            'memory': 'export',
-            'V4L2 format': 'NM12',
-            'choice': 'NM12, taken as the driver fills it',
-            'timestamp source': 'start of exposure',
-            'stream restarts': 0,
-        }
+        assert camera.facts() == {**facts, 'timestamp source': 'start of exposure'}
         take(camera)
         assert (camera.facts()['timestamp source'], camera.facts()['stream restarts']) == (
             'arrival',
@@ -383,48 +344,41 @@ PAGES = {
 COLOURS = V4l2Colorimetry()
 
 
+def _driver(name: str, *planes: DriverPlane, size: tuple[int, int] = (64, 32)) -> DriverFormat:
+    return DriverFormat(*size, fourcc_code(name), planes, COLOURS)
+
+
 @st.composite
 def drivers(
     draw: st.DrawFn,
-) -> tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]:
+) -> tuple[DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]:
     """Return a driver's answer with its padding, and each plane's buffer, offset and stride."""
     name = draw(st.sampled_from(sorted(PAGES)))
     planes, separate = PAGES[name]
     width, height = 2 * draw(st.integers(1, 2000)), 2 * draw(st.integers(1, 2000))
-    padding = 4 * draw(st.integers(0, 64))
-    tail = draw(st.integers(0, 8192))
-    first = width * planes[0][0] + padding
-    sizes, places, end = [], [], 0
-    offsets = (
-        tuple(2 * draw(st.integers(0, 2048)) for _ in planes)
-        if separate
-        else (2 * draw(st.integers(0, 2048)),)
-    )
+    padding, tail = 4 * draw(st.integers(0, 64)), draw(st.integers(0, 8192))
+    offsets = [2 * draw(st.integers(0, 2048)) for _ in (planes if separate else planes[:1])]
+    first, end = width * planes[0][0] + padding, offsets[0]
+    sizes, places = [], []
     for index, (share, rows) in enumerate(planes):
-        stride = int(first * Fraction(share) / planes[0][0])
         if separate:
             stride = int(width * share) + padding
             places.append((index, offsets[index], stride))
             sizes.append(DriverPlane(stride, offsets[index] + stride * (height // rows) + tail))
         else:
-            end = end or offsets[0]
+            stride = int(first * Fraction(share) / planes[0][0])
             places.append((0, end, stride))
             end += stride * (height // rows)
-    if not separate:
-        sizes = [DriverPlane(int(first), end + tail)]
-    return (
-        name,
-        DriverFormat(width, height, fourcc_code(name), tuple(sizes), COLOURS),
-        offsets,
-        places,
-    )
+    sizes = sizes or [DriverPlane(int(first), end + tail)]
+    driver = DriverFormat(width, height, fourcc_code(name), tuple(sizes), COLOURS)
+    return driver, tuple(offsets), places
 
 
 @given(drivers())
 def test_planes_lie_where_the_documentation_draws_them(
-    case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]],
+    case: tuple[DriverFormat, tuple[int, ...], list[tuple[int, int, int]]],
 ) -> None:
-    _, driver, offsets, places = case
+    driver, offsets, places = case
     layout = driver_layout(driver, offsets)
     assert [(plane.buffer, plane.offset, plane.stride) for plane in layout.planes] == places
     assert (layout.width, layout.height, layout.modifier) == (driver.width, driver.height, LINEAR)
@@ -444,24 +398,16 @@ def test_whatever_a_driver_says_is_a_layout_or_a_sentence(
     name: str, width: int, height: int, planes: list[DriverPlane], offsets: list[int]
 ) -> None:
     try:
-        layout = driver_layout(
-            DriverFormat(width, height, fourcc_code(name), tuple(planes), COLOURS), offsets
-        )
+        layout = driver_layout(_driver(name, *planes, size=(width, height)), offsets)
     except (LayoutError, FormatError):
         return
     validate_layout(layout, [plane.size for plane in planes])
 
 
-def _driver(name: str, *planes: DriverPlane, size: tuple[int, int] = (64, 32)) -> DriverFormat:
-    return DriverFormat(*size, fourcc_code(name), planes, COLOURS)
-
-
 def test_tiled_formats_are_taken_only_where_nothing_is_left_to_guess() -> None:
     layout = driver_layout(_driver('MM21', DriverPlane(64, 2560), DriverPlane(64, 1024)))
-    assert layout.modifier != LINEAR and [(p.buffer, p.offset, p.size) for p in layout.planes] == [
-        (0, 0, 2560),
-        (1, 0, 1024),
-    ]
+    places = [(p.buffer, p.offset, p.size) for p in layout.planes]
+    assert layout.modifier != LINEAR and places == [(0, 0, 2560), (1, 0, 1024)]
     padded = _driver('MM21', DriverPlane(64, 2816), DriverPlane(64, 1152))
     behind = driver_layout(padded, (256, 128))
     assert [(p.offset, p.size) for p in behind.planes] == [(256, 2560), (128, 1024)]
@@ -482,11 +428,8 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
     )
     assert [offer.fourcc for offer in offers] == _codes('NV12', 'YUYV', 'UYVY', 'BG24')
     assert offers[0].codes == tuple(_codes('NV12', 'NM12'))
-    assert (
-        set(refused) == {'MJPG', 'HM12', 'RGGB'}
-        and 'decoder' in refused['MJPG']
-        and 'ISP' in refused['RGGB']
-    )
+    assert set(refused) == {'MJPG', 'HM12', 'RGGB'}
+    assert 'decoder' in refused['MJPG'] and 'ISP' in refused['RGGB']
 
 
 @pytest.mark.parametrize(
@@ -501,16 +444,14 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
 def test_colours_are_the_drivers_own_or_the_usual_ones(
     name: str, fields: V4l2Colorimetry, matrix: Matrix, span: Range
 ) -> None:
-    colorimetry = DriverFormat(
-        64, 32, fourcc_code(name), (DriverPlane(64, 3072),), fields
-    ).colorimetry
-    assert (colorimetry.matrix, colorimetry.range) == (matrix, span)
+    driver = DriverFormat(64, 32, fourcc_code(name), (DriverPlane(64, 3072),), fields)
+    assert (driver.colorimetry.matrix, driver.colorimetry.range) == (matrix, span)
 
 
 # The camera's identity, from sysfs as the kernel arranges it.
 
 
-def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> Path:
+def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> None:
     """Make a device below /sys/devices with a video node of this number."""
     device = root / 'devices' / place
     node = device / 'video4linux' / 'video0'
@@ -520,66 +461,51 @@ def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int 
     if serial:
         (device.parent / 'serial').write_text(f'{serial}\n')
     link = root / 'dev' / 'char' / f'{os.major(number)}:{os.minor(number)}'
-    link.parent.mkdir(parents=True, exist_ok=True)
+    link.parent.mkdir(parents=True)
     link.symlink_to(node)
-    return root
 
 
-def _device(path: str = '/dev/null') -> V4l2Device:
+def _identity(root: Path, place: str, **options: Any) -> str:
+    _sysfs(root, place, os.stat('/dev/null').st_rdev, **options)
     driver = DriverDouble()
-    driver.path = path
-    return V4l2Device(driver)
-
-
-NULL = os.stat('/dev/null').st_rdev
+    driver.path = '/dev/null'
+    return identity_of(V4l2Device(driver), root)
 
 
 def test_a_serial_number_counts_wherever_the_camera_is_plugged_in(tmp_path: Path) -> None:
-    first = identity_of(
-        _device(), _sysfs(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1')
-    )
-    second = identity_of(
-        _device(), _sysfs(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', NULL, serial='SN1')
-    )
-    other = identity_of(
-        _device(), _sysfs(tmp_path / 'c', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN2')
-    )
+    first = _identity(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', serial='SN1')
+    second = _identity(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', serial='SN1')
     assert first == second == 'platform:double / Double Camera / serial SN1 / node 0'
-    assert other != first
-    root = _sysfs(tmp_path / 'd', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1', index=2)
-    assert identity_of(_device(), root) != first, 'another node of the device'
-    root = _sysfs(tmp_path / 'e', 'pci/usb1/1-2/1-2:1.0', NULL)
-    (root / 'devices/pci/usb1/serial').write_text('0000:00:14.0\n')
-    assert 'serial' not in identity_of(_device(), root), "the host controller's is another"
+    assert _identity(tmp_path / 'c', 'pci/usb1/1-2/1-2:1.0', serial='SN2') != first
+    another_node = _identity(tmp_path / 'd', 'pci/usb1/1-2/1-2:1.0', serial='SN1', index=2)
+    assert another_node != first
+    controller = tmp_path / 'e/devices/pci/usb1/serial'
+    controller.parent.mkdir(parents=True)
+    controller.write_text('0000:00:14.0\n')
+    assert 'serial' not in _identity(tmp_path / 'e', 'pci/usb1/1-2/1-2:1.0')
 
 
 def test_a_camera_is_found_by_its_identity_alone() -> None:
-    devices: dict[str, V4l2Device] = {}
+    drivers: list[DriverDouble] = []
 
     def open_device(path: str) -> V4l2Device:
         if path == '/dev/video0':
             raise CameraError('busy')
-        driver = DriverDouble()
-        devices[path] = V4l2Device(driver)
-        devices[path].bus_info = f'usb-{path}'
-        return devices[path]
+        drivers.append(DriverDouble())
+        device = V4l2Device(drivers[-1])
+        device.bus_info = f'usb-{path}'
+        return device
 
     paths = [(f'/dev/video{i}', '') for i in range(4)]
-    assert (
-        find_device('usb-/dev/video2 / Double Camera', lambda: paths, open_device) == '/dev/video2'
-    )
-    assert find_device('usb-/dev/video9 / Double Camera', lambda: paths, open_device) is None
-    assert devices and all(
-        isinstance(d.file, DriverDouble) and d.file.closed for d in devices.values()
-    )
+    find = partial(find_device, paths=lambda: paths, open_device=open_device)
+    assert find('usb-/dev/video2 / Double Camera') == '/dev/video2'
+    assert find('usb-/dev/video9 / Double Camera') is None
+    assert drivers and all(driver.closed for driver in drivers)
 
 
 def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
-    with pytest.raises(
-        CameraError,
-        match=r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: "
-        r".*'device'",
-    ):
+    words = r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: .*'device'"
+    with pytest.raises(CameraError, match=words):
         V4l2Device.open('/dev/no_such_node')
     with pytest.raises(CameraError, match=r"'/dev/null': VIDIOC_QUERYCAP failed"):
         V4l2Device.open('/dev/null')
@@ -642,10 +568,8 @@ def test_what_it_refuses(info: ControlInfo, value: int | bool | str, words: str)
 
 
 def test_an_unknown_name_gets_the_nearest_one() -> None:
-    known = {'brightness': INTEGER, 'contrast': INTEGER}
-    assert "did you mean 'brightness'?; it has brightness, contrast" in str(
-        no_such_control('cam', 'brigthness', known)
-    )
+    said = str(no_such_control('cam', 'brigthness', {'brightness': INTEGER, 'contrast': INTEGER}))
+    assert "did you mean 'brightness'?; it has brightness, contrast" in said
     assert 'it has none' in str(no_such_control('cam', 'x', NO_CONTROLS))
 
 
@@ -653,34 +577,25 @@ BASE = 0x00980900
 
 
 def _controlled() -> DriverDouble:
-    driver = DriverDouble()
-    driver.controls = {
-        BASE: Control('Brightness', abi.CTRL_TYPE_INTEGER, 0, 255, 5, 100),
-        BASE + 1: Control(
-            'User Controls',
-            abi.CTRL_TYPE_CTRL_CLASS,
-            flags=abi.CTRL_FLAG_READ_ONLY | abi.CTRL_FLAG_WRITE_ONLY,
-        ),
-        BASE + 2: Control('Gone', abi.CTRL_TYPE_INTEGER, 0, 1, flags=abi.CTRL_FLAG_DISABLED),
-        BASE + 3: Control(
-            'Matrix', abi.CTRL_TYPE_INTEGER, 0, 1, dims=2, flags=abi.CTRL_FLAG_HAS_PAYLOAD
-        ),
-        BASE + 4: Control('Compound', 0x0100, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
-        BASE + 5: Control(
-            'Power Line', abi.CTRL_TYPE_MENU, 0, 3, menu={0: b'Disabled', 1: b'50 Hz', 3: b'Auto'}
-        ),
-        BASE + 6: Control(
-            'Link Rate', abi.CTRL_TYPE_INTEGER_MENU, 0, 1, menu={0: b'400000000000', 1: b'-3'}
-        ),
-        BASE + 7: Control(
-            'Pixel Rate', abi.CTRL_TYPE_INTEGER64, -(1 << 62), 1 << 62, value=1 << 40
-        ),
-        BASE + 8: Control('Mask', abi.CTRL_TYPE_BITMASK, 0, -1, value=-1),
-        BASE + 9: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9, flags=abi.CTRL_FLAG_INACTIVE),
-        BASE + 10: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9),
-        BASE + 11: Control('Reset', abi.CTRL_TYPE_BUTTON, flags=abi.CTRL_FLAG_WRITE_ONLY),
-        BASE + 12: Control('Serial', abi.CTRL_TYPE_STRING, 0, 32, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
-    }
+    driver, payload = DriverDouble(), abi.CTRL_FLAG_HAS_PAYLOAD
+    only_class = abi.CTRL_FLAG_READ_ONLY | abi.CTRL_FLAG_WRITE_ONLY
+    line, rates = {0: b'Disabled', 1: b'50 Hz', 3: b'Auto'}, {0: b'400000000000', 1: b'-3'}
+    controls = [
+        Control('Brightness', abi.CTRL_TYPE_INTEGER, 0, 255, 5, 100),
+        Control('User Controls', abi.CTRL_TYPE_CTRL_CLASS, flags=only_class),
+        Control('Gone', abi.CTRL_TYPE_INTEGER, 0, 1, flags=abi.CTRL_FLAG_DISABLED),
+        Control('Matrix', abi.CTRL_TYPE_INTEGER, 0, 1, dims=2, flags=payload),
+        Control('Compound', 0x0100, flags=payload),
+        Control('Power Line', abi.CTRL_TYPE_MENU, 0, 3, menu=line),
+        Control('Link Rate', abi.CTRL_TYPE_INTEGER_MENU, 0, 1, menu=rates),
+        Control('Pixel Rate', abi.CTRL_TYPE_INTEGER64, -(1 << 62), 1 << 62, value=1 << 40),
+        Control('Mask', abi.CTRL_TYPE_BITMASK, 0, -1, value=-1),
+        Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9, flags=abi.CTRL_FLAG_INACTIVE),
+        Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9),
+        Control('Reset', abi.CTRL_TYPE_BUTTON, flags=abi.CTRL_FLAG_WRITE_ONLY),
+        Control('Serial', abi.CTRL_TYPE_STRING, 0, 32, flags=payload),
+    ]
+    driver.controls = dict(enumerate(controls, BASE))
     return driver
 
 
@@ -698,26 +613,23 @@ def test_setting_returns_what_is_in_force(
     assert V4l2Controls(V4l2Device(_controlled())).set(name, value) == in_force
 
 
-def test_what_the_driver_refuses_is_said() -> None:
+@pytest.mark.parametrize(
+    ('name', 'number', 'kind', 'words'),
+    [
+        ('brightness', errno.EBUSY, CameraError, "can't be changed while the camera streams"),
+        ('brightness', errno.EIO, CameraError,
+         'could not be set to 1: .*Input/output error; it takes 0 .. 255'),
+        ('gain', errno.EACCES, CameraError, 'another control overrides it'),
+        ('brightness', errno.ENODEV, CameraLostError, 'unplugged'),
+    ],
+)  # fmt: skip
+def test_what_the_driver_refuses_is_said(
+    name: str, number: int, kind: type[Exception], words: str
+) -> None:
     driver = _controlled()
-    controls = V4l2Controls(V4l2Device(driver))
-    driver.fail('S_EXT_CTRLS', errno.EBUSY)
-    with pytest.raises(
-        CameraError, match=r"'brightness' can't be changed while the camera streams"
-    ):
-        controls.set('brightness', 1)
-    driver.fail('S_EXT_CTRLS', errno.EIO)
-    with pytest.raises(
-        CameraError,
-        match=r"'brightness' could not be set to 1: .*Input/output error; it takes 0 .. 255",
-    ):
-        controls.set('brightness', 1)
-    driver.fail('S_EXT_CTRLS', errno.EACCES)
-    with pytest.raises(CameraError, match=r'another control overrides it'):
-        controls.set('gain', 1)
-    driver.fail('S_EXT_CTRLS', errno.ENODEV)
-    with pytest.raises(CameraLostError, match='unplugged'):
-        controls.set('brightness', 1)
+    driver.fail('S_EXT_CTRLS', number)
+    with pytest.raises(kind, match=words if number != errno.EBUSY else f"'{name}' {words}"):
+        V4l2Controls(V4l2Device(driver)).set(name, 1)
 
 
 def test_a_device_that_was_closed_is_lost() -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 import ctypes
 from dataclasses import dataclass, field
 import errno
@@ -45,15 +45,8 @@ from zc_perception.pixel.fourcc import fourcc_code
 
 SIZES = ((320, 180), (640, 360))
 # Bits per pixel of each memory buffer.
-FORMATS = {
-    'NV12': (12,),
-    'NM12': (8, 4),
-    'YUYV': (16,),
-    'UYVY': (16,),
-    'MJPG': (8,),
-    'H264': (8,),
-    'MM21': (8, 4),
-}
+FORMATS = {'NV12': (12,), 'YUYV': (16,), 'UYVY': (16,), 'MJPG': (8,), 'H264': (8,)}
+FORMATS |= {'NM12': (8, 4), 'MM21': (8, 4)}
 _NAMES = {
     value: name.removeprefix('VIDIOC_')
     for name, value in vars(abi).items()
@@ -185,14 +178,10 @@ class DriverDouble:
         raise OSError(number, os.strerror(number))
 
     def _querycap(self, argument: abi.Capability) -> None:
-        argument.driver, argument.card, argument.bus_info = (
-            b'double',
-            self.card,
-            b'platform:double',
-        )
-        argument.device_caps = abi.CAP_STREAMING | (
-            abi.CAP_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.CAP_VIDEO_CAPTURE
-        )
+        argument.driver, argument.bus_info = b'double', b'platform:double'
+        argument.card = self.card
+        kind = abi.CAP_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.CAP_VIDEO_CAPTURE
+        argument.device_caps = abi.CAP_STREAMING | kind
         argument.capabilities = argument.device_caps | abi.CAP_DEVICE_CAPS
 
     def _enum_fmt(self, argument: abi.FmtDesc) -> None:
@@ -210,11 +199,8 @@ class DriverDouble:
         if argument.index:
             self._refuse(errno.EINVAL)
         argument.type = abi.FRMIVAL_TYPE_CONTINUOUS
-        argument.stepwise.min.numerator, argument.stepwise.min.denominator = (
-            1,
-            self.rates.get(self._name(argument.pixel_format), 30),
-        )
-        argument.stepwise.max.numerator, argument.stepwise.max.denominator = 1, 1
+        rate = self.rates.get(self._name(argument.pixel_format), 30)
+        argument.stepwise.min, argument.stepwise.max = abi.Fract(1, rate), abi.Fract(1, 1)
 
     def _name(self, code: int) -> str:
         return next((name for name in self.formats if fourcc_code(name) == code), self.formats[0])
@@ -251,8 +237,7 @@ class DriverDouble:
         self.code = fourcc_code(self._name(pix.pixelformat))
         self.stride = pix.plane_fmt[0].bytesperline if self.multiplanar else pix.bytesperline
 
-    def _g_fmt(self, argument: abi.Format) -> None:
-        self._describe(argument)
+    _g_fmt = _describe
 
     def _s_fmt(self, argument: abi.Format) -> None:
         if self.count:
@@ -272,22 +257,14 @@ class DriverDouble:
 
     def _s_parm(self, argument: abi.StreamParm) -> None:
         period = argument.parm.capture.timeperframe
-        rate = min(
-            self.rates.get(self._name(self.code), 30),
-            max(1, round(period.denominator / period.numerator)),
-        )
-        self.interval = (1, rate)
+        wanted = max(1, round(period.denominator / period.numerator))
+        self.interval = (1, min(self.rates.get(self._name(self.code), 30), wanted))
         self._g_parm(argument)
 
     def _reqbufs(self, argument: abi.RequestBuffers) -> None:
-        argument.capabilities = self.supported
-        if (
-            not {
-                abi.MEMORY_MMAP: abi.BUF_CAP_SUPPORTS_MMAP,
-                abi.MEMORY_DMABUF: abi.BUF_CAP_SUPPORTS_DMABUF,
-            }[argument.memory]
-            & self.supported
-        ):
+        argument.capabilities, exports = self.supported, argument.memory == abi.MEMORY_MMAP
+        needed = abi.BUF_CAP_SUPPORTS_MMAP if exports else abi.BUF_CAP_SUPPORTS_DMABUF
+        if not needed & self.supported:
             self._refuse(errno.EINVAL)
         self.memory, self.count = argument.memory, argument.count
         self.queued.clear()
@@ -310,25 +287,16 @@ class DriverDouble:
         return (abi.Plane * argument.length).from_address(argument.m.planes)
 
     def _qbuf(self, argument: abi.Buffer) -> None:
-        index = argument.index
-        if (
-            index >= self.count
-            or index in self.queued
-            or index in self.waiting
-            or argument.memory != self.memory
-        ):
+        index, busy = argument.index, [*self.queued, *self.waiting]
+        if index >= self.count or index in busy or argument.memory != self.memory:
             self._refuse(errno.EINVAL)
         if self.memory == abi.MEMORY_DMABUF:
-            given = (
-                [(p.m.fd, p.length) for p in self._planes_of(argument)]
-                if self.multiplanar
-                else [(argument.m.fd, argument.length)]
-            )
-            for (fd, length), (_, size) in zip(given, self.planes(), strict=True):
-                if length < size or os.lseek(fd, 0, os.SEEK_END) < size:
+            given = self._planes_of(argument) if self.multiplanar else [argument]
+            for plane, (_, size) in zip(given, self.planes(), strict=True):
+                if plane.length < size or os.lseek(plane.m.fd, 0, os.SEEK_END) < size:
                     self._refuse(errno.EINVAL)
             if self.contents and index not in self.files:
-                self.files[index] = os.dup(given[0][0])
+                self.files[index] = os.dup(given[0].m.fd)
         self.queued.append(index)
         self.queue_order.append(index)
 
@@ -361,12 +329,10 @@ class DriverDouble:
             content = self.contents.pop(0) if len(self.contents) > 1 else self.contents[0]
             os.pwrite(self.files[argument.index], content, self.offset)
             sizes = [self.offset + len(content) if frame.used is _FULL else frame.used]
+        offset = self.offset if frame.offset is None else frame.offset
         if self.multiplanar:
             for plane, used in zip(self._planes_of(argument), sizes, strict=True):
-                plane.bytesused, plane.data_offset = (
-                    used,
-                    self.offset if frame.offset is None else frame.offset,
-                )
+                plane.bytesused, plane.data_offset = used, offset
         else:
             (argument.bytesused,) = sizes
 
@@ -383,10 +349,9 @@ class DriverDouble:
         number = argument.id & ~abi.CTRL_FLAG_NEXT_CTRL
         if argument.id & abi.CTRL_FLAG_NEXT_CTRL:
             number = next((n for n in sorted(self.controls) if n > number), -1)
-        control = self.controls.get(number)
-        if control is None:
+        if number not in self.controls:
             self._refuse(errno.EINVAL)
-            return
+        control = self.controls[number]
         argument.id, argument.type, argument.name = number, control.kind, control.title.encode()
         argument.minimum, argument.maximum, argument.step = control.low, control.high, control.step
         argument.flags, argument.nr_of_dims = control.flags, control.dims
@@ -404,20 +369,16 @@ class DriverDouble:
     def _g_ext_ctrls(self, argument: abi.ExtControls) -> None:
         entry = argument.controls[0]
         control = self.controls[entry.id]
-        if control.kind == abi.CTRL_TYPE_INTEGER64:
-            entry.value64 = control.value
-        else:
-            entry.value = control.value
+        wide = control.kind == abi.CTRL_TYPE_INTEGER64
+        setattr(entry, 'value64' if wide else 'value', control.value)
 
     def _s_ext_ctrls(self, argument: abi.ExtControls) -> None:
         entry = argument.controls[0]
         control = self.controls[entry.id]
         value = entry.value64 if control.kind == abi.CTRL_TYPE_INTEGER64 else entry.value
-        control.value = (
-            value - (value - control.low) % control.step
-            if control.kind == abi.CTRL_TYPE_INTEGER
-            else value
-        )
+        if control.kind == abi.CTRL_TYPE_INTEGER:
+            value -= (value - control.low) % control.step
+        control.value = value
         self._g_ext_ctrls(argument)
 
 
@@ -429,28 +390,23 @@ def opened(
     **options: Any,
 ) -> V4l2Camera:
     """Return a camera on the driver and its clock, not yet configured."""
-    made = camera_options(
-        width=width, height=height, framerate=framerate, **{'now_ns': lambda: 1, **options}
-    )
+    options = {'width': width, 'height': height, 'now_ns': lambda: 1, **options}
+    made = camera_options(framerate=framerate, **options)
     return V4l2Camera(
         made, open_device=lambda path: V4l2Device(driver), monotonic=lambda: driver.now
     )
 
 
 @contextmanager
-def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[V4l2Camera]:
-    camera = opened(driver, **options)
-    try:
+def streaming(
+    driver: DriverDouble, *consumers: BufferConstraints, slots: int = 5, **options: Any
+) -> Iterator[V4l2Camera]:
+    """Yield a camera that has agreed on its memory with *consumers*."""
+    with closing(opened(driver, **options)) as camera:
         own = camera.constraints()
-        camera.allocate(
-            agree(
-                [own, BufferConstraints('rest', slots=max(0, slots - own.slots))],
-                (camera.width, camera.height),
-            )
-        )
+        rest = BufferConstraints('rest', slots=max(0, slots - own.slots))
+        camera.allocate(agree([own, *consumers, rest], (camera.width, camera.height)))
         yield camera
-    finally:
-        camera.close()
 
 
 def take(camera: V4l2Camera, count: int = 1) -> list[int]:

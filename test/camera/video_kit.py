@@ -70,20 +70,20 @@ def write_video(
     unit: Fraction = Fraction(1, RATE),
     rate: int = RATE,
     container: Mapping[str, str] | None = None,
-    setup: Callable[[Any], None] = lambda context: None,
+    said: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write *pictures*; *times* are in *unit*, and *setup* is called with the encoder."""
+    """Write *pictures*; *times* are in *unit*, and *said* are attributes of the encoder."""
     with av.open(str(path), 'w', options=dict(container or {})) as out:
         stream = out.add_stream(codec, rate=rate, options=dict(options or {}))
         height, width = pictures[0][0].shape[:2]
         stream.width, stream.height, stream.pix_fmt = width, height, form
         stream.codec_context.time_base = unit
-        setup(stream.codec_context)
         for number, planes in enumerate(pictures):
             frame = frame_of(planes, form)
-            for name in ('colorspace', 'color_range', 'color_trc'):
-                if hasattr(frame, name) and hasattr(stream.codec_context, name):
-                    setattr(frame, name, getattr(stream.codec_context, name))
+            for name, value in (said or {}).items():
+                setattr(stream.codec_context, name, value)
+                if hasattr(frame, name):
+                    setattr(frame, name, value)
             frame.pts, frame.time_base = times[number] if times else number, unit
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))

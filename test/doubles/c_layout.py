@@ -81,6 +81,12 @@ def c_values(
     return dict(zip(expressions, map(int, values), strict=True))
 
 
+def wrong_values(ours: Mapping[str, int], *where: Any, **run: Any) -> dict[str, tuple[int, int]]:
+    """Return (C's value, ours) of what differs; the other arguments are those of c_values."""
+    theirs = c_values([*ours], *where, **run)
+    return {name: (theirs[name], ours[name]) for name in ours if theirs[name] != ours[name]}
+
+
 def struct_expressions(
     name: str, struct: type[ctypes.Structure], members: Mapping[str, str]
 ) -> dict[str, int]:

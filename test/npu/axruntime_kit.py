@@ -30,13 +30,16 @@ from numpy.typing import NDArray
 from waiting import PATIENCE_S
 
 from zc_perception.detection.heads.spec import HeadSpec
+from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.detection.tensor import QuantisedTensorSpec
+from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.frame import Frame
 from zc_perception.memory.pool import BufferPool
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
 
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
 Open = Callable[..., AxRuntimeAccelerator]
@@ -158,6 +161,12 @@ def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
     return accelerator.submit(accelerator.import_frame(frame), frame)
 
 
+def finished(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
+    job = start(accelerator, frame)
+    assert job.fence.wait(WAIT_S)
+    return job
+
+
 def tensor_spec(
     width: int, height: int, scale: float = 1 / 255, zero_point: int = -128
 ) -> QuantisedTensorSpec:
@@ -229,6 +238,16 @@ def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTenso
             exact = part.astype(np.float32)
             outputs.append(RawTensor(exact, layout='nhwc', name=f'{name}_{stride}'))
     return outputs
+
+
+def reference(frame: Frame, box: Letterbox, spec: QuantisedTensorSpec) -> list[RawTensor]:
+    """Run the same detector in NumPy, without quantised outputs, on the converter's own tensor."""
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
+    tensor = np.empty(spec.shape, np.int8)
+    converter.prepare(tensor)
+    with frame.map() as planes:
+        converter.convert(planes, tensor)
+    return detect(tensor, spec)
 
 
 def _write_bins(bins: NDArray[Any], distance: float) -> None:

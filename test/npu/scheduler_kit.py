@@ -60,10 +60,6 @@ class ScriptedJob:
         self.abandon_error: Exception | None = None
 
     @property
-    def closed(self) -> bool:
-        return self.ends == ['closed']
-
-    @property
     def takes_place(self) -> bool:
         """Return whether it occupies a place: until its result is taken, or its device is done."""
         return not self.ends or (self.ends == ['abandoned'] and not self.fence._signalled)
@@ -107,12 +103,10 @@ class ScriptedAccelerator(Accelerator):
         self.failing: dict[int, Exception] = {}
         self.abandon_error: Exception | None = None
         self.instant_all = False
-        self.most_places = 0
-        self.releases = 0
+        self.most_places = self.releases = self.closed = 0
         self.tidied: list[int] = []
         self.trials: list[int] = []
         self.undone: list[int] = []
-        self.closed = 0
 
     def capabilities(self) -> Capabilities:
         limits = {'max_in_flight': self.max_in_flight, 'may_hang': self.may_hang}
@@ -124,27 +118,23 @@ class ScriptedAccelerator(Accelerator):
     def load(self, manifest: ModelManifest) -> None:
         pass
 
-    def _alive(self) -> None:
+    def _call(self, errors: list[Exception]) -> None:
         assert not self.closed, 'a closed accelerator is not used'
+        if errors:
+            raise errors.pop()
 
     def trial_import(self, layout: Any, buffers: Any) -> Callable[[], None] | None:
-        self._alive()
-        if self.trial_errors:
-            raise self.trial_errors.pop()
+        self._call(self.trial_errors)
         self.trials.append(threading.get_ident())
         return lambda: self.undone.append(threading.get_ident())
 
     def import_frame(self, frame: Frame) -> ImportHandle:
-        self._alive()
-        if self.import_errors:
-            raise self.import_errors.pop()
+        self._call(self.import_errors)
         self.imports += 1
         return ImportHandle(self.imports)
 
     def submit(self, handle: ImportHandle, frame: Frame) -> ScriptedJob:
-        self._alive()
-        if self.submit_errors:
-            raise self.submit_errors.pop()
+        self._call(self.submit_errors)
         self.most_places = max(self.most_places, 1 + sum(job.takes_place for job in self.jobs))
         job = ScriptedJob(frame.data.sequence)
         job.abandon_error = self.abandon_error
@@ -154,16 +144,12 @@ class ScriptedAccelerator(Accelerator):
         return job
 
     def release(self, handle: ImportHandle) -> None:
-        self._alive()
         self.releases += 1
-        if self.release_errors:
-            raise self.release_errors.pop()
+        self._call(self.release_errors)
 
     def tidy(self) -> None:
-        self._alive()
         self.tidied.append(threading.get_ident())
-        if self.tidy_errors:
-            raise self.tidy_errors.pop()
+        self._call(self.tidy_errors)
 
     def close(self) -> None:
         self.closed += 1

@@ -26,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from camera.named_heap import NamedHeap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu.card_kit import MANIFEST, Opened
@@ -37,7 +38,6 @@ from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.frame import Frame
 from zc_perception.memory import heaps
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.npu.axl import accelerator as axl
 from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
 from zc_perception.npu.manifest import TensorSpec
@@ -55,18 +55,21 @@ def make_opened(make_opened: Callable[..., Opened]) -> Callable[..., Opened]:
     return partial(make_opened, manifest=replace(MANIFEST, tensors=SPECS))
 
 
-class Access:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.events: list[tuple[str, int]] = []
-        for name in ('begin', 'end'):
-            monkeypatch.setattr(DmaBuf, f'{name}_cpu_access', self._recorder(name))
+@pytest.fixture
+def accesses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Return the brackets of the CPU's access: which, and to which inode."""
+    events: list[tuple[str, int]] = []
 
-    def _recorder(self, name: str) -> Callable[..., None]:
-        def record(buffer: DmaBuf, access: CpuAccess, timeout_s: float = 0.0) -> None:
+    for name in ('begin', 'end'):
+
+        def record(
+            buffer: DmaBuf, access: CpuAccess, timeout_s: float = 0.0, name: str = name
+        ) -> None:
             assert access == CpuAccess.READ
-            self.events.append((name, buffer.identity.inode))
+            events.append((name, buffer.identity.inode))
 
-        return record
+        monkeypatch.setattr(DmaBuf, f'{name}_cpu_access', record)
+    return events
 
 
 def run(accelerator: AxlAccelerator, frame: Frame, content: bytes = b'') -> AxlJob:
@@ -117,20 +120,19 @@ def test_views_and_mappings_are_made_once_for_each_buffer(
     ids=['closed', 'given up'],
 )
 def test_the_cpu_s_access_lasts_from_outputs_to_the_job_s_end(
-    opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch,
+    opened: Opened, make_frame: MakeFrame, accesses: list[tuple[str, int]],
     end: Callable[[AxlJob], object],
 ) -> None:  # fmt: skip
     accelerator, _ = opened
-    access = Access(monkeypatch)
     run(accelerator, make_frame()).close()
     job = run(accelerator, make_frame())
-    assert access.events == [], 'nothing before the result is wanted'
+    assert accesses == [], 'nothing before the result is wanted'
     inode = job._result.buffer.identity.inode
     job.outputs()
     job.outputs()
-    assert access.events == [('begin', inode)]
+    assert accesses == [('begin', inode)]
     end(job)
-    assert access.events == [('begin', inode), ('end', inode)]
+    assert accesses == [('begin', inode), ('end', inode)]
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,9 @@ def test_the_cpu_s_access_lasts_from_outputs_to_the_job_s_end(
     ],
 )
 def test_there_is_no_result_without_success(
-    opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, state: str, words: str
+    opened: Opened, make_frame: MakeFrame, accesses: list[tuple[str, int]], state: str, words: str
 ) -> None:
-    accelerator, card = opened
-    access, frame = Access(monkeypatch), make_frame()
+    (accelerator, card), frame = opened, make_frame()
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     if state != 'pending':
         card.jobs[0].signal(AcceleratorError('the card says no') if state == 'failed' else None)
@@ -153,7 +154,7 @@ def test_there_is_no_result_without_success(
         job.close()
     with pytest.raises(AcceleratorError, match=words):
         job.outputs()
-    assert access.events == []
+    assert accesses == []
     card.jobs[0].signal()
     job.close()
 
@@ -174,7 +175,7 @@ def test_closing_twice_or_after_giving_up_gives_back_once(
     jobs = [run(accelerator, frame) for _ in range(2)]
     assert jobs[0]._result is not jobs[1]._result, 'one buffer for two jobs'
     with pytest.raises(AcceleratorError, match=r'all 2 result buffers are in use, 0 of them.*up'):
-        accelerator.submit(accelerator.import_frame(frame), frame)
+        run(accelerator, frame)
     for each in jobs:
         each.close()
     assert len(card.jobs) == 4
@@ -185,12 +186,11 @@ def test_a_job_that_was_given_up_keeps_its_buffer_until_its_fence(
 ) -> None:
     accelerator, card = make_opened(in_flight=1)
     frame = make_frame()
-    job = accelerator.submit(accelerator.import_frame(frame), frame)
-    fence = job.abandon()
+    fence = accelerator.submit(accelerator.import_frame(frame), frame).abandon()
     assert not fence.wait(0.0)
     for _ in range(3):
         with pytest.raises(AcceleratorError, match='1 of them by jobs that were given up'):
-            accelerator.submit(accelerator.import_frame(frame), frame)
+            run(accelerator, frame)
     assert accelerator.facts()['jobs_given_up'] == 1
     card.jobs[0].signal()
     accelerator.tidy()
@@ -250,36 +250,18 @@ def test_cutting_padding_away_is_what_numpy_s_pad_undoes(
     assert spec.offset + spec.num_bytes == len(memory) - 5
 
 
-class FakeHeap:
-    def __init__(self, name: str, room: int) -> None:
-        self.name = name
-        self.closed = True
-        self._room = room
+def has_heaps(monkeypatch: pytest.MonkeyPatch, **room: int) -> None:
+    """Let the machine have these heaps only, with this room in bytes; none is open."""
+    rooms = {f'dma_heap/{name.replace("_", ",")}': size for name, size in room.items()}
 
-    def allocate(self, size: int) -> DmaBuf:
-        self._room -= size
-        if self._room < 0:
-            raise AllocationError(f'{self.name} could not allocate {size} bytes: no room')
-        return SealedMemfd().allocate(size)
+    def open_named(name: str) -> NamedHeap:
+        if name not in rooms:
+            raise FileNotFoundError(2, 'No such file or directory')
+        return NamedHeap(name, rooms[name])
 
-    def close(self) -> None:
-        self.closed = True
-
-
-class Machine:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **room: int) -> None:
-        self.heaps = [
-            FakeHeap(f'dma_heap/{name.replace("_", ",")}', size) for name, size in room.items()
-        ]
-        monkeypatch.setattr(heaps, '_open_named', self._open)
-        monkeypatch.setattr(heaps, '_cma_heaps', lambda *_: ['dma_heap/linux,cma'])
-
-    def _open(self, name: str) -> FakeHeap:
-        for heap in self.heaps:
-            if heap.name == name:
-                heap.closed = False
-                return heap
-        raise FileNotFoundError(2, 'No such file or directory')
+    monkeypatch.setattr(NamedHeap, 'open', 0)
+    monkeypatch.setattr(heaps, '_open_named', open_named)
+    monkeypatch.setattr(heaps, '_cma_heaps', lambda *_: ['dma_heap/linux,cma'])
 
 
 @pytest.mark.parametrize(
@@ -293,15 +275,12 @@ class Machine:
 def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
     monkeypatch: pytest.MonkeyPatch, room: dict[str, int], heap: str, words: str
 ) -> None:
-    machine = Machine(monkeypatch, **room)
+    has_heaps(monkeypatch, **room)
     chosen, buffers, notice = axl.open_result_heap(10_000, 4)
-    assert chosen.name == heap and len(buffers) == 4
-    if not words:
-        assert notice == ''
-    else:
-        for word in (words, heap, 'IOMMU', 'CONFIG_DMABUF_HEAPS_CMA'):
-            assert word in notice
-    assert [each.name for each in machine.heaps if not each.closed] == [heap], 'others are closed'
+    assert (chosen.name, len(buffers), NamedHeap.open) == (heap, 4, 1), 'others are closed'
+    assert bool(notice) == bool(words)
+    for word in (words, heap, 'IOMMU', 'CONFIG_DMABUF_HEAPS_CMA') if words else ():
+        assert word in notice
     for buffer in buffers:
         buffer.close()
 
@@ -310,10 +289,10 @@ def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
 def test_no_room_anywhere_is_an_error_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, room: dict[str, int]
 ) -> None:
-    machine = Machine(monkeypatch, **room)
+    has_heaps(monkeypatch, **room)
     with pytest.raises(AllocationError):
         axl.open_result_heap(10_000, 4)
-    assert all(heap.closed for heap in machine.heaps)
+    assert NamedHeap.open == 0
 
 
 def test_the_accelerator_says_once_where_results_come_from(
@@ -321,11 +300,11 @@ def test_the_accelerator_says_once_where_results_come_from(
 ) -> None:
     open_result_heap = axl.open_result_heap
     accelerator, _ = make_opened()
-    Machine(monkeypatch, system=1 << 20)
+    has_heaps(monkeypatch, system=1 << 20)
     monkeypatch.setattr(axl, 'open_result_heap', open_result_heap)
     accelerator.load(MANIFEST)
     assert 'result buffers come from dma_heap/system' in ' '.join(accelerator.notices())
     assert accelerator.facts()['result_heap'] == 'dma_heap/system'
-    Machine(monkeypatch)
+    has_heaps(monkeypatch)
     with pytest.raises(AcceleratorError, match='no heap for result buffers'):
         accelerator.load(MANIFEST)

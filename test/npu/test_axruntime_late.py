@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import ctypes
-from functools import partial
+from dataclasses import replace
 import json
 import os
 from pathlib import Path
@@ -34,12 +34,13 @@ import zipfile
 from doubles.axelera_runtime import add_pipelines
 from frame_queues import FrameQueue
 from npu.axruntime_kit import (
-    detect,
     Double,
+    finished,
     model,
     number_in,
     Open,
     paint,
+    reference,
     start,
     tensor_spec,
     Voyager,
@@ -55,7 +56,6 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.jetson.vic import Vic
@@ -185,9 +185,6 @@ def test_a_model_that_does_not_go_off_the_card_does_not_hold_up_the_end(
 # An ``.axm`` on the runtime's double: the same boxes as from ``model.json``.
 
 
-_LIMITS = DecodeLimits(0.6, 0.5, 100)
-
-
 @pytest.fixture
 def runtime(binding: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, module in add_pipelines(binding).items():
@@ -198,8 +195,7 @@ def runtime(binding: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def axm(folder: Path, **settings: float) -> ModelManifest:
     with zipfile.ZipFile(folder / 'blobs.axm', 'w') as archive:
         archive.writestr('settings.json', json.dumps({'height': 64, 'width': 64, **settings}))
-    manifest = model(folder)
-    return ModelManifest(**{**vars(manifest), 'file': folder / 'blobs.axm'})
+    return replace(model(folder), file=folder / 'blobs.axm')
 
 
 def scene(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
@@ -213,18 +209,15 @@ Find = Callable[..., Detections]
 
 @pytest.fixture
 def found(make_frame: MakeFrame) -> Find:
-    return partial(_found, make_frame)
+    def find(accelerator: AxRuntimeAccelerator, manifest: ModelManifest) -> Detections:
+        with make_frame(width=128, height=96, fill=scene) as frame:
+            job = finished(accelerator, frame)
+            limits = DecodeLimits(0.6, 0.5, 100)
+            detections = make_head(manifest.head).decode(job.outputs(), job.letterbox, limits)
+            job.close()
+        return detections
 
-
-def _found(
-    make_frame: MakeFrame, accelerator: AxRuntimeAccelerator, manifest: ModelManifest
-) -> Detections:
-    with make_frame(width=128, height=96, fill=scene) as frame:
-        job = start(accelerator, frame)
-        assert job.fence.wait(WAIT_S)
-        detections = make_head(manifest.head).decode(job.outputs(), job.letterbox, _LIMITS)
-        job.close()
-    return detections
+    return find
 
 
 def test_it_finds_what_model_json_of_the_same_numbers_finds(
@@ -369,17 +362,12 @@ def test_the_vic_scales_and_the_cpu_quantises(
     ledger: CopyLedger, jetson: dict[str, str],
 ) -> None:  # fmt: skip
     transforms = counter(jetson['nvbufsurftransform'], 'double_transforms')
-    before, spec = transforms.value, tensor_spec(128, 96)
+    before = transforms.value
     for _ in range(3):
         frame = make_frame(pool, fill=two_blobs)
-        job = start(accelerator, frame)
-        assert job.fence.wait(WAIT_S)
-        converter = PlanesToQuantised(job.letterbox, spec, NV12, BT601_LIMITED)
-        tensor = np.empty(spec.shape, np.int8)
-        converter.prepare(tensor)
-        with frame.map() as planes:
-            converter.convert(planes, tensor)
-        for output, exact in list(zip(job.outputs(), detect(tensor, spec), strict=True))[1::2]:
+        job = finished(accelerator, frame)
+        wanted = reference(frame, job.letterbox, tensor_spec(128, 96))
+        for output, exact in list(zip(job.outputs(), wanted, strict=True))[1::2]:
             # The VIC's and OpenCV's scaling differ by a step or two of a sample at edges.
             assert np.abs(output.real() - np.clip(exact.values, -9, 10)).mean() < 0.2
             assert (output.real() > 0).sum() == (exact.values > 0).sum() > 0
@@ -398,8 +386,7 @@ def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
     monkeypatch.setenv('TRANSFORM_DOUBLE', '-2')
     for count in (1, 2):
         frame = make_frame(pool, fill=two_blobs)
-        job = start(accelerator, frame)
-        assert job.fence.wait(WAIT_S)
+        job = finished(accelerator, frame)
         assert (job.outputs()[1].values > job.outputs()[1].zero_point).any()
         assert ledger.entries() == {'tensor': LedgerEntry(count, count * 256 * 144 * 3 // 2)}
         job.close()
@@ -417,8 +404,7 @@ def test_the_vic_waits_for_the_camera(
     fence = EventFence()
     fence.signal(RuntimeError('the ISP dropped it'))
     frame = make_frame(pool, acquire_fence=fence)
-    job = start(accelerator, frame)
-    assert job.fence.wait(WAIT_S)
+    job = finished(accelerator, frame)
     with pytest.raises(AcceleratorError, match='the ISP dropped it'):
         job.outputs()
     assert accelerator.facts()['vic_frames'] == 0 and not accelerator.notices()

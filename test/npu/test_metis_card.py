@@ -58,18 +58,14 @@ def two(host: Host) -> Host:
     return host
 
 
-def test_cards_come_in_the_order_of_their_pci_addresses(two: Host) -> None:
+def test_cards_come_in_the_order_of_their_pci_addresses_and_two_names_are_one(two: Host) -> None:
+    """Newer drivers name a card with dashes; a udev rule may add the old name."""
+    two.add_node('metis-0:b:0', like=two.add_card('0000:0b:00.0', 'metis-0-b-0'))
     assert [(card.name, card.pci_address) for card in find_cards(two.tree)] == [
         ('metis-0:a:0', '0000:0a:00.0'),
+        ('metis-0-b-0', '0000:0b:00.0'),
         ('metis-4:1:0', '0004:01:00.0'),
     ]
-
-
-def test_two_names_of_a_node_are_one_card(host: Host) -> None:
-    """Newer drivers name it with dashes; a udev rule may add the old name."""
-    node = host.add_card(name='metis-0-1-0')
-    host.add_node('metis-0:1:0', like=node)
-    assert [card.pci_address for card in find_cards(host.tree)] == ['0000:01:00.0']
 
 
 @pytest.mark.parametrize(
@@ -130,13 +126,12 @@ def test_no_card_at_all_is_explained(
     host: Host, machine: Callable[[Host], object], words: list[str]
 ) -> None:
     machine(host)
+    said = found_cards(host.tree)  # so says a node that can't be opened, too
+    assert all(word in said for word in words), said
     for wanted in ('', '0', 'metis-0:1:0', '01:00.0'):
         with pytest.raises(AcceleratorError, match='no Metis card') as refused:
             choose_card(wanted, host.tree)
-        assert all(word in str(refused.value) for word in words), refused.value
-        assert found_cards(host.tree) == str(refused.value), (
-            'so says a node that can not be opened, too'
-        )
+        assert str(refused.value) == said
 
 
 def test_a_node_without_sysfs_is_known_by_its_name(host: Host) -> None:
@@ -156,8 +151,9 @@ def test_a_card_of_the_next_chip_is_found_by_its_node(host: Host) -> None:
 
 def test_the_driver_s_version_is_read_where_there_is_one(host: Host) -> None:
     assert driver_version(host.tree) == ''
-    (host.tree.sysfs / 'class' / 'metis').mkdir(parents=True)
-    host.write(host.tree.sysfs / 'class' / 'metis', version='1.6.2')
+    folder = host.tree.sysfs / 'class' / 'metis'
+    folder.mkdir(parents=True)
+    host.write(folder, version='1.6.2')
     assert driver_version(host.tree) == '1.6.2'
 
 
@@ -165,14 +161,13 @@ def test_a_card_is_gone_with_its_node_its_pci_device_or_its_answers(host: Host) 
     node = host.add_card()
     card = card_at(node, host.tree)
     assert not card_is_gone(card, host.tree)
-    config = host.tree.pci('0000:01:00.0') / 'config'
-    config.write_bytes(b'\xff' * 64)
-    assert card_is_gone(card, host.tree), 'all ones: nobody answers'
-    config.write_bytes(bytes.fromhex('9d1f0011'))
-    assert not card_is_gone(card, host.tree)
+    config = host.tree.pci(ADDRESS) / 'config'
+    for content, gone in ((b'\xff' * 64, True), (bytes.fromhex('9d1f0011'), False)):
+        config.write_bytes(content)
+        assert card_is_gone(card, host.tree) == gone, 'all ones: nobody answers'
     config.unlink()
     assert not card_is_gone(card, host.tree), 'nothing is known'
-    shutil.rmtree(host.tree.pci('0000:01:00.0').resolve())
+    shutil.rmtree(host.tree.pci(ADDRESS).resolve())
     assert card_is_gone(card, host.tree)
     Path(node).unlink()
     assert card_is_gone(MetisCard(node), host.tree)
@@ -183,15 +178,14 @@ def test_a_card_is_gone_with_its_node_its_pci_device_or_its_answers(host: Host) 
 def grouped(host: Host, kind: str | None, unit: str = '') -> None:
     """Add a card in a group of that type; ``None``: without a file for the type."""
     card = host.add_pci(ADDRESS)
-    group = host.tree.sysfs / 'kernel/iommu_groups/7'
+    group, home = (host.tree.sysfs / name for name in ('kernel/iommu_groups/7', 'class/iommu'))
     group.mkdir(parents=True)
+    (home / unit).mkdir(parents=True)
     if kind is not None:
         (group / 'type').write_text(f'{kind}\n')
     (card / 'iommu_group').symlink_to(group)
     if unit:
-        home = host.tree.sysfs / 'class/iommu' / unit
-        home.mkdir(parents=True)
-        (card / 'iommu').symlink_to(home)
+        (card / 'iommu').symlink_to(home / unit)
 
 
 @pytest.mark.parametrize('kind', ['DMA', 'DMA-FQ'])
@@ -234,20 +228,9 @@ def test_what_can_not_be_known_is_said_and_nothing_is_demanded(
 
 # The PCIe link: good, too slow with its cause, or unknown, which is never good.
 
-GOOD = {
-    'current_link_speed': '8.0 GT/s PCIe',
-    'current_link_width': '4',
-    'max_link_speed': '8.0 GT/s PCIe',
-    'max_link_width': '4',
-}
-PORT = {
-    'max_link_speed': '16.0 GT/s PCIe',
-    'max_link_width': '16',
-    'current_link_speed': '8.0 GT/s PCIe',
-    'current_link_width': '4',
-}
-
-
+GOOD = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
+GOOD |= {'max_link_speed': '8.0 GT/s PCIe', 'max_link_width': '4'}
+PORT = {**GOOD, 'max_link_speed': '16.0 GT/s PCIe', 'max_link_width': '16'}
 def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> PcieLink:
     """Return the link of a card with good attributes except these; empty: no file."""
     host = Host(root)
@@ -281,12 +264,12 @@ def test_a_slow_link_is_diagnosed_with_its_cause(
 
 def test_what_can_t_be_read_is_said_and_never_good(tmp_path: Path) -> None:
     missing = link(tmp_path / 'a', current_link_speed='')
-    assert '0000:01:00.0 shows no PCIe link' in missing.diagnosis() and str(missing).startswith(
-        'unknown ('
-    )
-    gone = read_link('0000:09:00.0', Host(tmp_path / 'b').tree)
+    assert '0000:01:00.0 shows no PCIe link' in missing.diagnosis()
+    assert str(missing).startswith('unknown (')
+    tree = Host(tmp_path / 'b').tree
+    gone = read_link('0000:09:00.0', tree)
     assert '0000:09:00.0 is not on PCI' in gone.diagnosis()
-    assert 'address is unknown' in read_link('', Host(tmp_path / 'c').tree).diagnosis()
+    assert 'address is unknown' in read_link('', tree).diagnosis()
     for found in (missing, gone, PcieLink('')):
         assert not found.now.enough and not found.now.known
 
