@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 import threading
@@ -81,14 +81,9 @@ def test_as_many_pairs_as_the_times_allow_in_whichever_order_they_arrive(
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), 'in order, nothing twice'
     assert len(pairs) == most_pairs(left, right, tolerance) == matcher.statistics().pairs
     matcher.clear()
-    assert (
-        sorted([a for a, _ in pairs] + [item for side, item in matcher.dropped if side is LEFT])
-        == left
-    )
-    assert (
-        sorted([b for _, b in pairs] + [item for side, item in matcher.dropped if side is RIGHT])
-        == right
-    )
+    for number, (side, given_to) in enumerate(((LEFT, left), (RIGHT, right))):
+        dropped = [item for of, item in matcher.dropped if of is side]
+        assert sorted([pair[number] for pair in pairs] + dropped) == given_to
     assert matcher.statistics().dropped == len(matcher.dropped)
 
 
@@ -133,20 +128,10 @@ class TimedCamera(SyntheticCamera):
         ends: bool = True,
         framerate: float = 1e6,
     ) -> None:
-        super().__init__(
-            *SIZE,
-            framerate,
-            side.value,
-            seed=0,
-            pattern='bars',
-            heap=SealedMemfd(),
-            now_ns=time.time_ns,
-            ledger=CopyLedger(),
-            live=False,
-        )
-        self.side = side
-        self.times = times
-        self.ends = ends
+        options = {'seed': 0, 'pattern': 'bars', 'heap': SealedMemfd(), 'ledger': CopyLedger()}
+        options |= {'now_ns': time.time_ns, 'live': False}
+        super().__init__(*SIZE, framerate, side.value, **options)
+        self.side, self.times, self.ends = side, times, ends
 
     @property
     def ended(self) -> bool:
@@ -170,17 +155,13 @@ class TimedCamera(SyntheticCamera):
 
 class Pair:
     def __init__(
-        self,
-        left: list[Any],
-        right: list[Any],
-        tolerance: int = 5,
-        *,
-        by_stamp: bool = False,
-        **options: Any,
+        self, left: list[Any], right: list[Any], *, by_stamp: bool = False, **options: Any
     ) -> None:
-        self.sides = StereoSides(PairingRule(tolerance, by_stamp))
+        self.sides = StereoSides(PairingRule(5, by_stamp))
         self.cameras: dict[Side, SideCamera] = {}
         self.opened: list[TimedCamera] = []
+        #: The stamps and times of the frames that came.
+        self.out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
         for side, times in ((LEFT, left), (RIGHT, right)):
             self.open(side, times, **options)
 
@@ -193,30 +174,23 @@ class Pair:
 
     def held(self, *sides: Side) -> int:
         """Return how many slots are leased on these sides, by default on both."""
-        pools = [
-            camera.pool
-            for camera in self.opened
-            if camera.pool is not None and camera.side in (sides or Side)
-        ]
-        return sum(pool.statistics().states.get(SlotState.LEASED, 0) for pool in pools)
+        pools = [camera.pool for camera in self.opened if camera.side in (sides or Side)]
+        return sum(pool.statistics().states.get(SlotState.LEASED, 0) for pool in pools if pool)
 
-    def alone(self) -> tuple[int, int]:
-        found = dict(self.sides.statistics().alone)
-        return found[LEFT], found[RIGHT]
+    def drain(self, *sides: Side) -> None:
+        """Capture once on each of these sides."""
+        for side in sides:
+            frame = self.cameras[side].capture()
+            assert self.held(side) <= self.sides.depth
+            if frame is not None:
+                with frame:
+                    assert frame.header.frame_id == side.value
+                    self.out[side].append((frame.header.stamp_ns, frame.data.captured_ns))
 
     def close(self) -> None:
         for camera in self.cameras.values():
             camera.close()
-
-
-def drain(pair: Pair, side: Side, into: list[tuple[int, int]]) -> None:
-    """Capture once on a side; append the frame's stamp and time, if one came."""
-    frame = pair.cameras[side].capture()
-    assert pair.held(side) <= pair.sides.depth
-    if frame is not None:
-        with frame:
-            assert frame.header.frame_id == side.value
-            into.append((frame.header.stamp_ns, frame.data.captured_ns))
+        assert self.held() == 0
 
 
 @st.composite
@@ -240,31 +214,27 @@ def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(
     case: tuple[list[int], list[int], list[Side]],
 ) -> None:
     left, right, order = case
-    pair = Pair(list(left), list(right))
-    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
-    try:
+    with closing(Pair(list(left), list(right))) as pair:
         for side in order:
             # A ready frame is delivered before a new one is taken: poll until the camera was read.
-            left_over = len(pair.cameras[side].inner.times)  # type: ignore[attr-defined]
-            while len(pair.cameras[side].inner.times) == left_over:  # type: ignore[attr-defined]
-                drain(pair, side, out[side])
+            times = pair.cameras[side].inner.times  # type: ignore[attr-defined]
+            left_over = len(times)
+            while len(times) == left_over:
+                pair.drain(side)
         while not all(camera.ended for camera in pair.cameras.values()):
-            for side in Side:
-                drain(pair, side, out[side])
+            pair.drain(*Side)
         by_number = {round(t / 100): t for t in right}
         expected = [(t, by_number[round(t / 100)]) for t in left if round(t / 100) in by_number]
-        assert [time for _, time in out[LEFT]] == [a for a, _ in expected]
-        assert [time for _, time in out[RIGHT]] == [b for _, b in expected]
-        assert (
-            [stamp for stamp, _ in out[LEFT]]
-            == [stamp for stamp, _ in out[RIGHT]]
-            == [a + 7 for a, _ in expected]
-        )
+        # The stamp is the left side's.
+        assert pair.out == {
+            LEFT: [(a + 7, a) for a, _ in expected],
+            RIGHT: [(a + 7, b) for a, b in expected],
+        }
         assert pair.sides.statistics().pairs == len(expected)
-    finally:
-        pair.close()
-    assert pair.alone() == (len(left) - len(expected), len(right) - len(expected))
-    assert pair.held() == 0
+    assert dict(pair.sides.statistics().alone) == {
+        LEFT: len(left) - len(expected),
+        RIGHT: len(right) - len(expected),
+    }
 
 
 @settings(max_examples=60)
@@ -281,7 +251,6 @@ def test_whatever_is_closed_when_no_frame_stays_leased(
     gaps = iter(steps_of_time)
     clock = {LEFT: 0, RIGHT: 0}
     pair = Pair([], [], ends=False)
-    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
     closed: set[Side] = set()
     for step, side in steps:
         camera = pair.cameras[side]
@@ -297,12 +266,11 @@ def test_whatever_is_closed_when_no_frame_stays_leased(
         elif side not in closed:
             clock[side] += next(gaps)
             camera.inner.times.append(clock[side])  # type: ignore[attr-defined]
-            drain(pair, side, out[side])
+            pair.drain(side)
         assert all(pair.held(each) <= pair.sides.depth for each in Side)
     pair.close()
     pair.close()
-    assert pair.held() == 0
-    stamps = {stamp for stamp, _ in out[RIGHT]}
+    stamps = {stamp for stamp, _ in pair.out[RIGHT]}
     assert stamps <= {7 + time for time in range(clock[LEFT] + 1)}, (
         'every stamp is one of the left side'
     )
@@ -311,63 +279,49 @@ def test_whatever_is_closed_when_no_frame_stays_leased(
 @pytest.mark.parametrize('end', ['stop', 'close the other', 'pass by'])
 def test_a_waiting_side_gives_up_when_nothing_can_come(end: str) -> None:
     pair = Pair([100], [], ends=False, framerate=0.75 / (4 * WAIT_S))
-    done = threading.Event()
-    thread = threading.Thread(target=lambda: (pair.cameras[LEFT].capture(), done.set()))
+    thread = threading.Thread(target=pair.cameras[LEFT].capture)
     thread.start()
     until(lambda: pair.held(LEFT) == 1)
-    assert not done.is_set()
+    assert thread.is_alive()
+    right = pair.cameras[RIGHT]
     if end == 'stop':
         pair.cameras[LEFT].stop()
     elif end == 'close the other':
-        pair.cameras[RIGHT].close()
+        right.close()
     else:
-        pair.sides.offer(pair.cameras[RIGHT], _captured(pair, 200), 0.0)
-    assert done.wait(WAIT_S)
+        right.inner.times.append(200)  # type: ignore[attr-defined]
+        pair.sides.offer(right, right.inner.capture(), 0.0)
     thread.join(WAIT_S)
+    assert not thread.is_alive()
     pair.close()
-    assert pair.held() == 0
-
-
-def _captured(pair: Pair, moment: int) -> Frame:
-    inner = pair.cameras[RIGHT].inner
-    inner.times.append(moment)  # type: ignore[attr-defined]
-    frame = inner.capture()
-    assert frame is not None
-    return frame
 
 
 def test_recordings_pair_by_their_stamps() -> None:
     pair = Pair([100, 200], [5098, 5198], by_stamp=True)
-    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
-    for camera in pair.opened:
-        capture = camera.capture
+    right = pair.opened[1]
+    capture = right.capture
 
-        def stamped(
-            capture: Callable[[], Frame | None] = capture, right: bool = camera.side is RIGHT
-        ) -> Frame | None:
-            frame = capture()
-            if frame is not None and right:
-                frame.data = replace(
-                    frame.data, header=Header(frame.header.stamp_ns - 5000, frame.header.frame_id)
-                )
-            return frame
+    def stamped() -> Frame | None:
+        frame = capture()
+        if frame is not None:
+            header = Header(frame.header.stamp_ns - 5000, frame.header.frame_id)
+            frame.data = replace(frame.data, header=header)
+        return frame
 
-        camera.capture = stamped  # type: ignore[method-assign]
-    for side in (LEFT, RIGHT, LEFT, RIGHT, LEFT, RIGHT):
-        drain(pair, side, out[side])
-    assert out == {LEFT: [(107, 100), (207, 200)], RIGHT: [(107, 5098), (207, 5198)]}
+    right.capture = stamped  # type: ignore[method-assign]
+    pair.drain(*[LEFT, RIGHT] * 3)
+    assert pair.out == {LEFT: [(107, 100), (207, 200)], RIGHT: [(107, 5098), (207, 5198)]}
     pair.close()
 
 
 def test_a_side_that_ended_still_gives_what_becomes_a_pair() -> None:
     pair = Pair([100], [101])
-    assert pair.cameras[LEFT].capture() is None and not pair.cameras[LEFT].ended, 'its frame waits'
-    right = pair.cameras[RIGHT].capture()
-    assert right is not None and pair.cameras[RIGHT].ended
-    left = pair.cameras[LEFT].capture()
-    assert left is not None and pair.cameras[LEFT].ended
-    left.release()
-    right.release()
+    pair.drain(LEFT)
+    assert pair.out[LEFT] == [] and not pair.cameras[LEFT].ended, 'its frame waits'
+    pair.drain(RIGHT)
+    assert pair.out[RIGHT] and pair.cameras[RIGHT].ended
+    pair.drain(LEFT)
+    assert pair.out[LEFT] and pair.cameras[LEFT].ended
     pair.close()
     alone = Pair([100], [])
     assert alone.cameras[LEFT].capture() is None and alone.cameras[LEFT].ended, (
@@ -402,42 +356,31 @@ def test_an_error_of_the_camera_is_the_sides_own() -> None:
     pair = Pair([CameraError('broken'), 100], [101])
     with pytest.raises(CameraError, match='broken'):
         pair.cameras[LEFT].capture()
-    assert pair.cameras[RIGHT].capture() is None
-    left = pair.cameras[LEFT].capture()
-    assert left is not None and left.header.stamp_ns == 107
-    left.release()
+    pair.drain(RIGHT, LEFT)
+    assert pair.out == {LEFT: [(107, 100)], RIGHT: []}
     pair.close()
-    assert pair.held() == 0
 
 
 def test_a_camera_whose_place_was_taken_has_no_say() -> None:
     pair = Pair([100], [101], ends=False)
     old = pair.cameras[LEFT]
-    new = pair.open(LEFT, [102], ends=False)
+    pair.open(LEFT, [102], ends=False)
     assert old.capture() is None and pair.held() == 0, 'what it still gives is let go'
     old.close()
     assert pair.sides.present(LEFT)
-    assert new.capture() is None
-    right = pair.cameras[RIGHT].capture()
-    assert right is not None and right.header.stamp_ns == 109
-    right.release()
+    pair.drain(LEFT, RIGHT)
+    assert pair.out == {LEFT: [], RIGHT: [(109, 101)]}
     pair.close()
-    assert pair.held() == 0
 
 
 def test_a_side_has_other_buffers_between_two_frames_as_its_camera_does() -> None:
-    pair = Pair([100, 200], [100, 200])
-    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
-    try:
+    with closing(Pair([100, 200], [100, 200])) as pair:
         left = pair.cameras[LEFT]
         assert left.reallocates is left.inner.reallocates
         assert left.possible().slots == left.constraints().slots and not left.sizes()
-        drain(pair, LEFT, out[LEFT])
+        pair.drain(LEFT)
         other = who('other', stride_align=256)
         left.allocate(agree([left.constraints(), other], SIZE))
-        for _ in range(4):
-            for side in Side:
-                drain(pair, side, out[side])
-        assert [time for _, time in out[LEFT]] == [time for _, time in out[RIGHT]] == [100, 200]
-    finally:
-        pair.close()
+        pair.drain(*[*Side] * 4)
+        assert [time for _, time in pair.out[LEFT]] == [100, 200]
+        assert [time for _, time in pair.out[RIGHT]] == [100, 200]
