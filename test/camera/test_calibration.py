@@ -58,27 +58,23 @@ GOOD = Calibration(640, 360, 'front', 'plumb_bob', D, K, IDENTITY, P)
 
 
 def calibrator_text(
-    name: str,
-    model: str,
-    d: list[float],
-    k: NDArray[np.float64],
-    r: NDArray[np.float64],
-    p: NDArray[np.float64],
+    name: str, model: str, d: list[float], *matrices: NDArray[np.float64]
 ) -> str:
     """Return ost.yaml as the standard calibrator writes it, with NumPy's formatting."""
 
-    def matrix(values: NDArray[np.float64], precision: int) -> str:
+    def matrix(name: str, values: NDArray[np.float64], precision: int) -> str:
         text = np.array2string(values, precision=precision, suppress_small=True, separator=', ')
-        return '[' + text.replace('[', '').replace(']', '').replace('\n', '\n        ') + ']'
+        text = text.replace('[', '').replace(']', '').replace('\n', '\n        ')
+        rows, columns = values.shape
+        return f'{name}:\n  rows: {rows}\n  cols: {columns}\n  data: [{text}]'
 
+    k, r, p = matrices
     return '\n'.join([
         'image_width: 640', 'image_height: 360', f'camera_name: {name}',
-        'camera_matrix:', '  rows: 3', '  cols: 3', '  data: ' + matrix(k, 5),
-        f'distortion_model: {model}',
+        matrix('camera_matrix', k, 5), f'distortion_model: {model}',
         'distortion_coefficients:', '  rows: 1', f'  cols: {len(d)}',
         '  data: [' + ', '.join(f'{value:8f}' for value in d) + ']',
-        'rectification_matrix:', '  rows: 3', '  cols: 3', '  data: ' + matrix(r, 8),
-        'projection_matrix:', '  rows: 3', '  cols: 4', '  data: ' + matrix(p, 5), '',
+        matrix('rectification_matrix', r, 8), matrix('projection_matrix', p, 5), '',
     ])  # fmt: skip
 
 
@@ -88,24 +84,18 @@ def calibrator_text(
 def test_what_the_calibrator_writes_is_read_to_the_last_printed_digit(
     model: str, count: int
 ) -> None:
-    rng = np.random.default_rng(count)
     k = np.array([[523.123456, 0, 317.98765], [0, 521.4, 181.5], [0, 0, 1]])
     r = np.array([[0.99991, -0.00312345, 0.01], [0.0031, 0.999995, -0.000004], [-0.01, 0, 0.9999]])
     p = np.array([[480.0, 0, 320, -57.25], [0, 480.0, 180, 0], [0, 0, 1, 0]])
-    d = list(rng.uniform(-0.5, 0.5, count))
+    d = list(np.random.default_rng(count).uniform(-0.5, 0.5, count))
     text = calibrator_text('narrow_stereo/left', model, d, k, r, p)
     assert '0.     ' in text and '1.' in text, "NumPy's printing is what it was"
     found = parse_calibration(text, 'ost.yaml')
-    assert (found.width, found.height, found.camera_name, found.distortion_model) == (
-        640,
-        360,
-        'narrow_stereo/left',
-        model,
-    )
-    assert np.allclose(found.k, k.ravel(), atol=6e-6) and np.allclose(
-        found.r, r.ravel(), atol=6e-9
-    )
-    assert np.allclose(found.p, p.ravel(), atol=6e-6) and np.allclose(found.d, d, atol=6e-7)
+    said = found.width, found.height, found.camera_name, found.distortion_model
+    assert said == (640, 360, 'narrow_stereo/left', model)
+    parts = (found.k, k, 6e-6), (found.r, r, 6e-9), (found.p, p, 6e-6), (found.d, d, 6e-7)
+    for values, wanted, most in parts:
+        assert np.allclose(values, np.ravel(wanted), atol=most)
     assert found.notices == ()
     assert parse_calibration(format_calibration(found), 'again') == found
 
@@ -133,18 +123,13 @@ def calibrations(draw: st.DrawFn) -> Calibration:
 
 @settings(max_examples=60)
 @given(calibrations())
-@example(
-    Calibration(
-        640, 360, 'front', 'plumb_bob', D, K, IDENTITY, (1e-05, 1e16, 5e-324, -0.0, *P[4:])
-    )
-)
+@example(replace(GOOD, p=(1e-05, 1e16, 5e-324, -0.0, *P[4:])))
 def test_every_number_comes_back_bit_by_bit(calibration: Calibration) -> None:
     text = format_calibration(calibration)
     found = parse_calibration(text, 'x')
     assert found == calibration
-    assert [math.copysign(1, v) for v in found.p] == [
-        math.copysign(1, v) for v in calibration.p
-    ], 'minus zero, too'
+    signs = [[math.copysign(1, value) for value in made.p] for made in (found, calibration)]
+    assert signs[0] == signs[1], 'minus zero, too'
     # PyYAML reads YAML 1.1, in which 1e-05 is text: the file must contain numbers.
     plain = yaml.safe_load(text)
     assert tuple(plain['projection_matrix']['data']) == calibration.p
@@ -183,13 +168,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize('case', BAD)
-def test_what_is_wrong_is_named_with_file_key_value_and_what_is_allowed(case: str) -> None:
-    text, message = BAD[case]
+def refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_calibration(text, 'f.yaml')
     assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_what_is_wrong_is_named_with_file_key_value_and_what_is_allowed(case: str) -> None:
+    refused(*BAD[case])
 
 
 def test_unknown_keys_are_told_and_harmless() -> None:
@@ -204,14 +192,13 @@ D4 = '[-0.02, 0.01, -0.003, 0.0004]'
 D8 = '[0.1, 0.2, 0.003, 0.0004, 0.5, 0.6, 0.7, 0.8]'
 
 
-def with_model(lines: str, data: str, columns: int = 0) -> str:
+def with_model(lines: str, data: str, columns: int) -> str:
     """Return a calibration's text with these model lines and coefficients."""
-    columns = columns or data.count(',') + 1
     text = TEXT.replace('distortion_model: plumb_bob\n', lines)
     before, _, rest = text.partition('distortion_coefficients:')
-    old = rest[: rest.index('rectification_matrix')]
+    rest = rest[slice(rest.index('rectification_matrix'), None)]
     new = f'\n  rows: 1\n  cols: {columns}\n  data: {data}\n'
-    return f'{before}distortion_coefficients:{rest.replace(old, new)}'
+    return f'{before}distortion_coefficients:{new}{rest}'
 
 
 @pytest.mark.parametrize(
@@ -262,9 +249,7 @@ def test_models_as_other_versions_and_programs_write_them(
 def test_a_model_that_is_unknown_or_not_clear_is_refused_by_name(
     lines: str, data: str, columns: int, message: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_calibration(with_model(lines, data, columns), 'f.yaml')
-    assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
+    refused(with_model(lines, data, columns), message)
 
 
 KALIBR = 'cam0:\n  camera_model: pinhole\n  intrinsics: [458.6, 457.2, 367.2, 248.3]\n'
@@ -292,9 +277,7 @@ def opencv_file(suffix: str) -> str:
     ],
 )
 def test_files_of_other_programs_are_named_with_what_to_do(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_calibration(text, 'f.yaml')
-    assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
+    refused(text, message)
 
 
 def test_a_completed_file_of_opencv_has_its_values() -> None:
@@ -362,23 +345,10 @@ def test_a_spoilt_file_is_read_or_refused_never_worse(data: st.DataObject) -> No
     assert parse_calibration(format_calibration(found), 'again') == found
 
 
-def info(**changes: object) -> SimpleNamespace:
-    """Return a CameraInfo's attributes, with arrays as in rclpy."""
-    roi = SimpleNamespace(x_offset=0, y_offset=0, width=0, height=0, do_rectify=False)
-    values = {
-        'width': 640, 'height': 360, 'distortion_model': 'plumb_bob', 'd': list(D),
-        'k': np.array(K), 'r': np.array(IDENTITY),
-        'p': np.array(P), 'binning_x': 0, 'binning_y': 0, 'roi': roi,
-    }  # fmt: skip
-    return SimpleNamespace(**{**values, **changes})
-
-
 def test_the_message_that_ros_has_is_filled() -> None:
-    messages = pytest.importorskip('sensor_msgs.msg')
-    message, made = (
-        messages.CameraInfo(),
-        replace(GOOD, binning_x=2, binning_y=2, roi=RegionOfInterest(10, 20, 300, 200, True)),
-    )
+    message = pytest.importorskip('sensor_msgs.msg').CameraInfo()
+    region = RegionOfInterest(10, 20, 300, 200, True)
+    made = replace(GOOD, binning_x=2, binning_y=2, roi=region)
     made.fill(message)
     assert tuple(message.k) == K and tuple(message.p) == P and tuple(message.d) == D
     assert from_camera_info(message, 'front') == made
@@ -397,7 +367,7 @@ def test_a_camera_info_that_can_not_be_is_refused(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        from_camera_info(info(**changes), 'front')
+        from_camera_info(SimpleNamespace(**{**vars(GOOD), **changes}), 'front')
 
 
 # Calibrations on disk: URLs, files, and writing that never leaves half a file.
@@ -452,31 +422,23 @@ def test_urls_that_can_not_be_are_refused(url: str, message: str) -> None:
         calibration_path(url, 'front', package_folder=package_folder, environment=HOME)
 
 
-def test_names_and_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        camera_name_of('Integrated Camera: v1 (usb-0000:00:14.0)')
-        == 'Integrated_Camera_v1_usb_0000_00_14_0'
-    )
+def test_names_and_home() -> None:
+    name = camera_name_of('Integrated Camera: v1 (usb-0000:00:14.0)')
+    assert name == 'Integrated_Camera_v1_usb_0000_00_14_0'
     assert camera_name_of('') == camera_name_of('//') == 'camera'
     assert ros_home({'HOME': '/h', 'ROS_HOME': ''}) == Path('/h/.ros')
 
 
-def test_written_and_read_again(tmp_path: Path) -> None:
-    path = tmp_path / 'new' / 'folders' / 'front.yaml'
-    save_calibration(path, GOOD)
-    assert load_calibration(path) == GOOD
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert os.listdir(path.parent) == ['front.yaml']
-
-
 def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path: Path) -> None:
-    real, link = tmp_path / 'real.yaml', tmp_path / 'link.yaml'
+    real, link = tmp_path / 'new' / 'folders' / 'real.yaml', tmp_path / 'link.yaml'
     save_calibration(real, uncalibrated(640, 360))
+    assert stat.S_IMODE(real.stat().st_mode) == 0o644
     real.chmod(0o664)
-    link.symlink_to('real.yaml')
+    link.symlink_to(real)
     save_calibration(link, GOOD)
     assert link.is_symlink() and load_calibration(real) == GOOD
     assert stat.S_IMODE(real.stat().st_mode) == 0o664
+    assert os.listdir(real.parent) == ['real.yaml']
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
@@ -515,7 +477,10 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
 
 
 def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> None:
-    store = CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)})
+    def opened() -> CameraInfoStore:
+        return CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)})
+
+    store = opened()
     assert store.current == uncalibrated(640, 360)
     path = f'{tmp_path}/.ros/camera_info/front.yaml'
     assert store.notices == (
@@ -527,10 +492,7 @@ def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> 
     assert not store.wrong, 'many use none'
     store.replace(GOOD)
     assert store.current == GOOD and store.notices == () and not store.wrong
-    assert (
-        CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)}).current
-        == GOOD
-    )
+    assert opened().current == GOOD
 
 
 def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
@@ -553,6 +515,9 @@ def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
     assert store.current == GOOD and len(store.notices) == 1
     store.resize(800, 600)
     assert store.current == uncalibrated(800, 600)
+    lensless = CameraInfoStore('', 'rear', (0, 0), environment={'HOME': str(tmp_path)})
+    lensless.resize(640, 360, has_lens=False)
+    assert lensless.notices == () and lensless.current == uncalibrated(640, 360)
 
 
 def test_a_file_of_zeros_counts_as_none(tmp_path: Path) -> None:
@@ -601,8 +566,8 @@ def test_what_is_no_file_is_neither_read_nor_written(kind: str, tmp_path: Path) 
     elif kind == 'folder':
         path.mkdir()
     else:
-        (tmp_path / 'file').write_text('')
-        path = tmp_path / 'file' / 'c.yaml'
+        path.touch()
+        path = path / 'c.yaml'
     store = CameraInfoStore(str(path), 'front', (640, 360))
     assert store.current == uncalibrated(640, 360) and str(path) in store.failure
     with pytest.raises(ConfigError, match=r"is no file; set|can't be written: "):
@@ -642,12 +607,6 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     assert 'rescale_camera_info' not in notice
     store.replace(replace(GOOD, width=640, height=480))
     assert (store.current.width, store.current.k, store.notices) == (640, GOOD.k, ())
-
-
-def test_a_camera_without_a_lens_needs_no_calibration(tmp_path: Path) -> None:
-    store = CameraInfoStore('', 'front', (0, 0), environment={'HOME': str(tmp_path)})
-    store.resize(640, 360, has_lens=False)
-    assert store.notices == () and store.current == uncalibrated(640, 360)
 
 
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
