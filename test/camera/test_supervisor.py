@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 import errno
 import queue
 import threading
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -40,6 +39,9 @@ from zc_perception.errors import (
 WAIT_S = 60.0
 
 
+MakeBench = Callable[..., 'Bench']
+
+
 class CountedFrame:
     """A frame of which only the lease is counted."""
 
@@ -51,26 +53,20 @@ class CountedFrame:
         self.camera.leased += 1
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.camera.leased -= 1
 
 
 class ScriptedCamera:
     """In ``script``, numbers are frames, exceptions are raised, ``None`` means no frame yet."""
 
-    def __init__(self, identity: str, script: list[Any], *, ends: bool = False) -> None:
+    def __init__(self, script: list[Any], *, identity: str = 'a', ends: bool = False) -> None:
         self.identity = identity
         self._script = script
         self._ends = ends
         self._stopped = threading.Event()
-        self.leased = 0
-        self.closed = 0
-        self.captured = 0
+        self.stop = self._stopped.set
+        self.leased = self.closed = 0
 
     @property
     def ended(self) -> bool:
@@ -87,14 +83,11 @@ class ScriptedCamera:
         return None if item is None else CountedFrame(item, self)
 
     def statistics(self) -> CameraStatistics:
-        return CameraStatistics(self.captured, 0, 0)
-
-    def stop(self) -> None:
-        self._stopped.set()
+        return CameraStatistics(0, 0, 0)
 
     def close(self) -> None:
         self.closed += 1
-        self._stopped.set()
+        self.stop()
 
 
 class Bench:
@@ -105,7 +98,7 @@ class Bench:
         self.cameras = [camera for camera in openings if isinstance(camera, ScriptedCamera)]
         self.wanted: list[str] = []
         self.prepared: list[Any] = []
-        self.prepare_errors: list[Exception | None] = []
+        self.prepare_errors: list[Exception] = []
         self.closed_before: list[list[int]] = []
         self.frames: queue.Queue[int] = queue.Queue()
         self.conditions: queue.Queue[CameraCondition] = queue.Queue()
@@ -113,33 +106,29 @@ class Bench:
             'camera under test',
             self._open,
             self._prepare,
-            self._deliver,
+            lambda frame: self.frames.put(frame.number),
             self.conditions.put,
-            before_close=lambda: self.closed_before.append(
-                [camera.closed for camera in self.cameras]
-            ),
+            before_close=lambda: self.closed_before.append([each.closed for each in self.cameras]),
             first_retry_s=0.001,
         )
 
     def _open(self, identity: str) -> Any:
         self.wanted.append(identity)
-        opening = (
-            self.openings.pop(0)
-            if self.openings
-            else CameraLostError('nothing left in the script')
-        )
+        opening = self.openings.pop(0) if self.openings else CameraLostError('nothing is left')
         if isinstance(opening, Exception):
             raise opening
         return opening
 
     def _prepare(self, camera: Any) -> None:
         self.prepared.append(camera)
-        error = self.prepare_errors.pop(0) if self.prepare_errors else None
-        if error is not None:
-            raise error
+        if self.prepare_errors:
+            raise self.prepare_errors.pop(0)
 
-    def _deliver(self, frame: Any) -> None:
-        self.frames.put(frame.number)
+    def start(self, *numbers: int) -> None:
+        """Open and start; these frames must come."""
+        self.supervisor.open_now()
+        self.supervisor.start()
+        self.expect(*numbers)
 
     def expect(self, *numbers: int) -> None:
         assert [self.frames.get(timeout=WAIT_S) for _ in numbers] == list(numbers)
@@ -152,7 +141,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench_of() -> Iterator[Callable[..., Bench]]:
+def bench_of() -> Iterator[MakeBench]:
     made: list[Bench] = []
 
     def make(*openings: ScriptedCamera | Exception) -> Bench:
@@ -162,13 +151,11 @@ def bench_of() -> Iterator[Callable[..., Bench]]:
     yield make
     for bench in made:
         bench.supervisor.stop()
-        assert [camera.leased for camera in bench.cameras] == [0] * len(bench.cameras)
+        assert not any(camera.leased for camera in bench.cameras)
 
 
-def test_frames_come_until_the_end_and_the_camera_is_closed_once(
-    bench_of: Callable[..., Bench],
-) -> None:
-    camera = ScriptedCamera('a', [1, None, 2, 3], ends=True)
+def test_frames_come_until_the_end_and_the_camera_is_closed_once(bench_of: MakeBench) -> None:
+    camera = ScriptedCamera([1, None, 2, 3], ends=True)
     bench = bench_of(camera)
     bench.supervisor.open_now()
     bench.supervisor.prepare_now()
@@ -182,59 +169,50 @@ def test_frames_come_until_the_end_and_the_camera_is_closed_once(
     assert bench.prepared == [camera]
 
 
-def test_an_unplugged_camera_comes_back(bench_of: Callable[..., Bench]) -> None:
+def test_an_unplugged_camera_comes_back(bench_of: MakeBench) -> None:
     lost = CameraLostError('unplugged')
-    bench = bench_of(ScriptedCamera('a', [1, lost]), lost, lost, ScriptedCamera('a', [2]))
-    bench.supervisor.open_now()
-    bench.supervisor.start()
-    bench.expect(1, 2)
+    bench = bench_of(ScriptedCamera([1, lost]), lost, lost, ScriptedCamera([2]))
+    bench.start(1, 2)
     assert bench.wanted == ['', 'a', 'a', 'a']
     assert bench.cameras[0].closed == 1 and len(bench.prepared) == 2
     conditions = [bench.conditions.get(timeout=WAIT_S) for _ in range(5)]
-    assert [c.state.value for c in conditions] == [
-        'streaming',
-        'lost',
-        'lost',
-        'lost',
-        'streaming',
-    ]
+    states = [condition.state.value for condition in conditions]
+    assert states == ['streaming', 'lost', 'lost', 'lost', 'streaming']
     assert [c.attempts for c in conditions[1:4]] == [0, 1, 2]
     assert {c.losses for c in conditions[1:]} == {1} and conditions[1].reason == 'unplugged'
     assert conditions[1].retry_s < conditions[2].retry_s < conditions[3].retry_s
-
-
-def test_only_the_same_camera_counts(bench_of: Callable[..., Bench]) -> None:
-    other = ScriptedCamera('b', [99])
-    bench = bench_of(
-        ScriptedCamera('a', [1, CameraLostError('unplugged')]), other, ScriptedCamera('a', [2])
+    bench.supervisor.stop()
+    bench.supervisor.stop()
+    assert bench.closed_before == [[0, 0], [1, 0]], (
+        'who else uses the camera lets go once of each, while it is open'
     )
-    bench.supervisor.open_now()
-    bench.supervisor.start()
-    bench.expect(1, 2)
+
+
+def test_only_the_same_camera_counts(bench_of: MakeBench) -> None:
+    other = ScriptedCamera([99], identity='b')
+    bench = bench_of(
+        ScriptedCamera([1, CameraLostError('unplugged')]), other, ScriptedCamera([2])
+    )
+    bench.start(1, 2)
     assert other.closed == 1 and other not in bench.prepared
     bench.until(CameraState.LOST)
     assert "another camera ('b') is where 'a' was" in bench.until(CameraState.LOST).reason
 
 
-def test_a_changed_source_is_opened_again_without_a_loss(bench_of: Callable[..., Bench]) -> None:
+def test_a_changed_source_is_opened_again_without_a_loss(bench_of: MakeBench) -> None:
     bench = bench_of(
-        ScriptedCamera('a', [1, CameraChangedError('now 640x480')]), ScriptedCamera('a', [2])
+        ScriptedCamera([1, CameraChangedError('now 640x480')]), ScriptedCamera([2])
     )
-    bench.supervisor.open_now()
-    bench.supervisor.start()
-    bench.expect(1, 2)
+    bench.start(1, 2)
     assert bench.until(CameraState.LOST).reason == 'now 640x480'
     assert bench.until(CameraState.STREAMING).losses == 0
 
 
-def test_buffers_that_nobody_can_agree_on_are_tried_again(bench_of: Callable[..., Bench]) -> None:
-    first, second = ScriptedCamera('a', [1]), ScriptedCamera('a', [2])
-    bench = bench_of(first, second)
+def test_buffers_that_nobody_can_agree_on_are_tried_again(bench_of: MakeBench) -> None:
+    bench = bench_of(ScriptedCamera([1]), ScriptedCamera([2]))
     bench.prepare_errors = [NegotiationError('nothing suits everybody')]
-    bench.supervisor.open_now()
-    bench.supervisor.start()
-    bench.expect(2)
-    assert first.closed == 1
+    bench.start(2)
+    assert bench.cameras[0].closed == 1
     assert bench.until(CameraState.LOST).reason == 'nothing suits everybody'
 
 
@@ -247,45 +225,25 @@ def test_buffers_that_nobody_can_agree_on_are_tried_again(bench_of: Callable[...
     ],
 )
 def test_a_camera_that_fails_while_it_is_prepared_first_is_waited_for(
-    bench_of: Callable[..., Bench], error: Exception
+    bench_of: MakeBench, error: Exception
 ) -> None:
-    first, second = ScriptedCamera('a', [1]), ScriptedCamera('a', [2])
-    bench = bench_of(first, second)
+    bench = bench_of(ScriptedCamera([1]), ScriptedCamera([2]))
     bench.prepare_errors = [error]
     bench.supervisor.open_now()
     bench.supervisor.prepare_now()
-    condition = bench.supervisor.condition
-    assert (
-        condition.state is CameraState.LOST
-        and condition.reason == str(error)
-        and condition.losses == 0
-    )
-    assert first.closed == 1 and bench.supervisor.camera is None
+    found = bench.supervisor.condition
+    assert (found.state, found.reason, found.losses) == (CameraState.LOST, str(error), 0)
+    assert bench.cameras[0].closed == 1 and bench.supervisor.camera is None
     bench.supervisor.start()
     bench.expect(2)
 
 
-def test_who_else_uses_the_camera_lets_go_before_it_is_closed(
-    bench_of: Callable[..., Bench],
-) -> None:
-    bench = bench_of(
-        ScriptedCamera('a', [1, CameraLostError('unplugged')]), ScriptedCamera('a', [2])
-    )
-    bench.supervisor.open_now()
-    bench.supervisor.start()
-    bench.expect(1, 2)
-    bench.supervisor.stop()
-    bench.supervisor.stop()
-    assert bench.closed_before == [[0, 0], [1, 0]], 'once for each, while it was open'
-
-
 @pytest.mark.parametrize('error', [ValueError('a defect'), ConfigError('the file went away')])
 def test_an_unforeseen_error_is_a_failure_and_not_the_end_of_a_file(
-    bench_of: Callable[..., Bench], error: Exception
+    bench_of: MakeBench, error: Exception
 ) -> None:
-    bench = bench_of(ScriptedCamera('a', [1, error]))
-    bench.supervisor.open_now()
-    bench.supervisor.start()
+    bench = bench_of(ScriptedCamera([1, error]))
+    bench.start()
     reason = bench.until(CameraState.FAILED).reason
     assert str(error) in reason and ('.py:' in reason) is isinstance(error, ValueError), (
         'of a defect it says where'
@@ -293,24 +251,19 @@ def test_an_unforeseen_error_is_a_failure_and_not_the_end_of_a_file(
     assert bench.supervisor.finished
 
 
-def test_a_consumer_s_error_costs_no_lease(
-    bench_of: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = bench_of(ScriptedCamera('a', [1]))
+def test_a_consumer_s_error_costs_no_lease(bench_of: MakeBench) -> None:
+    bench = bench_of(ScriptedCamera([1]))
 
     def refuse(frame: Any) -> None:
         raise CameraError('publishing failed')
 
     bench.supervisor._deliver = refuse
-    bench.supervisor.open_now()
-    bench.supervisor.start()
+    bench.start()
     assert bench.until(CameraState.LOST).reason == 'publishing failed'
 
 
-def test_a_camera_that_opens_while_everything_stops_is_closed(
-    bench_of: Callable[..., Bench],
-) -> None:
-    late = ScriptedCamera('a', [])
+def test_a_camera_that_opens_while_everything_stops_is_closed(bench_of: MakeBench) -> None:
+    late = ScriptedCamera([])
     bench = bench_of(CameraLostError('away'), late)
     bench.supervisor.open_now()
     opening, go_on = threading.Event(), threading.Event()
