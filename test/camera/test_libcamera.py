@@ -18,8 +18,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, ExitStack
 import sys
-import threading
 import time
 from types import ModuleType
 from typing import Any
@@ -40,6 +41,9 @@ from zc_perception.pixel.colorimetry import Matrix, Range
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
+OpenCamera = Callable[..., LibcameraCamera]
+
+
 @pytest.fixture(params=['new', 'old'])
 def module(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None
@@ -52,19 +56,16 @@ def module(
 
 
 @pytest.fixture
-def open_camera(module: Any) -> Iterator[Callable[..., LibcameraCamera]]:
-    cameras: list[LibcameraCamera] = []
+def open_camera(module: Any) -> Iterator[OpenCamera]:
+    with ExitStack() as cameras:
 
-    def opened(camera: str = '', *, configured: bool = True, **options: Any) -> LibcameraCamera:
-        made = LibcameraCamera(camera_options(libcamera_id=camera, **options))
-        cameras.append(made)
-        if configured:
+        def opened(camera: str = '', **options: Any) -> LibcameraCamera:
+            made = LibcameraCamera(camera_options(libcamera_id=camera, **options))
+            cameras.enter_context(closing(made))
             made.allocate(agree([made.constraints()], (made.width, made.height)))
-        return made
+            return made
 
-    yield opened
-    for camera in cameras:
-        camera.close()
+        yield opened
 
 
 def shown(frame: Frame) -> int:
@@ -80,33 +81,26 @@ def shown(frame: Frame) -> int:
     ('memories', 'places'), [('shared', [(0, 0), (0, 384 * 46)]), ('split', [(0, 0), (1, 0)])]
 )
 def test_frames_are_the_camera_s_own_buffers(
-    memories: str,
-    places: list[tuple[int, int]],
-    module: Any,
-    open_camera: Callable[..., LibcameraCamera],
+    memories: str, places: list[tuple[int, int]], module: Any, open_camera: OpenCamera
 ) -> None:
     module.manager.cameras[0] = Camera(module, 'imx708', memories=memories)
     camera = open_camera(width=322, height=46, framerate=50.0, pipeline_buffers=6)
-    layout = camera.pool.layout
-    assert [(p.buffer, p.offset) for p in layout.planes] == places and {
-        p.stride for p in layout.planes
-    } == {384}
+    planes = camera.pool.layout.planes
+    assert [(p.buffer, p.offset) for p in planes] == places and {p.stride for p in planes} == {384}
     seen = set()
     for number in range(15):
         with next_frame(camera) as frame:
             assert shown(frame) == number == frame.data.sequence
             seen.add(frame.data.buffer_uid)
-            assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (
-                Matrix.BT709,
-                Range.FULL,
-            )
+            colours = frame.data.colorimetry
+            assert (colours.matrix, colours.range) == (Matrix.BT709, Range.FULL)
     assert 1 < len(seen) <= 6 == len(camera.slots)
     assert module.manager.cameras[0].started_with == {'FrameDurationLimits': (20000, 20000)}
     assert camera.statistics().captured == 15 and camera.statistics().dropped == 0
 
 
 def test_a_buffer_is_not_filled_while_somebody_has_it(
-    open_camera: Callable[..., LibcameraCamera],
+    open_camera: OpenCamera,
 ) -> None:
     camera = open_camera(pipeline_buffers=4)
     held = [next_frame(camera) for _ in range(2)]
@@ -119,18 +113,14 @@ def test_a_buffer_is_not_filled_while_somebody_has_it(
     assert SlotState.LEASED not in camera.pool_statistics().states
 
 
-def test_stamps_are_of_boottime(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_stamps_are_of_boottime(module: Any, open_camera: OpenCamera) -> None:
     camera, stamps, errors = open_camera(), [], []
     for _ in range(8):
         with next_frame(camera) as frame:
             stamps.append(frame.header.stamp_ns)
-            assert 0 <= time.time_ns() - frame.header.stamp_ns < 20_000_000_000
-            errors.append(
-                abs(
-                    (time.time_ns() - frame.header.stamp_ns)
-                    - (time.monotonic_ns() - frame.data.captured_ns)
-                )
-            )
+            age = time.time_ns() - frame.header.stamp_ns
+            assert 0 <= age < 20_000_000_000
+            errors.append(abs(age - (time.monotonic_ns() - frame.data.captured_ns)))
     assert min(errors) < 5_000_000, (
         'what comes between the reads of two clocks is an error: the least counts'
     )
@@ -141,76 +131,69 @@ def test_stamps_are_of_boottime(module: Any, open_camera: Callable[..., Libcamer
 
 
 def test_frames_that_are_marked_bad_are_counted_and_queued_again(
-    module: Any, open_camera: Callable[..., LibcameraCamera]
+    module: Any, open_camera: OpenCamera
 ) -> None:
     module.manager.cameras[0].bad = {3, 4}
     camera = open_camera(pipeline_buffers=3)
-    numbers = []
-    while len(numbers) < 8:
+    for number in (0, 1, 2, 5, 6, 7, 8, 9):
         with next_frame(camera) as frame:
-            numbers.append(frame.data.sequence)
-    assert numbers == [0, 1, 2, 5, 6, 7, 8, 9]
-    assert (camera.statistics().bad, camera.statistics().lost, camera.statistics().dropped) == (
-        2,
-        0,
-        2,
-    )
+            assert frame.data.sequence == number
+    found = camera.statistics()
+    assert (found.bad, found.lost, found.dropped) == (2, 0, 2)
 
 
-def test_an_unplugged_camera_is_lost(
-    module: Any, open_camera: Callable[..., LibcameraCamera]
-) -> None:
+def lost(camera: LibcameraCamera, words: str) -> None:
+    """Capture until the camera is lost."""
+
+    def drained() -> None:
+        frame = camera.capture()
+        if frame is not None:
+            frame.release()
+
+    with pytest.raises(CameraLostError, match=words):
+        until(drained, 'the loss')
+
+
+def test_an_unplugged_camera_is_lost(module: Any, open_camera: OpenCamera) -> None:
     camera = open_camera()
     kept = next_frame(camera)
     module.manager.cameras[0].silent.set()
     module.manager.cameras[0].unplug()
-    with pytest.raises(CameraLostError, match='cancelled its requests'):
-        until(lambda: _drained(camera), 'the loss')
+    lost(camera, 'cancelled its requests')
     camera.close()
     shown(kept)
     kept.release()
 
 
-def _drained(camera: LibcameraCamera) -> None:
-    frame = camera.capture()
-    if frame is not None:
-        frame.release()
-
-
-def test_a_silent_camera_is_lost(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_a_silent_camera_is_lost(module: Any, open_camera: OpenCamera) -> None:
     camera = open_camera(silent=0.05)
     next_frame(camera).release()
     module.manager.cameras[0].silent.set()
-    with pytest.raises(CameraLostError, match='gave no frame for'):
-        until(lambda: _drained(camera), 'the loss')
+    lost(camera, 'gave no frame for')
 
 
 def test_each_camera_gets_its_own_requests_in_its_own_thread(
-    module: Any, open_camera: Callable[..., LibcameraCamera]
+    module: Any, open_camera: OpenCamera
 ) -> None:
     module.manager.cameras.append(Camera(module, 'imx219', largest=(64, 48)))
-    cameras = [open_camera('imx708'), open_camera('imx219')]
-    found: dict[int, list[int]] = {0: [], 1: []}
 
-    def run(index: int) -> None:
+    def run(camera: LibcameraCamera) -> list[int]:
+        found = []
         for _ in range(40):
-            with next_frame(cameras[index]) as frame:
-                assert frame.data.width == cameras[index].width
-                found[index].append(shown(frame))
+            with next_frame(camera) as frame:
+                assert frame.data.width == camera.width
+                found.append(shown(frame))
+        return found
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in found]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == {0: list(range(40)), 1: list(range(40))}
+    cameras = open_camera('imx708'), open_camera('imx219')
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(run, cameras)] == [list(range(40))] * 2
 
 
-def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_a_busy_camera_says_so(module: Any, open_camera: OpenCamera) -> None:
     module.manager.cameras[0].busy = True
-    with pytest.raises(
-        CameraBusyError, match=r'acquire the camera: .*busy; end the other program'
-    ):
+    words = r'acquire the camera: .*busy; end the other program'
+    with pytest.raises(CameraBusyError, match=words):
         open_camera()
     module.manager.cameras[0].busy = False
     first = open_camera()
@@ -239,7 +222,7 @@ def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., Libcamera
 def test_what_cannot_be_is_said(
     change: Callable[[Any], None], options: dict[str, Any], kind: type[Exception], words: str,
     module: Any,
-    open_camera: Callable[..., LibcameraCamera],
+    open_camera: OpenCamera,
 ) -> None:  # fmt: skip
     change(module)
     with pytest.raises(kind, match=words):
@@ -247,15 +230,11 @@ def test_what_cannot_be_is_said(
     assert not any(camera.acquired for camera in module.manager.cameras)
 
 
-def test_colours_that_nobody_names_are_bt601(
-    module: Any, open_camera: Callable[..., LibcameraCamera]
-) -> None:
+def test_colours_that_nobody_names_are_bt601(module: Any, open_camera: OpenCamera) -> None:
     module.manager.cameras[0].color_space = None
     with next_frame(open_camera()) as frame:
-        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (
-            Matrix.BT601,
-            Range.LIMITED,
-        )
+        colours = frame.data.colorimetry
+    assert (colours.matrix, colours.range) == (Matrix.BT601, Range.LIMITED)
 
 
 def test_without_bindings_the_advice_is_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:

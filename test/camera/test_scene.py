@@ -45,9 +45,8 @@ palettes = st.sampled_from(sorted(scene.PALETTES))
 
 
 def planes(width: int, height: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    return np.full((height, width), 99, np.uint8), np.full(
-        (height // 2, width // 2, 2), 99, np.uint8
-    )
+    sizes = (height, width), (height // 2, width // 2, 2)
+    return np.full(sizes[0], 99, np.uint8), np.full(sizes[1], 99, np.uint8)
 
 
 def drawn(scene: RoadScene, index: int) -> tuple[bytes, tuple[SceneObject, ...]]:
@@ -56,24 +55,15 @@ def drawn(scene: RoadScene, index: int) -> tuple[bytes, tuple[SceneObject, ...]]
     return luma.tobytes() + chroma.tobytes(), objects
 
 
-def assert_within_limits(objects: tuple[SceneObject, ...], width: int, height: int) -> None:
-    assert MIN_OBJECTS == 5 and MAX_OBJECTS == 40
-    assert 5 <= len(objects) <= 40
-    for item in objects:
-        assert 0 <= item.class_index < len(CLASS_NAMES)
-        assert min(item.width, item.height) >= 12
-        assert max(item.width, item.height) <= 400
-        assert item.x >= 0 and item.y >= 0
-        assert item.x + item.width <= width and item.y + item.height <= height
-        assert 0.5 <= item.visible <= 1.0
-
-
 def test_the_same_frame_has_the_same_bytes_whatever_was_drawn_before() -> None:
     first, second = RoadScene(640, 360, 7), RoadScene(640, 360, 7)
     expected = {index: drawn(first, index) for index in (0, 1, 500, 1_000_000)}
-    assert {
-        index: drawn(second, index) for index in (1_000_000, 3, 500, 1, 0)
-    }.items() >= expected.items()
+    again = {index: drawn(second, index) for index in (1_000_000, 3, 500, 1, 0)}
+    assert again.items() >= expected.items()
+    for levels, _ in expected.values():
+        luma, chroma = np.split(np.frombuffer(levels, np.uint8), [640 * 360])
+        assert luma.min() >= 16 and luma.max() <= 235 and luma.std() > 20
+        assert chroma.min() >= 16 and chroma.max() <= 240
 
 
 @settings(max_examples=25, deadline=None)
@@ -84,17 +74,15 @@ def test_objects_stay_within_limits(
     width: int, height: int, seed: int, palette: str, when: list[int]
 ) -> None:
     scene = RoadScene(width, height, seed, palette)
-    for index in when:
-        assert_within_limits(scene.truth(index), width, height)
-
-
-def test_levels_are_limited_range() -> None:
-    for seed in range(2):
-        luma, chroma = planes(640, 360)
-        RoadScene(640, 360, seed).draw(seed * 100, luma, chroma)
-        assert luma.min() >= 16 and luma.max() <= 235
-        assert chroma.min() >= 16 and chroma.max() <= 240
-        assert luma.std() > 20
+    assert (MIN_OBJECTS, MAX_OBJECTS) == (5, 40)
+    for objects in map(scene.truth, when):
+        assert 5 <= len(objects) <= 40
+        for item in objects:
+            assert 0 <= item.class_index < len(CLASS_NAMES)
+            assert 12 <= min(item.width, item.height) <= max(item.width, item.height) <= 400
+            assert item.x >= 0 and item.y >= 0
+            assert item.x + item.width <= width and item.y + item.height <= height
+            assert 0.5 <= item.visible <= 1.0
 
 
 class RecordingPaint:
@@ -118,13 +106,8 @@ class RecordingPaint:
 
 
 def tight_box(pixels: NDArray[np.bool_]) -> tuple[float, float, float, float]:
-    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
-    return (
-        float(columns[0]),
-        float(rows[0]),
-        float(columns[-1] - columns[0] + 1),
-        float(rows[-1] - rows[0] + 1),
-    )
+    (top, *_, bottom), (left, *_, right) = (np.flatnonzero(pixels.any(axis)) for axis in (1, 0))
+    return float(left), float(top), float(right - left + 1), float(bottom - top + 1)
 
 
 @pytest.mark.parametrize(('width', 'height', 'seed'), [(640, 360, 1), (320, 240, 3), (64, 64, 4)])
@@ -145,52 +128,26 @@ def test_truth_is_what_is_painted(
             hidden |= pixels
 
 
-def objects_of(scenes: int) -> list[SceneObject]:
-    drives = [RoadScene(640, 360, seed) for seed in range(scenes)]
-    return [item for scene in drives for index in range(0, 800, 80) for item in scene.truth(index)]
-
-
 def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
-    objects = objects_of(scenes=5)
-    shares = np.bincount([item.class_index for item in objects], minlength=len(CLASS_NAMES)) / len(
-        objects
-    )
-    assert len(CLASS_NAMES) >= 3 and shares.min() > 0.1
+    drives = [RoadScene(640, 360, seed) for seed in range(5)]
+    objects = [item for each in drives for n in range(0, 800, 80) for item in each.truth(n)]
+    counts = np.bincount([item.class_index for item in objects], minlength=len(CLASS_NAMES))
+    assert len(CLASS_NAMES) >= 3 and (counts / len(objects)).min() > 0.1
     longest = [max(item.width, item.height) for item in objects]
     assert min(longest) < 24 and max(longest) > 150
     assert 0.1 < np.mean([item.visible < 0.95 for item in objects]) < 0.7, 'they hide each other'
 
 
-def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:
-    """Draw 100 shapes of each class; return all colours of their parts (Y, U, V)."""
-    rng = np.random.default_rng(0)
-    makers = (scene.car, scene.pedestrian, scene.sign, scene.cone)
-    hues = scene.PALETTES[palette]
-    shapes = {
-        name: [make(rng, hues, 0.5) for _ in range(100)]
-        for name, make in zip(CLASS_NAMES, makers, strict=True)
-    }
-    return {
-        name: np.array([part.colour for s in made for part in s.parts], float)
-        for name, made in shapes.items()
-    }
-
-
-def coloured_hues(colours: NDArray[np.float64]) -> NDArray[np.float64]:
-    u, v = colours[:, 1] - 128, colours[:, 2] - 128
-    hues: NDArray[np.float64] = (np.degrees(np.arctan2(v, u)) % 360)[np.hypot(u, v) > 13]
-    return hues
-
-
 def test_palettes_for_training_and_testing_do_not_meet() -> None:
-    rounding = 4
+    rounding, rng = 4, np.random.default_rng(0)
+    makers = (scene.car, scene.pedestrian, scene.sign, scene.cone)
     for palette in ('train', 'held_out'):
         low, high = scene.PALETTES[palette]
-        hues = np.concatenate(
-            [coloured_hues(colours) for colours in body_samples(palette).values()]
-        )
-        away = (hues - low + rounding) % 360
-        assert away.max() <= high - low + 2 * rounding
+        made = [make(rng, (low, high), 0.5) for make in makers for _ in range(100)]
+        colours = np.array([part.colour for shape in made for part in shape.parts], float)
+        u, v = colours[:, 1] - 128, colours[:, 2] - 128
+        hues = (np.degrees(np.arctan2(v, u)) % 360)[np.hypot(u, v) > 13]
+        assert ((hues - low + rounding) % 360).max() <= high - low + 2 * rounding
     assert scene.PALETTES['train'][1] + 2 * rounding < scene.PALETTES['held_out'][0]
     assert scene.PALETTES['held_out'][1] + 2 * rounding < scene.PALETTES['train'][0] + 360
 
@@ -224,12 +181,9 @@ CODES = st.builds(
 def counter_planes(
     code: TimeCode, width: int = 640, height: int = 360
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    luma, chroma = (
-        np.zeros((height, width), np.uint8),
-        np.zeros((height // 2, width // 2, 2), np.uint8),
-    )
-    draw_counter(code, luma, chroma)
-    return luma, chroma
+    drawn = planes(width, height)
+    draw_counter(code, *drawn)
+    return drawn
 
 
 @settings(max_examples=30)
@@ -251,16 +205,12 @@ def test_what_was_drawn_is_read(code: TimeCode, size: tuple[int, int]) -> None:
 def test_it_survives_scaling_jpeg_and_noise(
     code: TimeCode, size: tuple[int, int], scale: float, quality: int, noise: int
 ) -> None:
-    luma, chroma = counter_planes(code, *size)
-    picture = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12)
+    picture = cv2.cvtColorTwoPlane(*counter_planes(code, *size), cv2.COLOR_YUV2BGR_NV12)
     picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
-    rng = np.random.default_rng(0)
-    picture = np.clip(
-        picture.astype(int) + rng.integers(-noise, noise + 1, picture.shape), 0, 255
-    ).astype(np.uint8)
-    decoded = cv2.imdecode(
-        cv2.imencode('.jpg', picture, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_GRAYSCALE
-    )
+    added = np.random.default_rng(0).integers(-noise, noise + 1, picture.shape)
+    picture = np.clip(picture.astype(int) + added, 0, 255).astype(np.uint8)
+    content = cv2.imencode('.jpg', picture, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
+    decoded = cv2.imdecode(content, cv2.IMREAD_GRAYSCALE)
     assert read_counter(np.asarray(decoded, np.uint8)) == code
 
 
@@ -270,10 +220,9 @@ def test_a_picture_that_was_damaged_says_the_truth_or_nothing(data: st.DataObjec
     code = data.draw(CODES)
     luma, _ = counter_planes(code, 128, 96)
     for _ in range(data.draw(st.integers(1, 3))):
-        row, column = data.draw(st.integers(0, 7)), data.draw(st.integers(0, 15))
-        luma[slice(12 * row, 12 * row + 12), slice(8 * column, 8 * column + 8)] = data.draw(
-            st.sampled_from([16, 235, 120])
-        )
+        top, left = 12 * data.draw(st.integers(0, 7)), 8 * data.draw(st.integers(0, 15))
+        level = data.draw(st.sampled_from([16, 235, 120]))
+        luma[slice(top, top + 12), slice(left, left + 8)] = level
     # The CRC finds any three wrong bits of 128; with more, one in 65536 may look right.
     assert read_counter(luma) in (code, None)
 
@@ -297,16 +246,11 @@ PRINTED = {
 
 @pytest.mark.parametrize('matrix', PRINTED)
 def test_the_bars_have_the_levels_that_the_standards_print(matrix: Matrix) -> None:
-    bars = ColourBars(640, 360, Colorimetry(matrix, Range.LIMITED))
-    luma, chroma = np.zeros((360, 640), np.uint8), np.zeros((180, 320, 2), np.uint8)
-    bars.draw(luma, chroma)
+    luma, chroma = planes(640, 360)
+    ColourBars(640, 360, Colorimetry(matrix, Range.LIMITED)).draw(luma, chroma)
     for index, name in enumerate(BAR_COLOURS):
-        y, (u, v) = luma[100, 80 * index + 40], chroma[50, 40 * index + 20]
-        assert np.abs(np.subtract((int(y), int(u), int(v)), PRINTED[matrix][name])).max() <= 1, (
-            name
-        )
+        found = [int(luma[100, 80 * index + 40]), *map(int, chroma[50, 40 * index + 20])]
+        assert np.abs(np.subtract(found, PRINTED[matrix][name])).max() <= 1, name
     # Below the bars there are eight greys from black to white.
-    assert (
-        np.abs(luma[340, 40::80] - np.linspace(16, 235, 8)).max() <= 1
-        and (chroma[170, 20::40] == 128).all()
-    )
+    assert np.abs(luma[340, 40::80] - np.linspace(16, 235, 8)).max() <= 1
+    assert (chroma[170, 20::40] == 128).all()
