@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import itertools
 
 from hypothesis import given, settings
@@ -39,42 +39,30 @@ class World:
         self.true = 100 * S
         self.wall_offset = EPOCH
         self.simulated: int | None = None
-        self.read_ns = 300
         self.interruptions: Iterator[int] = iter(())
-        self.ros_reads = 0
-        self.after_read: list[tuple[int, int]] = []
 
-    def _tick(self) -> None:
-        self.true += self.read_ns + next(self.interruptions, 0)
-
-    def monotonic(self) -> int:
-        self._tick()
+    def _tick(self) -> int:
+        self.true += 300 + next(self.interruptions, 0)
         return self.true
 
     def boottime(self) -> int:
-        self._tick()
-        return self.true + BOOT_AHEAD
+        return self._tick() + BOOT_AHEAD
 
     def realtime(self) -> int:
-        self._tick()
-        return self.true + self.wall_offset
+        return self._tick() + self.wall_offset
 
     def ros(self) -> int:
-        self._tick()
-        self.ros_reads += 1
-        return self.true + self.wall_offset if self.simulated is None else self.simulated
+        now = self.realtime()
+        return now if self.simulated is None else self.simulated
 
-    def clock(self) -> StampClock:
-        clocks = SystemClocks(self.monotonic, self.boottime, self.realtime)
-        return StampClock(self.ros, clocks, is_simulated=lambda: self.simulated is not None)
+    def clock(self, is_simulated: Callable[[], bool] | None = None) -> StampClock:
+        clocks = SystemClocks(self._tick, self.boottime, self.realtime)
+        simulated = is_simulated or (lambda: self.simulated is not None)
+        return StampClock(self.ros, clocks, is_simulated=simulated)
 
     def driver(self, clock: CaptureClock, at: int) -> int:
         """Return the time that a driver with this clock reports for the true time *at*."""
-        ahead = {
-            CaptureClock.MONOTONIC: 0,
-            CaptureClock.BOOTTIME: BOOT_AHEAD,
-            CaptureClock.REALTIME: self.wall_offset,
-        }
+        ahead = {CaptureClock.BOOTTIME: BOOT_AHEAD, CaptureClock.REALTIME: self.wall_offset}
         return at + ahead.get(clock, 0)
 
 
@@ -211,19 +199,9 @@ def test_a_simulation_that_begins_or_ends_between_two_reads_is_seen(simulated: b
         world.simulated = then if now is not simulated else first
         return now
 
-    stamps = StampClock(
-        world.ros,
-        SystemClocks(world.monotonic, world.boottime, world.realtime),
-        is_simulated=is_simulated,
-    )
-    exposed = world.true
-    assert (
-        abs(
-            stamps.stamp(exposed, CaptureClock.MONOTONIC)
-            - (exposed + EPOCH if simulated else 7 * S)
-        )
-        < MS
-    )
+    stamps, exposed = world.clock(is_simulated), world.true
+    stamp = stamps.stamp(exposed, CaptureClock.MONOTONIC)
+    assert abs(stamp - (exposed + EPOCH if simulated else 7 * S)) < MS
     assert stamps.statistics().simulated is not simulated
 
 
@@ -248,18 +226,16 @@ def test_a_camera_that_is_opened_again_goes_on_with_its_stamps(
     clock: CaptureClock, step: int
 ) -> None:
     world = World()
-    stamps = world.clock()
-    for _ in range(5):
-        last = stamps.stamp(world.driver(clock, world.true), clock)
-        world.true += PERIOD
-    world.wall_offset += step
-    world.true += 2 * S
-    assert stamps.reopened() is stamps
-    for _ in range(5):
+    stamps, last = world.clock(), 0
+    for number in range(10):
+        if number == 5:
+            world.wall_offset += step
+            world.true += 2 * S
+            assert stamps.reopened() is stamps
         exposed = world.true
         stamp = stamps.stamp(world.driver(clock, exposed), clock)
         assert stamp > last
-        if step >= 0:
+        if number < 5 or step >= 0:
             assert abs(stamp - (exposed + world.wall_offset)) < MS
         last = stamp
         world.true += PERIOD
@@ -268,24 +244,16 @@ def test_a_camera_that_is_opened_again_goes_on_with_its_stamps(
 
 def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
     world = World()
-    world.simulated = 50 * S
     stamps = world.clock()
-    assert [stamps.stamp(world.true, CaptureClock.MONOTONIC) for _ in range(3)] == [
-        50 * S,
-        50 * S + 1,
-        50 * S + 2,
-    ]
-    world.simulated = 50 * S + 1
-    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 50 * S + 3
-    world.simulated = 60 * S
-    world.true += PERIOD
-    assert stamps.stamp(world.true - 20 * MS, CaptureClock.MONOTONIC) == 60 * S, (
-        'the age in real time says nothing about simulated time'
-    )
-    world.simulated = 10 * S
-    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 10 * S, (
-        'the recording behind it has begun anew'
-    )
+    for simulated, age, stamp in (
+        *[(50 * S, 0, 50 * S + number) for number in range(3)],
+        (50 * S + 1, 0, 50 * S + 3),
+        (60 * S, 20 * MS, 60 * S),  # the age in real time says nothing about simulated time
+        (10 * S, 20 * MS, 10 * S),  # the recording behind it has begun anew
+    ):
+        world.simulated = simulated
+        assert stamps.stamp(world.true - age, CaptureClock.MONOTONIC) == stamp
+        world.true += PERIOD
     found = stamps.statistics()
     assert found.simulated and found.steps == 1 and found.corrected == 3 and found.offset_ns == 0
 

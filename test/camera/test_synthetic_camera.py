@@ -17,7 +17,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, ExitStack
+import itertools
 import os
 import resource
 import time
@@ -26,6 +28,7 @@ from typing import Any
 from camera.counter_picture import read_counter
 from camera.named_heap import NamedHeap
 from camera.replay_kit import captured
+from descriptors import limited, next_free
 import numpy as np
 import pytest
 
@@ -46,17 +49,6 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT, FAST = 128, 96, 2000.0
 
 
-class Clock:
-    """A ROS clock that advances by 7 ns with each reading."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1_000
-
-    def __call__(self) -> int:
-        self.now_ns += 7
-        return self.now_ns
-
-
 @pytest.fixture
 def ledger() -> CopyLedger:
     return CopyLedger()
@@ -64,60 +56,49 @@ def ledger() -> CopyLedger:
 
 @pytest.fixture
 def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
-    cameras: list[SyntheticCamera] = []
+    with ExitStack() as cameras:
 
-    def make(
-        *,
-        slots: int = 4,
-        framerate: float = FAST,
-        seed: int = 1,
-        stride_align: int = 1,
-        **options: Any,
-    ) -> SyntheticCamera:
-        now = Clock()
-        stamps = StampClock(now, is_simulated=lambda: True)
-        base: dict[str, Any] = {
-            'heap': SealedMemfd(),
-            'now_ns': now,
-            'clock': stamps,
-            'ledger': ledger,
-        }
-        camera = SyntheticCamera(WIDTH, HEIGHT, framerate, 'lens', seed=seed, **options, **base)
-        cameras.append(camera)
-        participants = [
-            camera.constraints(),
-            BufferConstraints('npu', stride_align=stride_align, slots=slots - 2),
-        ]
-        camera.allocate(agree(participants, (WIDTH, HEIGHT)))
-        return camera
+        def make(
+            *,
+            slots: int = 4,
+            framerate: float = FAST,
+            seed: int = 1,
+            heap: object = None,
+            consumer: Mapping[str, Any] | None = None,
+            **options: Any,
+        ) -> SyntheticCamera:
+            now = itertools.count(1_007, 7).__next__
+            stamps = StampClock(now, is_simulated=lambda: True)
+            options |= {'heap': heap or SealedMemfd(), 'now_ns': now, 'clock': stamps}
+            camera = SyntheticCamera(
+                WIDTH, HEIGHT, framerate, 'lens', seed=seed, ledger=ledger, **options
+            )
+            cameras.enter_context(closing(camera))
+            npu = BufferConstraints('npu', slots=slots - 2, **(consumer or {}))
+            camera.allocate(agree([camera.constraints(), npu], (WIDTH, HEIGHT)))
+            return camera
 
-    yield make
-    for camera in cameras:
-        camera.close()
+        yield make
 
 
 def test_frame_n_is_picture_n_of_its_seed_and_each_byte_is_drawn_once(
     open_camera: Callable[..., SyntheticCamera], ledger: CopyLedger
 ) -> None:
-    camera, scene = open_camera(seed=5, stride_align=192), RoadScene(WIDTH, HEIGHT, 5)
-    luma, chroma = (
-        np.zeros((HEIGHT, WIDTH), np.uint8),
-        np.zeros((HEIGHT // 2, WIDTH // 2, 2), np.uint8),
-    )
+    camera = open_camera(seed=5, consumer={'stride_align': 192})
+    scene, luma = RoadScene(WIDTH, HEIGHT, 5), np.zeros((HEIGHT, WIDTH), np.uint8)
+    chroma = np.zeros((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
     for sequence in range(3):
-        frame = captured(camera)
-        scene.draw(sequence, luma, chroma)
-        assert frame.data.sequence == sequence and frame.data.planes[0].stride == 192
-        with frame.map() as planes:
+        with captured(camera) as frame, frame.map() as planes:
+            scene.draw(sequence, luma, chroma)
+            assert frame.data.sequence == sequence and frame.data.planes[0].stride == 192
             assert np.array_equal(planes[0], luma) and np.array_equal(planes[1], chroma)
-        frame.release()
     assert not camera.ended and camera.constraints().formats == ((NV12, LINEAR),)
     assert ledger.entries() == {'draw': LedgerEntry(3, 3 * WIDTH * HEIGHT * 3 // 2)}
     assert (camera.heap_name, camera.device) == ('memfd', 'synthetic scene, seed 5')
 
 
 def test_counter_and_bars_are_drawn_too(open_camera: Callable[..., SyntheticCamera]) -> None:
-    camera = open_camera(pattern='counter', seed=300, stride_align=192)
+    camera = open_camera(pattern='counter', seed=300, consumer={'stride_align': 192})
     for sequence in range(3):
         with captured(camera) as frame, frame.map() as planes:
             assert read_counter(planes[0].copy()) == (300 & 0xFF, sequence, frame.header.stamp_ns)
@@ -144,27 +125,16 @@ def test_a_frame_s_header_and_times(open_camera: Callable[..., SyntheticCamera])
     ('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')]
 )
 def test_it_offers_all_its_heaps_and_draws_into_the_one_that_is_agreed_on(
-    contiguous: bool, heap: str, ledger: CopyLedger
+    contiguous: bool, heap: str, open_camera: Callable[..., SyntheticCamera]
 ) -> None:
-    heaps = working_heaps(
-        'auto', ['dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'], opener=NamedHeap
-    )
-    camera = SyntheticCamera(
-        WIDTH, HEIGHT, FAST, 'lens', seed=1, heap=heaps, now_ns=Clock(), ledger=ledger
-    )
-    try:
-        constraints = camera.constraints()
-        assert (
-            constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf')
-            and NamedHeap.open == 0
-        )
-        camera.allocate(
-            agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (WIDTH, HEIGHT))
-        )
-        assert camera.heap_name == heap and NamedHeap.open == 1
-        captured(camera).release()
-    finally:
-        camera.close()
+    names = ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf')
+    heaps = working_heaps('auto', names, opener=NamedHeap)
+    assert NamedHeap.open == 0, 'those that were tried are closed'
+    camera = open_camera(heap=heaps, consumer={'contiguous': contiguous})
+    assert camera.constraints().heaps == names
+    assert camera.heap_name == heap and NamedHeap.open == 1
+    captured(camera).release()
+    camera.close()
     assert NamedHeap.open == 0
 
 
@@ -174,16 +144,13 @@ def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(
     camera = open_camera(slots=2)
     held = [captured(camera), captured(camera)]
     assert camera.capture() is None and camera.capture() is None
-    statistics = camera.pool_statistics()
-    assert statistics is not None and (statistics.exhausted, statistics.holders) == (
-        2,
-        {'camera': 2},
-    )
+    found = camera.pool_statistics()
+    assert found is not None and (found.exhausted, found.holders) == (2, {'camera': 2})
     held.pop().release()
-    after = captured(camera)
-    assert after.data.sequence == 4
+    held.append(captured(camera))
+    assert held[1].data.sequence == 4
     assert (camera.statistics().captured, camera.statistics().dropped) == (3, 2)
-    for frame in (*held, after):
+    for frame in held:
         frame.release()
 
 
@@ -199,23 +166,12 @@ def test_a_failing_picture_costs_no_slot(
         pass
 
     place = rf'\(test_synthetic_camera\.py:{forget_return.__code__.co_firstlineno}\)'
+    said = rf'SyntheticCamera\.{{}} returned None; it must .* {place}'
     for owner, method, body, error, message in (
         (camera, 'render', fail, RuntimeError, 'no such colour'),
         # Not a CameraError: the supervisor would reopen the camera, and fail each time.
-        (
-            camera,
-            'render',
-            forget_return,
-            ConfigError,
-            rf'SyntheticCamera\.render returned None; it must .* {place}',
-        ),
-        (
-            SyntheticCamera,
-            'draw',
-            forget_return,
-            ConfigError,
-            rf'SyntheticCamera\.draw returned None; it must .* {place}',
-        ),
+        (camera, 'render', forget_return, ConfigError, said.format('render')),
+        (SyntheticCamera, 'draw', forget_return, ConfigError, said.format('draw')),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, body)
@@ -246,10 +202,7 @@ def test_without_a_descriptor_left_it_captures_into_slots_that_were_never_used_a
     open_camera: Callable[..., SyntheticCamera],
 ) -> None:
     camera = open_camera(slots=6)
-    before, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
-    try:
+    with limited(resource.RLIMIT_NOFILE, next_free()):
         with pytest.raises(OSError, match='Too many open files'):
             os.dup(0)
         frames = [captured(camera) for _ in camera.slots]
@@ -257,5 +210,3 @@ def test_without_a_descriptor_left_it_captures_into_slots_that_were_never_used_a
         camera.close()
         for frame in frames:
             frame.release()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
