@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 import re
 import time
@@ -50,15 +51,10 @@ PARAMETERS = {'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'lens', 'he
 
 @pytest.fixture
 def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {
-        'own_grey': 'own_grey:Grey',
-        'unfinished': 'own_grey:Unfinished',
-        'number': 'math:pi',
-    }
-    entries |= {'gone': 'own_gone:Camera', 'misnamed': 'own_grey:Gray'}
-    install(
-        tmp_path, 'own-camera', {'zc_perception.cameras': {**entries, 'v4l2': 'own_grey:Grey'}}
-    )
+    entries = {'own_grey': 'own_grey:Grey', 'unfinished': 'own_grey:Unfinished'}
+    entries |= {'number': 'math:pi', 'gone': 'own_gone:Camera', 'misnamed': 'own_grey:Gray'}
+    kinds = {'zc_perception.cameras': {**entries, 'v4l2': 'own_grey:Grey'}}
+    install(tmp_path, 'own-camera', kinds)
     (tmp_path / 'own_grey.py').write_text(OWN, encoding='utf-8')
     offer_alone(monkeypatch, tmp_path)
 
@@ -68,25 +64,17 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
     assert CAMERAS.others == ('gone', 'misnamed', 'number', 'own_grey', 'unfinished'), (
         'nobody takes the place of a kind of this package'
     )
-    camera = CAMERAS.load('own_grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
-    try:
-        assert (camera.width, camera.height, camera.framerate, camera.heap_name) == (
-            640,
-            360,
-            30.0,
-            'memfd',
-        )
-        assert (
-            not camera.ended
-            and camera.slots == ()
-            and camera.pool_statistics() is None
-            and not camera.controls()
-        )
+    options = CameraOptions(PARAMETERS, lambda: 0, CopyLedger())
+    with closing(CAMERAS.load('own_grey').open(options)) as camera:
+        said = camera.width, camera.height, camera.framerate, camera.heap_name
+        assert said == (640, 360, 30.0, 'memfd') and not camera.ended and camera.slots == ()
+        assert camera.pool_statistics() is None and not camera.controls()
         with pytest.raises(ConfigError, match=r"Grey has no control 'gain'; it has none"):
             camera.set_control('gain', 1)
-    finally:
-        camera.close()
     assert CAMERAS.load('v4l2').__name__ == 'V4l2'
+    words = 'Unfinished does not override the class method open'
+    with pytest.raises(NotImplementedError, match=words):
+        CAMERAS.load('unfinished').open(options)
 
 
 @pytest.mark.usefixtures('own_package')
@@ -110,14 +98,6 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
 def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CAMERAS.load(kind)
-
-
-@pytest.mark.usefixtures('own_package')
-def test_a_camera_that_does_not_say_how_it_is_opened_is_named() -> None:
-    with pytest.raises(
-        NotImplementedError, match='Unfinished does not override the class method open'
-    ):
-        CAMERAS.load('unfinished').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
 
 
 OTHER = """
@@ -192,26 +172,19 @@ def test_a_kind_s_parameter_can_not_have_the_name_of_the_node_s_own(
 
 def test_what_the_chosen_kind_does_not_read_is_said_unless_it_is_the_default() -> None:
     given = {'camera': 'v4l2', 'device': '/dev/video3', 'loop': True, 'pixel_format': 'NV12'}
-    assert NODES['capture'].unread(given) == {}
-    assert NODES['capture'].unread(given | {'camera': 'libcamera'}).keys() == {
-        'device',
-        'pixel_format',
-    }
-    (sentence,) = NODES['capture'].unread({'pipeline': 'videotestsrc'}).values()
+    unread = NODES['capture'].unread
+    assert unread(given) == {}
+    assert unread(given | {'camera': 'libcamera'}).keys() == {'device', 'pixel_format'}
+    (sentence,) = unread({'pipeline': 'videotestsrc'}).values()
     assert sentence.startswith("parameter 'pipeline' is read by camera: gstreamer, argus only")
 
 
 @pytest.mark.usefixtures('no_fd_leak')
 def test_the_camera_of_the_page_passes_the_test_of_the_page() -> None:
     """The code is in docs/contributing.md, under "Add a camera"."""
-    camera, test = re.findall(
-        r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
-    )
-    names: dict[str, Any] = {
-        'SealedMemfd': SealedMemfd,
-        'CopyLedger': CopyLedger,
-        'agree': agree,
-        'time': time,
-    }
+    page = PAGE.read_text(encoding='utf-8')
+    camera, test = re.findall(r'^```python\n(.*?)^```$', page, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {'SealedMemfd': SealedMemfd, 'CopyLedger': CopyLedger}
+    names |= {'agree': agree, 'time': time}
     exec(camera + test, names)
     names['test_the_first_frame_is_black']()

@@ -18,17 +18,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 import errno
 import os
 from pathlib import Path
 import random
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 from camera.replay_kit import Gate, planes_of, played, replay, STORE
 from camera.video_kit import compressed_video
 import cv2
-from mcap.exceptions import EndOfFile
+from frame_kit import next_frame
 from mcap.reader import make_reader
 from mcap.records import Message
 from mcap.stream_reader import StreamReader
@@ -69,17 +71,9 @@ def fill(planes: Any, seed: int) -> None:
         plane[...] = rng.integers(0, np.iinfo(plane.dtype).max + 1, plane.shape, plane.dtype)
 
 
-def publish(pool: BufferPool, index: int, stamp_ns: int | None = None) -> Frame:
-    slot = pool.acquire()
-    assert slot is not None
-    frame = Frame.publish_slot(
-        pool,
-        slot,
-        header=Header(START + index * PERIOD if stamp_ns is None else stamp_ns, 'lens'),
-        colorimetry=BT709_FULL,
-        sequence=7 * index,
-        captured_ns=100 + index,
-    )
+def publish(pool: BufferPool, index: int) -> Frame:
+    header = Header(START + index * PERIOD, 'lens')
+    frame = next_frame(pool, 7 * index, header=header, colorimetry=BT709_FULL)
     with frame.map(write=True) as planes:
         fill(planes, index)
     return frame
@@ -125,12 +119,9 @@ def by_rosbags(path: Path) -> list[tuple[str, bytes]]:
 def by_stream(path: Path) -> int:
     """Return how many messages MCAP's own library reads without an index."""
     count = 0
-    with path.open('rb') as file:
-        try:
-            for record in StreamReader(file, validate_crcs=True).records:
-                count += isinstance(record, Message)
-        except Exception as error:  # the cut may be in a length or in a chunk
-            assert isinstance(error, EndOfFile) or path.stat().st_size, error
+    with path.open('rb') as file, suppress(Exception):  # the cut may be anywhere
+        for record in StreamReader(file, validate_crcs=True).records:
+            count += isinstance(record, Message)
     return count
 
 
@@ -149,14 +140,13 @@ def test_every_reader_gets_what_was_recorded(
     fourcc: str, encoding: str, layout: dict[str, Any], tmp_path: Path, make_pool: MakePool
 ) -> None:
     pool, ledger = make_pool(62, 46, fourcc=fourcc_code(fourcc), layout=layout), CopyLedger()
-    kept = record(tmp_path / 'a', pool, 4)
-    camera = replay(
-        tmp_path / 'a', ledger=ledger, stamps='recorded', constraints={'stride_align': 192}
-    )
+    kept, stamps = record(tmp_path / 'a', pool, 4), [START + i * PERIOD for i in range(4)]
+    options = {'stamps': 'recorded', 'constraints': {'stride_align': 192}}
+    camera = replay(tmp_path / 'a', ledger=ledger, **options)
     assert camera.notices() == () and camera.framerate == 25.0
     found = played(camera)
     assert [(f.header, f.data.colorimetry, f.data.fourcc) for f, _ in found] == [
-        (Header(START + i * PERIOD, 'lens'), BT709_FULL, fourcc_code(fourcc)) for i in range(4)
+        (Header(stamp, 'lens'), BT709_FULL, fourcc_code(fourcc)) for stamp in stamps
     ]
     assert all(same(planes, expected) for (_, planes), expected in zip(found, kept, strict=True))
     assert ledger.entries()['decode'].count == 4
@@ -167,8 +157,8 @@ def test_every_reader_gets_what_was_recorded(
     with (tmp_path / 'a' / 'a_0.mcap').open('rb') as file:
         reader = make_reader(file, validate_crcs=True)
         messages = list(reader.iter_messages('/image_raw'))
-        assert [m.sequence for _, _, m in messages] == [0, 7, 14, 21]
-        assert [m.publish_time for _, _, m in messages] == [START + i * PERIOD for i in range(4)]
+        times = [(message.sequence, message.publish_time) for _, _, message in messages]
+        assert times == list(zip((0, 7, 14, 21), stamps, strict=True))
         image = STORE.deserialize_cdr(messages[0][2].data, 'sensor_msgs/msg/Image')
         assert (image.width, image.height, image.encoding) == (62, 46, encoding)
         assert messages[0][1].metadata['matrix'] == 'bt709'
@@ -180,26 +170,18 @@ def test_every_reader_gets_what_was_recorded(
 class SlowDisk:
     """A file whose *wait_at*-th write waits for the gate."""
 
-    def __init__(self, path: Path, gate: Gate, wait_at: int = 3) -> None:
+    def __init__(self, path: Path, gate: Gate) -> None:
         self._file = path.open('xb', buffering=0)
-        self._gate = gate
-        self._wait_at = wait_at
-        self._writes = 0
-        self.fileno, self.seek, self.truncate = (
-            self._file.fileno,
-            self._file.seek,
-            self._file.truncate,
-        )
+        self._gate, self._writes = gate, 0
+        self.fileno, self.seek = self._file.fileno, self._file.seek
+        self.truncate, self.close = self._file.truncate, self._file.close
 
     def write(self, content: Any) -> int:
         self._writes += 1
-        if self._writes == self._wait_at:
+        if self._writes == 3:
             self._gate.wait()
         # A disk may write less than it was given.
         return self._file.write(content[:100])
-
-    def close(self) -> None:
-        self._file.close()
 
 
 SIZE = 16 * 8 * 3 // 2
@@ -208,20 +190,18 @@ SIZE = 16 * 8 * 3 // 2
 def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
-    gate, pool = Gate(), make_pool(16, 8, slots=2)
+    gate, pool, kept = Gate(), make_pool(16, 8, slots=2), []
     with Recorder(
         tmp_path / 'a',
         ledger=CopyLedger(),
         limits=Limits(5 * SIZE),
         open_output=lambda path: SlowDisk(path, gate),
     ) as recorder:
-        kept = []
         for index in range(20):
             # The producer has two slots; if the recorder kept one, none would be free soon.
-            frame = publish(pool, index)
-            if recorder.put(frame, '/image_raw'):
-                kept.append((index, planes_of(frame)))
-            frame.release()
+            with publish(pool, index) as frame:
+                if recorder.put(frame, '/image_raw'):
+                    kept.append((index, planes_of(frame)))
         statistics = pool.statistics()
         assert (statistics.exhausted, statistics.holders) == (0, {})
         assert gate.reached.wait(60.0)
@@ -314,30 +294,28 @@ def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(
 
 
 def test_files_are_split_by_size_and_time_and_format(tmp_path: Path, make_pool: MakePool) -> None:
+    def parts(name: str) -> list[list[str]]:
+        """Return the topics in each file."""
+        files = sorted((tmp_path / name).glob('*.mcap'))
+        return [[topic for topic, _ in by_rosbags(file)] for file in files]
+
     pool, other = make_pool(160, 120), make_pool(32, 16)
     record(tmp_path / 'size', pool, 5, split_bytes=40_000)
-    assert [len(by_rosbags(part)) for part in sorted((tmp_path / 'size').glob('*.mcap'))] == [
-        3,
-        4,
-        3,
-    ]
-    limits = Limits(split_ns=10)
+    assert [len(part) for part in parts('size')] == [3, 4, 3]
     latched = NOTE._replace(name='/latched')
-    with Recorder(tmp_path / 'time', ledger=CopyLedger(), limits=limits) as recorder:
+    with Recorder(
+        tmp_path / 'time', ledger=CopyLedger(), limits=Limits(split_ns=10)
+    ) as recorder:
         assert recorder.put_message(latched, HELLO, START, latched=True)
         for offset in (1, 9, 10, 25):
             assert recorder.put_message(NOTE, HELLO, START + offset)
-    splits = [by_rosbags(tmp_path / 'time' / f'time_{number}.mcap') for number in range(3)]
-    assert [[topic for topic, _ in split] for split in splits] == [
-        ['/latched', '/note', '/note'],
-        ['/latched', '/note'],
-        ['/latched', '/note'],
-    ]
+    first, *rest = parts('time')
+    assert first == ['/latched', '/note', '/note'] and rest == [['/latched', '/note']] * 2
     with Recorder(tmp_path / 'form', ledger=CopyLedger()) as recorder:
         for index, each in enumerate((pool, other, other)):
             put(recorder, each, index)
+    assert [len(part) for part in parts('form')] == [1, 2]
     assert len(played(replay(tmp_path / 'form' / 'form_1.mcap'))) == 2
-    assert len(by_rosbags(tmp_path / 'form')) == 3
     camera = replay(tmp_path / 'form')
     with pytest.raises(RecordingError, match='changes from 160x120 to 32x16'):
         played(camera)
@@ -374,16 +352,14 @@ def test_folders_that_can_not_be_written_are_named(
 
 
 def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: Path) -> None:
-    class Tiled:
-        class data:
-            layout = type('L', (), {'modifier': 1, 'describe': staticmethod(lambda: 'NV12 tiled')})
-
+    layout = SimpleNamespace(modifier=1, describe=lambda: 'NV12 tiled')
+    tiled: Any = SimpleNamespace(data=SimpleNamespace(layout=layout))
     with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
-        assert not recorder.put(Tiled(), '/image_raw')  # type: ignore[arg-type]
+        assert not recorder.put(tiled, '/image_raw')
     assert recorder.statistics().refused == 1 and not recorder.failed
     assert 'NV12 tiled can not be recorded: only LINEAR' in recorder.statistics().failure
     with pytest.raises(FormatError, match='NV12 tiled has no rows that the CPU reads'):
-        Snapshot.of(Tiled(), CopyLedger())  # type: ignore[arg-type]
+        Snapshot.of(tiled, CopyLedger())
 
 
 # Files after a kill or a power cut.
@@ -497,10 +473,8 @@ def drive(box: BlackBox, begin_s: float, end_s: float, *videos: Topic, group: in
 
 def written(folder: Path) -> list[tuple[str, int, bytes]]:
     (recording,) = folder.iterdir()
-    assert [path.name for path in sorted(recording.iterdir())] == [
-        f'{recording.name}_0.mcap',
-        'metadata.yaml',
-    ]
+    files = {path.name for path in recording.iterdir()}
+    assert files == {f'{recording.name}_0.mcap', 'metadata.yaml'}
     with Reader(recording) as reader:
         return [(c.topic, time_ns - START, content) for c, time_ns, content in reader.messages()]
 
@@ -538,14 +512,13 @@ def test_a_key_frame_that_is_long_ago_is_kept_and_a_trigger_has_what_came_before
 
 
 def test_before_anything_came_and_without_an_encoder_nothing_is_kept(tmp_path: Path) -> None:
-    box = BlackBox(5.0, 1 << 20)
+    box, now_ns = BlackBox(5.0, 1 << 20), START + 3 * S
     drive(box, 0, 3)
-    assert box.held(START + 3 * S) == (0.0, 0, ())
-    with pytest.raises(RecordingError, match='no picture of a video came; is an encoder running'):
-        write_event(box.last(START + 3 * S), tmp_path / 'events', START + 3 * S)
-    box.take(FRONT, compressed_video('lens', OTHERS['h264']), START + 3 * S)
-    with pytest.raises(RecordingError, match='no picture of a video came'):
-        write_event(box.last(START + 3 * S), tmp_path / 'events', START + 3 * S)
+    assert box.held(now_ns) == (0.0, 0, ())
+    for _ in range(2):
+        with pytest.raises(RecordingError, match='no picture of a video came; is an encoder runn'):
+            write_event(box.last(now_ns), tmp_path / 'events', now_ns)
+        box.take(FRONT, compressed_video('lens', OTHERS['h264']), now_ns)
     assert not (tmp_path / 'events').exists()
 
 
@@ -606,13 +579,7 @@ def test_a_snapshot_comes_back_bit_by_bit_with_its_colours(
 def test_what_nobody_here_reads_is_kept_without_a_picture(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
-    pool = make_pool(64, 32, fourcc=fourcc_code('NV15'))
-    slot = pool.acquire()
-    assert slot is not None
-    header = Header(START, 'lens')
-    with Frame.publish_slot(
-        pool, slot, header=header, colorimetry=BT709_FULL, sequence=0, captured_ns=0
-    ) as frame:
+    with next_frame(make_pool(64, 32, fourcc=fourcc_code('NV15'))) as frame:
         snapshot = Snapshot.of(frame, CopyLedger())
     assert snapshot.picture() is None
     assert [path.suffix for path in snapshot.write(tmp_path, 'capture')] == ['.mcap']

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 import gzip
 from pathlib import Path
 import shutil
@@ -25,6 +26,7 @@ import sys
 from typing import Any
 
 from camera.replay_kit import (
+    captured,
     compressed,
     IMAGE,
     image,
@@ -43,10 +45,10 @@ import cv2
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
-from numpy.typing import NDArray
 import pytest
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
+from waiting import until
 
 from zc_perception.camera.replay.bag import read_message
 from zc_perception.camera.replay.pictures import natural_key
@@ -71,6 +73,15 @@ def nv12_entries(topic: str = '/camera/image_raw', padding: int = 0) -> list[tup
                                           padding=padding))
         for i, planes in enumerate(PLANES)
     ]  # fmt: skip
+
+
+def stamped(folder: Path, stamps: list[int]) -> Path:
+    """Write frames with these stamps at the times of :func:`stamp`."""
+    entries = [
+        ('/i', stamp(i), image(stamps[i], nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
+        for i, planes in enumerate(PLANES)
+    ]
+    return write_bag(folder / 'bag', entries)
 
 
 def make(kind: str, folder: Path, entries: list[tuple[str, int, Any]]) -> Path:
@@ -104,17 +115,11 @@ def test_nv12_comes_out_bit_by_bit_at_its_own_times(
 ) -> None:
     path, ledger = make(kind, tmp_path, nv12_entries(padding=padding)), CopyLedger()
     camera = replay(path, ledger=ledger, constraints={'stride_align': 96})
-    assert (camera.width, camera.height, camera.framerate, camera.device) == (
-        WIDTH,
-        HEIGHT,
-        25.0,
-        str(path),
-    )
+    said = camera.width, camera.height, camera.framerate, camera.device
+    assert said == (WIDTH, HEIGHT, 25.0, str(path))
     found = played(camera)
-    assert [frame.header.stamp_ns for frame, _ in found] == [
-        NOW_NS + i * PERIOD for i in range(FRAMES)
-    ]
-    assert {frame.header.frame_id for frame, _ in found} == {'lens'}
+    headers = [(frame.header.stamp_ns, frame.header.frame_id) for frame, _ in found]
+    assert headers == [(NOW_NS + i * PERIOD, 'lens') for i in range(FRAMES)]
     for (frame, planes), expected in zip(found, PLANES, strict=True):
         assert frame.data.planes[0].stride == 96
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
@@ -126,18 +131,13 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(
     recorded: bool, tmp_path: Path
 ) -> None:
     """Stamps of 0 are replaced by the times of recording."""
-    entries = [
-        ('/i', stamp(i), image(recorded * stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
-        for i, planes in enumerate(PLANES)
-    ]
-    path, stamps = write_bag(tmp_path / 'bag', entries), []
-    camera = replay(path, stamps='recorded', keep_all=False, loop=True, replay_rate=1000.0)
-    while len(stamps) < 3 * FRAMES:
-        frame = camera.capture()
-        if frame is not None:
-            stamps.append(frame.header.stamp_ns)
-            frame.release()
-    camera.close()
+    path = stamped(tmp_path, [recorded * stamp(i) for i in range(FRAMES)])
+    stamps: list[int] = []
+    options = {'stamps': 'recorded', 'keep_all': False, 'loop': True, 'replay_rate': 1000.0}
+    with closing(replay(path, **options)) as camera:
+        while len(stamps) < 3 * FRAMES:
+            with until(camera.capture) as frame:
+                stamps.append(frame.header.stamp_ns)
     assert stamps == [stamp(i) for i in range(3 * FRAMES)]
 
 
@@ -310,16 +310,11 @@ BACK = 'has stamps that go back: they stay as they are'
 def test_recorded_stamps_that_say_nothing_become_times_of_recording(
     recorded: list[int], given: list[int] | None, notices: list[str], tmp_path: Path
 ) -> None:
-    entries = [
-        ('/i', stamp(i), image(recorded[i], nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
-        for i, planes in enumerate(PLANES)
-    ]
-    path = write_bag(tmp_path / 'bag', entries)
+    path = stamped(tmp_path, recorded)
     camera = replay(path, stamps='recorded')
-    assert [all(words in notice for words in notices) for notice in camera.notices()] == (
-        [True] if notices else []
-    )
-    assert camera.facts()['stamp_trouble'] == ''.join(camera.notices())
+    said = ''.join(camera.notices())
+    assert len(camera.notices()) == bool(notices) and all(words in said for words in notices)
+    assert camera.facts()['stamp_trouble'] == said
     assert [frame.header.stamp_ns for frame, _ in played(camera)] == (given or recorded)
     # The replay's own stamps keep the recording's intervals, and nothing is reported.
     camera = replay(path)
@@ -392,39 +387,24 @@ def test_kinds_of_pictures(suffix: str, tmp_path: Path) -> None:
     assert levels(played(camera)) == [90]
 
 
-def seen_through_a_lossless_file(folder: Path, bgr: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    path = folder / 'wanted.bmp'
-    assert cv2.imwrite(str(path), bgr)
-    ((_, planes),) = played(replay(path))
-    return list(planes)
-
-
-def ramp(top: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
-    return np.linspace(0, top, WIDTH * HEIGHT).round().astype(dtype).reshape(HEIGHT, WIDTH)
-
-
-def pnm(levels: NDArray[Any], top: int) -> bytes:
-    big = levels.astype('>u2' if top > 255 else 'u1')
-    return b'P5\n# by a camera\n%d %d\n%d\n' % (WIDTH, HEIGHT, top) + big.tobytes()
-
-
 @pytest.mark.parametrize('kind', ['16.png', '10.pgm', '7.pgm', '16 bgr.png'])
 def test_more_or_less_than_8_bits_are_brightness_of_the_same_range(
     kind: str, tmp_path: Path
 ) -> None:
-    bits = int(kind.split('.')[0].split()[0])
-    levels = ramp((1 << bits) - 1, np.uint16)
-    path = tmp_path / kind
+    top, path = (1 << int(kind.split('.')[0].split()[0])) - 1, tmp_path / kind
+    levels = np.linspace(0, top, WIDTH * HEIGHT).round().astype(np.uint16).reshape(HEIGHT, WIDTH)
     if path.suffix == '.pgm':
-        path.write_bytes(pnm(levels, (1 << bits) - 1))
+        head = b'P5\n# by a camera\n%d %d\n%d\n' % (WIDTH, HEIGHT, top)
+        path.write_bytes(head + levels.astype('>u2' if top > 255 else 'u1').tobytes())
     else:
         assert cv2.imwrite(str(path), cv2.merge([levels] * 3) if 'bgr' in kind else levels)
     camera = replay(path)
     depth_is_none = [notice for notice in camera.notices() if 'if it is a depth image' in notice]
-    assert len(depth_is_none) == (bits == 16 and 'bgr' not in kind)
+    assert len(depth_is_none) == (kind == '16.png')
     ((_, planes),) = played(camera)
-    grey = np.round(levels * (255.0 / ((1 << bits) - 1))).astype(np.uint8)
-    wanted = seen_through_a_lossless_file(tmp_path, cv2.merge([grey] * 3))
+    grey = np.round(levels * (255.0 / top)).astype(np.uint8)
+    assert cv2.imwrite(str(tmp_path / 'wanted.bmp'), cv2.merge([grey] * 3))
+    ((_, wanted),) = played(replay(tmp_path / 'wanted.bmp'))
     assert np.abs(planes[0].astype(int) - wanted[0]).max() <= 1
     assert np.abs(planes[1].astype(int) - 128).max() == 0
 
@@ -438,16 +418,13 @@ def test_levels_that_are_no_brightness_are_refused(tmp_path: Path) -> None:
 def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> None:
     for number in range(3):
         write_picture(tmp_path / f'{number}.png', 50)
-    camera = replay(tmp_path, loop=True, keep_all=False, framerate=1000.0)
-    frame = camera.capture()
-    assert frame is not None
-    frame.release()
-    for file in tmp_path.iterdir():
-        file.write_bytes(b'nothing')
-    with pytest.raises(RecordingError, match='has no frame that can be decoded'):
-        for _ in range(20):
-            assert camera.capture() is None
-    camera.close()
+    with closing(replay(tmp_path, loop=True, keep_all=False, framerate=1000.0)) as camera:
+        captured(camera).release()
+        for file in tmp_path.iterdir():
+            file.write_bytes(b'nothing')
+        with pytest.raises(RecordingError, match='has no frame that can be decoded'):
+            for _ in range(20):
+                assert camera.capture() is None
 
 
 @pytest.mark.parametrize(
@@ -507,10 +484,8 @@ def compressed_bag(folder: Path, mode: CompressionMode, storage: StoragePlugin) 
     writer = BagWriter(path, version=9, storage_plugin=storage)
     writer.set_compression(mode, CompressionFormat.ZSTD)
     with writer:
-        connection = None
-        for topic, time_ns, message in entries():
-            if connection is None:
-                connection = writer.add_connection(topic, message.__msgtype__, typestore=STORE)
+        connection = writer.add_connection('/i', IMAGE, typestore=STORE)
+        for _, time_ns, message in entries():
             writer.write(connection, time_ns, serialized(message))
     return path
 
@@ -608,11 +583,8 @@ SERIALISED = serialized(image(1, np.zeros((4, 8), np.uint8), 'mono8', 8, 4))
 
 
 def test_an_image_of_rclpy_is_read() -> None:
-    serialization, messages = (
-        pytest.importorskip('rclpy.serialization'),
-        pytest.importorskip('sensor_msgs.msg'),
-    )
-    message = messages.Image(
+    serialization = pytest.importorskip('rclpy.serialization')
+    message = pytest.importorskip('sensor_msgs.msg').Image(
         height=2, width=3, encoding='mono8', step=4, is_bigendian=1, data=DATA
     )
     message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id = -5, 6, 'lens'
