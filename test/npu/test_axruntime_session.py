@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 import re
 from typing import Any
@@ -70,11 +71,10 @@ def test_a_device_is_chosen_by_all_that_choose_a_card(
 def test_an_index_counts_in_the_order_of_the_addresses() -> None:
     """Addresses are hexadecimal, as in node names, and in any order in the library's list."""
     listed = devices('odd', 'metis-0:1a:0', 'metis-0:9:0', 'metis-0:1:0')
-    for wanted, name in {
-        '': 'odd', '0': 'metis-0:1:0', '1': 'metis-0:9:0', '2': 'metis-0:1a:0', '3': 'odd',
-        '0000:1a:00.0': 'metis-0:1a:0', 'odd': 'odd',
-    }.items():  # fmt: skip
-        assert choose_device(listed, wanted).name == name
+    wanted = ['', *'0123', '0000:1a:00.0']
+    names = ['odd', 'metis-0:1:0', 'metis-0:9:0', 'metis-0:1a:0', 'odd', 'metis-0:1a:0']
+    assert [choose_device(listed, each).name for each in wanted] == names
+    assert choose_device(listed, 'odd').name == 'odd'
 
 
 @pytest.mark.parametrize('wanted', ['2', '0002:03:00.0', '/dev/metis-0:9:0', '/', 'x' * 5000])
@@ -109,14 +109,13 @@ def test_the_library_is_looked_for_where_installers_put_it(
         (path / 'libaxruntime.so').touch()
     places = (tmp_path / f'runtime-*/{place}/libaxruntime.so' for place in ('lib', 'omega/lib'))
     monkeypatch.setattr(axruntime_library, 'INSTALLED', tuple(map(str, places)))
-    packages = tmp_path / 'site-packages'
-    (packages / 'axelera' / 'lib').mkdir(parents=True)
-    monkeypatch.syspath_prepend(str(packages))
+    wheel = tmp_path / 'site-packages' / 'axelera' / 'lib'
+    wheel.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path / 'site-packages'))
     monkeypatch.setenv('AXELERA_RUNTIME_DIR', '/sdk')
     found = candidates()
-    wheel = packages / 'axelera/lib'
-    for place, folder in enumerate(('', '/sdk/lib/', '/sdk/omega/lib/', f'{wheel}/')):
-        assert found[place] == f'{folder}libaxruntime.so'
+    folders = ('', '/sdk/lib/', '/sdk/omega/lib/', f'{wheel}/')
+    assert found[:4] == [f'{folder}libaxruntime.so' for folder in folders]
     releases = [re.findall(r'runtime-([\d.]+)', path)[0] for path in found[4:]]
     assert releases == ['1.10.0', '1.8.0', '1.2.5'], 'the newest first'
     assert candidates('/mine/libaxruntime.so') == ['/mine/libaxruntime.so']
@@ -177,10 +176,10 @@ class Slot:
         self.users = 0
 
 
+@dataclass
 class Job:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.wanted = True
+    number: int
+    wanted: bool = True
 
 
 class LateDevice:
@@ -188,19 +187,15 @@ class LateDevice:
 
     def __init__(self, late: int) -> None:
         self._late = late
-        self._inside: list[list[int]] = []
+        self.inside: list[list[int]] = []
         self.fail = False
-
-    def restart(self) -> None:
-        """Become another instance, with nothing inside."""
-        self._inside.clear()
 
     def run(self, inputs: Any, outputs: Any) -> None:
         if self.fail:
             self.fail = False
             raise AcceleratorError('injected')
-        self._inside.append(inputs)
-        outputs[0] = self._inside.pop(0)[0] if len(self._inside) > self._late else None
+        self.inside.append(inputs)
+        outputs[0] = self.inside.pop(0)[0] if len(self.inside) > self._late else None
 
 
 @pytest.mark.parametrize('late', [0, LATE_CALLS])
@@ -232,7 +227,7 @@ def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
                 calls.run(job, slot, outputs)
             lost += 1 + sum(call.job is not None for call in calls.clear())
             assert all(slot.users == 0 for slot in slots)
-            device.restart()
+            device.inside.clear()  # another instance
             waiting.clear()
             continue
         if job is not None:

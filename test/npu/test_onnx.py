@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 import os
 from pathlib import Path
 import select
@@ -26,6 +27,7 @@ import time
 from typing import Any
 
 import cv2
+from frame_kit import next_frame
 from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, identity, INT8, INT64, UINT8
 from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
@@ -42,7 +44,7 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tiles import decode
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.memory.fence import poll_fd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.owned_fd import OwnedFd
@@ -70,11 +72,6 @@ def accelerator(ledger: CopyLedger) -> Iterator[OnnxAccelerator]:
     accelerator.close()
 
 
-def road_frame(make_frame: MakeFrame, scene: RoadScene, index: int) -> Frame:
-    fill = lambda luma, chroma: scene.draw(index, luma, chroma)  # noqa: E731
-    return make_frame(width=scene.width, height=scene.height, sequence=index, fill=fill)
-
-
 def run(accelerator: OnnxAccelerator, frame: Frame) -> EngineJob:
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     assert job.fence.wait(WAIT_S)
@@ -86,11 +83,10 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
 ) -> None:
     """Objects of 8 pixels in a 4K picture would have under two pixels without tiles."""
     manifest, scene, (left, top) = load_manifest('road'), RoadScene(640, 360, 3), (1800, 900)
-    picture = np.zeros((540, 640), np.uint8)
-    scene.draw(0, picture[:360], picture[360:].reshape(180, 320, 2))
+    luma, chroma = np.zeros((360, 640), np.uint8), np.zeros((180, 320, 2), np.uint8)
+    scene.draw(0, luma, chroma)
     halved: dict[str, Any] = {'dsize': None, 'fx': 0.5, 'fy': 0.5, 'interpolation': cv2.INTER_AREA}
-    chroma_plane = picture[360:].reshape(180, 320, 2)
-    small = cv2.resize(picture[:360], **halved), cv2.resize(chroma_plane, **halved)
+    small = cv2.resize(luma, **halved), cv2.resize(chroma, **halved)
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         luma[:], chroma[:] = 110, 128
@@ -101,14 +97,11 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
     limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
     shares = {}
     for name, parts in {'whole': {}, 'tiles': {'roi': '1640,810,640,360', 'tiles': '3x3'}}.items():
-        accelerator = OnnxAccelerator(ledger, {'threads': 1, **parts})
-        try:
+        with closing(OnnxAccelerator(ledger, {'threads': 1, **parts})) as accelerator:
             accelerator.load(manifest)
             job = run(accelerator, frame)
             found = decode(make_head(manifest.head), job.outputs(), job.letterbox, limits)
             job.close()
-        finally:
-            accelerator.close()
         hits = []
         for item in scene.truth(0):
             if item.visible >= 0.9 and min(item.width, item.height) >= 16:
@@ -124,10 +117,9 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
 def test_the_hog_model_yields_opencv_s_own_people(
     accelerator: OnnxAccelerator, make_pool: MakePool, make_frame: MakeFrame, name: str
 ) -> None:
-    manifest, scene = load_manifest('hog'), RoadScene(640, 384, 1)
+    manifest, luma = load_manifest('hog'), np.zeros((384, 640), np.uint8)
     accelerator.load(manifest)
-    luma, chroma = np.zeros((384, 640), np.uint8), np.zeros((192, 320, 2), np.uint8)
-    scene.draw(0, luma, chroma)
+    RoadScene(640, 384, 1).draw(0, luma, np.zeros((192, 320, 2), np.uint8))
     frame = make_frame(make_pool(640, 384, slots=1, fourcc=fourcc_code(name)))
     with frame.map(write=True) as planes:
         if name == 'NV12':
@@ -142,9 +134,8 @@ def test_the_hog_model_yields_opencv_s_own_people(
     boxes, distances = hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
     assert len(boxes) >= 1, 'the picture was chosen because HOG sees somebody in it'
     order = np.argsort(-np.reshape(distances, -1))
-    assert found.boxes.tolist() == [
-        [x, y, x + w, y + h] for x, y, w, h in np.asarray(boxes)[order].tolist()
-    ]
+    corners = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])[order]
+    assert found.boxes.tolist() == corners.tolist()
     assert found.scores == pytest.approx(1 - np.exp(-np.reshape(distances, -1)[order]))
     job.close()
     frame.release()
@@ -165,8 +156,7 @@ class ScriptedEngine(Engine):
     """Waits until the test lets it go on; raises the errors in ``errors``."""
 
     def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.started = threading.Event()
+        self.go_on, self.started = threading.Event(), threading.Event()
         self.errors: list[Exception] = []
         self.seen: list[int] = []
 
@@ -277,30 +267,31 @@ def test_it_says_which_provider_runs_how_many_nodes() -> None:
         (['CPUExecutionProvider; an=option'], 0),
         (['AzureExecutionProvider', 'CPUExecutionProvider'], 1),
     ):
-        accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1, 'providers': entries})
-        accelerator.load(load_manifest('road'))
-        share = str(accelerator.facts()['nodes_on_cpu'])
-        assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
-        assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
-        assert len(accelerator.notices()) == notices
-        for notice in accelerator.notices():
-            assert f'{share} nodes of model road run on the CPU' in notice
-        accelerator.close()
+        options = {'threads': 1, 'providers': entries}
+        with closing(OnnxAccelerator(CopyLedger(), options)) as accelerator:
+            accelerator.load(load_manifest('road'))
+            share = str(accelerator.facts()['nodes_on_cpu'])
+            assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
+            assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
+            assert len(accelerator.notices()) == notices
+            for notice in accelerator.notices():
+                assert f'{share} nodes of model road run on the CPU' in notice
 
 
 def test_a_provider_with_memory_of_its_own_gets_its_input_there(
     accelerator: OnnxAccelerator, monkeypatch: pytest.MonkeyPatch, make_frame: MakeFrame
 ) -> None:
     """ONNX Runtime accepts the host's memory as a device's, too."""
-    frames = [road_frame(make_frame, RoadScene(640, 360, 3), index) for index in (0, 30)]
-    found = []
+    scene, found = RoadScene(640, 360, 3), []
     for memories in ({}, {'CPUExecutionProvider': 'cpu'}):
         monkeypatch.setattr(onnx_accelerator, '_MEMORIES', memories)
         accelerator.load(load_manifest('road'))
-        for frame in frames:
-            job = run(accelerator, frame)
-            found.append([output.values.copy() for output in job.outputs()])
-            job.close()
+        for index in (0, 30):
+            fill = lambda *planes, index=index: scene.draw(index, *planes)  # noqa: E731
+            with make_frame(width=640, height=360, fill=fill) as frame:
+                job = run(accelerator, frame)
+                found.append([output.values.copy() for output in job.outputs()])
+                job.close()
     for plain, bound in zip(found[:2], found[2:], strict=True):
         assert all(np.array_equal(*pair) for pair in zip(plain, bound, strict=True))
     assert not np.array_equal(found[0][0], found[1][0])
@@ -378,9 +369,8 @@ def test_the_input_is_given_in_its_own_type_and_layout(
         expected = np.clip(steps, limits.min, limits.max)
     expected = expected.astype(dtype)
     expected = expected if layout == 'nchw' else expected.transpose(0, 2, 3, 1)
-    echo.load(
-        identity(shape, kind), layout=layout, dtype=dtype, scale=scale, zero_point=zero_point
-    )
+    network = {'layout': layout, 'dtype': dtype, 'scale': scale, 'zero_point': zero_point}
+    echo.load(identity(shape, kind), **network)
     values = echo.seen().values
     # Heads get float16 as float32.
     assert values.dtype == (np.float32 if dtype == 'float16' else expected.dtype)
@@ -422,11 +412,7 @@ def test_colours_are_those_of_the_frame(echo: Echo, make_pool: MakePool) -> None
     echo.load(identity(SHAPE, FLOAT))
     pool, brightest = make_pool(WIDTH, HEIGHT, slots=1), []
     for colours in (BT601_LIMITED, FULL, BT601_LIMITED):
-        slot = pool.acquire()
-        assert slot is not None
-        with Frame.publish_slot(
-            pool, slot, header=Header(1, 'camera'), colorimetry=colours, sequence=0, captured_ns=1
-        ) as frame:
+        with next_frame(pool, colorimetry=colours) as frame:
             with frame.map(write=True) as planes:
                 planes[0][:], planes[1][:] = 16, 128
             brightest.append(float(echo.seen(frame).values.max()))
@@ -537,7 +523,8 @@ def test_what_can_not_be_read_fails_its_frame_by_name(
     echo.load(identity(SHAPE, FLOAT))
     pool = make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code('NV15'))
     job = run(echo.accelerator, make_frame(pool))
-    with pytest.raises(AcceleratorError, match=r"NV15.*can read NV12.*the camera's pixel_format"):
+    words = r"NV15.*readable are NV12.*the camera's pixel_format"
+    with pytest.raises(AcceleratorError, match=words):
         job.outputs()
     job.close()
     formats = echo.accelerator.constraints().formats or ()
