@@ -22,7 +22,7 @@ setup.py registers it, so that the node's parameter ``camera: counter`` selects 
 import numpy as np
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.machine.checks import Check, fail, ok
+from zc_perception.machine.checks import Check, fail, ok, skip
 from zc_perception.parameters import ParameterSpec
 
 BITS = 16
@@ -34,7 +34,10 @@ def bars(system, needs):
 
     A check yields one or more findings. It may read the machine's state by *system*.
     """
-    for camera in needs.cameras_of('counter'):
+    cameras = needs.cameras_of('counter')
+    if not cameras:
+        yield skip('the parameter file has no counter camera')
+    for camera in cameras:
         width = camera['width'] or CounterCamera.SIZE[0]
         if width < BITS:
             found = f'{BITS} bars do not fit into {width} pixels'

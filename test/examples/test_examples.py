@@ -290,6 +290,7 @@ def test_what_the_counter_camera_declares_is_known_everywhere(
     assert 'counter' in schema['camera']['enum'] and schema['counter_step']['maximum'] == 1000
     assert 'each bar is 4 pixels wide' in asked(camera='counter', width=64)
     assert 'set width to 16 or more' in asked(camera='counter', width=8)
+    assert ' 0 fail' in asked(camera='synthetic')
     assert "did you mean 'counter_step'?" in asked(camera='counter', counter_stap=2)
     assert "'counter_start' is -1; it must be an integer from 0" in asked(counter_start=-1)
     assert (

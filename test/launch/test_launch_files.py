@@ -441,7 +441,7 @@ def test_a_node_of_another_name_in_a_launch_file_of_ones_own_is_named(
     assert (
         f"parameter file '{parameters}': '**/capture' does not match node '/cam', which" in said
     )
-    assert "capture runs here; write '/**/cam' (line 1)" in said
+    assert "is the capture node; write '/**/cam' (line 1)" in said
 
 
 @pytest.mark.parametrize('case', WRONG)
