@@ -21,6 +21,9 @@ import time
 from typing import Any
 
 from zc_perception.camera.camera import CameraOptions
+from zc_perception.errors import AllocationError
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 
 PARAMETERS: dict[str, Any] = {
@@ -41,3 +44,25 @@ def camera_options(**values: Any) -> CameraOptions:
     return CameraOptions(
         PARAMETERS | values, **{'now_ns': time.time_ns, 'ledger': CopyLedger(), **fields}
     )
+
+
+class NamedHeap(SealedMemfd):
+    """Count heaps that are open; *room* is the heap's size in bytes."""
+
+    open = 0  # noqa: A003
+
+    def __init__(self, name: str, room: int = 1 << 30) -> None:
+        self.name = name
+        self._room = room
+        NamedHeap.open += 1
+
+    def allocate(self, size: int) -> DmaBuf:
+        self._room -= size
+        if self._room < 0:
+            raise AllocationError(
+                f'{self.name} could not allocate {size} bytes: Cannot allocate memory'
+            )
+        return super().allocate(size)
+
+    def close(self) -> None:
+        NamedHeap.open -= 1

@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from camera.camera_options import camera_options
-from camera.named_heap import NamedHeap
+from camera.camera_options import camera_options, NamedHeap
 import numpy as np
 from waiting import until
 

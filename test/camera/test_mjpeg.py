@@ -25,8 +25,7 @@ from typing import Any
 
 import av
 from camera.jpeg_kit import jpeg, need_decoder, picture, SAMPLINGS, segments, without_tables
-from camera.live_webcam import exports_are_memfds
-from camera.v4l2_double import DriverDouble, opened, streaming
+from camera.v4l2_double import DriverDouble, exports_are_memfds, opened, streaming
 from camera.v4l2_double import Frame as Filled
 import cv2
 from fuzz.mutation import mutated

@@ -25,8 +25,8 @@ import resource
 import time
 from typing import Any
 
+from camera.camera_options import NamedHeap
 from camera.counter_picture import read_counter
-from camera.named_heap import NamedHeap
 from camera.replay_kit import captured
 from descriptors import limited, next_free
 import numpy as np

@@ -28,7 +28,7 @@ from pathlib import Path
 import resource
 from typing import Any
 
-from camera.named_heap import NamedHeap
+from camera.camera_options import NamedHeap
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
 from descriptors import limited, next_free, open_descriptors
 from hypothesis import given

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from camera.jpeg_kit import need_decoder, without_tables
-from camera.live_webcam import exports_are_memfds, LiveWebcam, road_pictures
+from camera.v4l2_double import exports_are_memfds, LiveWebcam, road_pictures
 from camera.video_kit import pictures_of
 import cv2
 from nodes.managed import Managed, managed

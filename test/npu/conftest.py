@@ -28,13 +28,13 @@ from doubles.axelera_runtime import make_module
 from npu.axruntime_kit import build_double, Double, Open, Voyager, WAIT_S
 from npu.card_kit import counting_accelerator, Opened
 from npu.host_tree import Host
-from npu.scheduler_kit import Bench, MakeFrame, MakePool, ScriptedAccelerator
+from npu.scheduler_kit import Bench, MakeFrame, MakePool, QUICK_S, ScriptedAccelerator
 import pytest
 from waiting import eventually
 
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu import scheduler
+from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.manifest import load_manifest
@@ -47,6 +47,7 @@ def start(
 ) -> Iterator[Callable[..., Bench]]:
     """Start schedulers; at the end each must still run, and then stop."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', QUICK_S)
     benches: list[Bench] = []
 
     def make(accelerator: ScriptedAccelerator | None = None, **options: object) -> Bench:

@@ -36,7 +36,7 @@ from zc_perception.npu.scheduler import InFlight, Scheduler
 
 MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
-LONG_S, SHORT_S = PATIENCE_S, 0.05
+LONG_S, SHORT_S, QUICK_S = PATIENCE_S, 0.05, 0.005
 
 
 class ScriptedFence(EventFence):

@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from camera.named_heap import NamedHeap
+from camera.camera_options import NamedHeap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu.card_kit import MANIFEST, Opened
