@@ -18,16 +18,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 import ctypes
 import os
 from typing import Any
 
 from camera.camera_options import camera_options
-from camera.gstreamer_kit import configure, inodes, next_frame
+from camera.gstreamer_kit import capture_until_error, configure, inodes, next_frame
 import numpy as np
 import pytest
-from waiting import until
 
 from zc_perception.camera.argus import ArgusCamera
 from zc_perception.errors import CameraChangedError, CameraError, FormatError
@@ -47,31 +46,25 @@ def value(name: str, library: str = LIBRARY) -> int:
 
 
 def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCamera:
-    options = {
-        'width': 322,
-        'height': 46,
-        'framerate': 200.0,
-        'transform_library': TRANSFORM,
-        **options,
-    }
+    options = {'width': 322, 'height': 46, 'framerate': 200.0, **options}
     if properties:
         words = ' '.join(f'{name}={text}' for name, text in properties.items())
         caps = 'video/x-raw(memory:NVMM),format=NV12,width=322,height=46,framerate=200/1'
         options['pipeline'] = f'nvarguscamerasrc {words} ! {caps}'
-    transform = options.pop('transform_library')
+    transform = options.pop('transform_library', TRANSFORM)
     return ArgusCamera(camera_options(**options), library=LIBRARY, transform_library=transform)
 
 
 @contextmanager
-def streaming(
-    properties: dict[str, str] | None = None, slots: int = 4, **options: Any
-) -> Iterator[ArgusCamera]:
-    camera = opened(properties, **options)
-    try:
-        configure(camera, slots)
+def streaming(properties: dict[str, str]) -> Iterator[ArgusCamera]:
+    with closing(opened(properties)) as camera:
+        configure(camera)
         yield camera
-    finally:
-        camera.close()
+
+
+def agreed(camera: ArgusCamera, *consumers: BufferConstraints) -> Any:
+    size = camera.width, camera.height
+    return agree([camera.constraints(), *consumers], size, wanted_slots=4)
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -89,19 +82,14 @@ def _nothing_stays(no_fd_leak: None) -> Iterator[None]:
     )
 
 
-def row_numbers(frame: Frame) -> list[np.ndarray[Any, Any]]:
-    """Return each row's number, which all of its pixels have, for each plane."""
+def check_picture(frame: Frame) -> None:
+    """Check each row's number, which all of its pixels have; rows count on from the first."""
     with frame.map() as planes:
-        found = []
-        for plane in planes:
-            rows = plane.reshape(plane.shape[0], -1)
-            assert (rows == rows[:, :1]).all(), 'a row of another plane, or padding'
-            found.append(rows[:, 0].copy())
-        return found
-
-
-def picture(first: int) -> list[np.ndarray[Any, Any]]:
-    return [(np.arange(rows) + first).astype(np.uint8) for rows in (46, 23)]
+        first = int(planes[0][0].flat[0])
+        for plane, count in zip(planes, (46, 23), strict=True):
+            rows = plane.reshape(count, -1)
+            numbers = (np.arange(count) + first).astype(np.uint8)
+            assert (rows == numbers[:, None]).all(), 'a row of another plane, or padding'
 
 
 @pytest.mark.parametrize(
@@ -113,24 +101,15 @@ def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Ra
         assert [(p.buffer, p.offset, p.stride, p.size) for p in camera.pool.layout.planes] == [
             (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
         ]  # fmt: skip
-        assert (camera.heap_name, camera.copy_reason, camera.framerate) == (
-            'nvbufsurface',
-            '',
-            200.0,
-        )
+        said = camera.heap_name, camera.copy_reason, camera.framerate
+        assert said == ('nvbufsurface', '', 200.0)
         seen = set()
         for _ in range(10):
             with next_frame(camera) as frame:
-                rows = row_numbers(frame)
-                assert all(
-                    (a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True)
-                )
+                check_picture(frame)
                 colours = frame.data.colorimetry
-                assert (frame.data.modifier, colours.matrix, colours.range) == (
-                    LINEAR,
-                    matrix,
-                    span,
-                )
+                found = frame.data.modifier, colours.matrix, colours.range
+                assert found == (LINEAR, matrix, span)
                 assert frame.data.buffers[0].heap == 'nvbufsurface'
                 seen.add(inodes(frame))
         assert len(seen) > 1 and camera.facts()['converted_by_vic'] == 0
@@ -140,70 +119,43 @@ def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Ra
 def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(
     formats: tuple[tuple[int, int], ...],
 ) -> None:
-    camera = opened(BLOCK_LINEAR)
-    try:
-        own = camera.constraints()
-        assert own.formats == ((NV12, INVALID), (NV12, LINEAR))
+    with closing(opened(BLOCK_LINEAR)) as camera:
+        assert camera.constraints().formats == ((NV12, INVALID), (NV12, LINEAR))
         taker = BufferConstraints('npu', formats=formats, heaps=('nvbufsurface',), slots=2)
-        request = agree([own, taker], (camera.width, camera.height), wanted_slots=4)
-        camera.allocate(request)
+        camera.allocate(agreed(camera, taker))
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID and frame.data.planes[1].offset == 0x10000
         assert camera.facts()['converted_by_vic'] == 0 and not camera.notices()
-    finally:
-        camera.close()
 
 
 def test_alone_a_block_linear_sensor_gives_what_everybody_can_read() -> None:
-    camera = opened(BLOCK_LINEAR)
-    try:
-        camera.allocate(
-            agree([camera.constraints()], (camera.width, camera.height), wanted_slots=4)
-        )
+    with closing(opened(BLOCK_LINEAR)) as camera:
+        camera.allocate(agreed(camera))
         with next_frame(camera) as frame:
             assert frame.data.modifier == LINEAR
         assert camera.facts()['converted_by_vic'] == 1
-    finally:
-        camera.close()
 
 
 def test_without_a_vic_frames_stay_block_linear_and_that_is_said() -> None:
-    camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
-    try:
-        own = camera.constraints()
-        other = BufferConstraints(
-            'npu', formats=((NV12, LINEAR), (NV12, INVALID)), costs=(0.0, 9.0)
-        )
-        camera.allocate(agree([own, other], (camera.width, camera.height), wanted_slots=4))
+    formats = (NV12, LINEAR), (NV12, INVALID)
+    other = BufferConstraints('npu', formats=formats, costs=(0.0, 9.0))
+    words = 'NV12 with modifier INVALID has no rows that a CPU could read'
+    with closing(opened(BLOCK_LINEAR, transform_library='libmissing.so')) as camera:
+        camera.allocate(agreed(camera, other))
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID
-            with (
-                pytest.raises(
-                    FormatError,
-                    match='NV12 with modifier INVALID has no rows that a CPU could read',
-                ),
-                frame.map(),
-            ):
+            with pytest.raises(FormatError, match=words), frame.map():
                 pass
         (notice,) = camera.notices()
         assert 'the VIC needs libmissing.so' in notice and 'stay block-linear' in notice
-    finally:
-        camera.close()
 
 
 def test_the_source_is_asked_for_what_consumers_accept() -> None:
-    camera = opened(
-        pipeline='nvarguscamerasrc',
-        width=0,
-        height=0,
-        consumers=[BufferConstraints('npu', formats=((NV12, INVALID),))],
-    )
-    try:
-        assert (
-            camera.facts()['caps_offered'] == 'video/x-raw(memory:NVMM), format=(string){ "NV12" }'
-        )
-    finally:
-        camera.close()
+    options = {'pipeline': 'nvarguscamerasrc', 'width': 0, 'height': 0}
+    consumer = BufferConstraints('npu', formats=((NV12, INVALID),))
+    with closing(opened(consumers=[consumer], **options)) as camera:
+        offered = camera.facts()['caps_offered']
+    assert offered == 'video/x-raw(memory:NVMM), format=(string){ "NV12" }'
 
 
 def test_the_vic_makes_a_linear_image_where_a_consumer_needs_one_and_that_is_counted() -> None:
@@ -211,34 +163,19 @@ def test_the_vic_makes_a_linear_image_where_a_consumer_needs_one_and_that_is_cou
         before, seen = value('double_transforms', TRANSFORM), set()
         for _ in range(8):
             with next_frame(camera) as frame:
-                rows = row_numbers(frame)
-                assert all(
-                    (a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True)
-                )
+                check_picture(frame)
                 assert frame.data.modifier == LINEAR and frame.data.capture_cost_ns > 0
                 seen.add(inodes(frame))
-        assert (
-            camera.facts()['converted_by_vic']
-            == value('double_transforms', TRANSFORM) - before
-            == 8
-        )
+        made = value('double_transforms', TRANSFORM) - before
+        assert camera.facts()['converted_by_vic'] == made == 8
         assert 'the VIC copies each frame' in camera.notices()[-1] and len(seen) <= 4
 
 
-@pytest.mark.parametrize('properties', [None, BLOCK_LINEAR])
-def test_surfaces_of_another_size_are_a_changed_camera(properties: dict[str, str] | None) -> None:
-    with streaming({**(properties or {}), 'double-change-at': '100'}) as camera:
-
-        def changed() -> CameraChangedError | None:
-            try:
-                frame = camera.capture()
-            except CameraChangedError as error:
-                return error
-            if frame is not None:
-                frame.release()
-            return None
-
-        assert '161x46' in str(until(changed, 'an error'))
+@pytest.mark.parametrize('properties', [{}, BLOCK_LINEAR])
+def test_surfaces_of_another_size_are_a_changed_camera(properties: dict[str, str]) -> None:
+    with streaming({**properties, 'double-change-at': '100'}) as camera:
+        error = capture_until_error(camera)
+        assert isinstance(error, CameraChangedError) and '161x46' in str(error)
 
 
 @pytest.mark.parametrize(
@@ -262,17 +199,10 @@ def test_what_cannot_be_is_said() -> None:
         opened(pipeline='videotestsrc ! video/x-raw,format=NV12,width=322,height=46')
     with pytest.raises(CameraError, match=r'need libnvbufsurface_missing\.so of JetPack'):
         ArgusCamera(camera_options(), library='libnvbufsurface_missing.so')
-    camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
-    try:
-        request = agree(
-            [camera.constraints(), BufferConstraints('npu', formats=((NV12, LINEAR),))],
-            (camera.width, camera.height),
-        )
-        with pytest.raises(
-            CameraError,
-            match=r'gives block-linear images, and the VIC can not convert them: the VIC needs '
-            r'libmissing.so',
-        ):
+    words = (
+        'gives block-linear images, and the VIC can not convert them: the VIC needs libmissing.so'
+    )
+    with closing(opened(BLOCK_LINEAR, transform_library='libmissing.so')) as camera:
+        request = agreed(camera, BufferConstraints('npu', formats=((NV12, LINEAR),)))
+        with pytest.raises(CameraError, match=words):
             camera.allocate(request)
-    finally:
-        camera.close()

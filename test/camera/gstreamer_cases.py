@@ -28,6 +28,7 @@ import weakref
 
 from camera.gstreamer_kit import (
     CAPS,
+    capture_until_error,
     configure,
     inodes,
     next_frame,
@@ -429,20 +430,6 @@ def test_one_whom_nothing_suits_does_not_cost_the_others_a_format_that_they_can_
         with next_frame(opened.camera) as frame:
             assert (frame.data.fourcc, frame.data.layout.modifier) in READABLE_FORMATS
         assert any('accept (NV12 INVALID)' in notice for notice in opened.camera.notices())
-
-
-def capture_until_error(camera: GStreamerCamera) -> CameraError:
-    def one() -> CameraError | None:
-        try:
-            frame = camera.capture()
-        except CameraError as error:
-            return error
-        if frame is not None:
-            frame.release()
-        return None
-
-    error: CameraError = until(one, 'an error')
-    return error
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 import ctypes
 from ctypes import byref
@@ -40,6 +40,7 @@ from zc_perception.camera.gstreamer.abi import (
     State,
 )
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
+from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
@@ -64,7 +65,7 @@ class Opened:
 
 
 def open_camera(
-    pipeline: str, heaps: Sequence[str] = ('memfd',), start_timeout_s: float = 10.0, **options: Any
+    pipeline: str, start_timeout_s: float = 10.0, **options: Any
 ) -> Opened:
     ledger, opened = CopyLedger(), list[str]()
 
@@ -74,7 +75,7 @@ def open_camera(
 
     class Options(CameraOptions):
         def open_heaps(self) -> OfferedHeaps:  # noqa: CNL100
-            return OfferedHeaps(heaps, opener=open_heap)
+            return OfferedHeaps(('memfd',), opener=open_heap)
 
     made = camera_options(pipeline=pipeline, ledger=ledger, **options)
     fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
@@ -102,6 +103,20 @@ def streaming(pipeline: str, slots: int = 4, **options: Any) -> Iterator[Opened]
 
 def next_frame(camera: Camera) -> Frame:
     return until(camera.capture, 'a frame')
+
+
+def capture_until_error(camera: Camera) -> CameraError:
+    def one() -> CameraError | None:
+        try:
+            frame = camera.capture()
+        except CameraError as error:
+            return error
+        if frame is not None:
+            frame.release()
+        return None
+
+    error: CameraError = until(one, 'an error')
+    return error
 
 
 def shown(frame: Frame) -> tuple[int, ...]:
