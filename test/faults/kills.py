@@ -18,40 +18,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 import signal
-import subprocess
 import time
 
 from faults.accounts import WITNESS
 from faults.harness import EVERYBODY, fault, Trial
 from faults.holdings import frame_mappings
-from memory_link import line, start
-
-
-class Forker:
-    """Forks consumers on command, within milliseconds; see ``link_process.py``."""
-
-    def __init__(self, socket: Path, mode: str, count: int) -> None:
-        self.process: subprocess.Popen[str] = start(
-            'link_process.py', 'consumers', socket, mode, count
-        )
-
-    def fork(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.write('\n')
-        self.process.stdin.flush()
-        return int(line(self.process))
-
-    def __enter__(self) -> Forker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-        self.process.terminate()
-        self.process.wait(60.0)
+from memory_link import Forker
 
 
 def served(pid: int) -> bool:

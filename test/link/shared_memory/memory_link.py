@@ -13,21 +13,30 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Helpers of the tests of rung 2: a producer, raw sockets for docs/wire.md, and waiting."""
+"""
+Helpers of the tests of rung 2: a producer, raw sockets for docs/wire.md, and waiting.
+
+As a program, ``memory_link.py consumers PATH hold|work N`` forks a consumer with window and depth
+N for each line on stdin, and prints its pid. ``memory_link.py check PATH COUNT`` receives COUNT
+frames and prints its observations as JSON.
+"""
 
 from __future__ import annotations
 
 import array
-from collections.abc import Callable
+from contextlib import AbstractContextManager
+import json
 import os
 from pathlib import Path
+import random
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
-import time
 from typing import Any, NamedTuple
+import zlib
 
 from frame_kit import next_frame, nv12, pool_of
 from waiting import until
@@ -35,6 +44,7 @@ from waiting import until
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.protocol import MAX_PACKET
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.wire import Hello
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
@@ -46,6 +56,8 @@ from zc_perception.pixel.layout import ImageLayout
 PATIENCE_S = 60.0
 PUBLISHER = 'f' * 32
 HERE = Path(__file__).resolve().parent
+Message = tuple[bytes, list[int]]
+"""A packet and its descriptors."""
 
 
 class FrameMessage(NamedTuple):
@@ -89,9 +101,11 @@ def publish(server: Any, pool: BufferPool, sequence: int, **options: Any) -> tup
         return frame.data.buffer_uid, frame.data.generation
 
 
-class RawPeer:
-    """One end of a socket that sends any bytes, right or wrong."""
+def readable(end: Any, seconds: float = 0.0) -> bool:
+    return bool(select.select([end], [], [], seconds)[0])
 
+
+class RawPeer(AbstractContextManager['RawPeer']):
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.socket.settimeout(PATIENCE_S)
@@ -121,27 +135,21 @@ class RawPeer:
         """Return the next packet and its descriptors; the packet is empty at EOF."""
         while True:
             try:
-                packet, control, flags, _ = self.socket.recvmsg(
-                    4096, 1024, socket.MSG_CMSG_CLOEXEC
+                packet, fds, flags, _ = socket.recv_fds(
+                    self.socket, 4096, 200, socket.MSG_CMSG_CLOEXEC
                 )
-                break
             except ConnectionResetError:
                 continue
-        assert not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
-        fds = array.array('i')
-        for _, _, data in control:
-            fds.frombytes(data)
-        return packet, list(fds)
+            assert not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
+            return packet, list(fds)
 
     def receive_type(self) -> int:
-        """Return the type of the next packet, 0 for EOF; close its descriptors."""
         packet, fds = self.receive()
         for fd in fds:
             os.close(fd)
         return wire.message_type(packet) if packet else 0
 
     def receive_frame(self) -> FrameMessage:
-        """Return the next FRAME; skip BUFFERS before it."""
         packet = self._next(wire.MessageType.FRAME, wire.MessageType.BUFFERS)
         fields = wire.parse_frame(packet, len(packet))
         return FrameMessage(*fields[3:11], bool(fields[11]))
@@ -165,9 +173,7 @@ class RawPeer:
             assert kind in passed, kind
 
     def nothing_there(self) -> bool:
-        poller = select.poll()
-        poller.register(self.socket, select.POLLIN)
-        return not poller.poll(0)
+        return not readable(self.socket)
 
     def release(self, frame: FrameMessage) -> None:
         self.send(wire.pack_release(frame.uid, frame.generation, False))
@@ -175,16 +181,11 @@ class RawPeer:
     def close(self) -> None:
         self.socket.close()
 
-    def __enter__(self) -> RawPeer:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class FakeProducer:
-    """A listening socket that welcomes consumers; the test decides what it sends then."""
-
+class FakeProducer(AbstractContextManager['FakeProducer']):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -193,21 +194,13 @@ class FakeProducer:
         self.memory = SealedMemfd()
         self._opened: list[DmaBuf] = []
 
-    def serve(self, client: SharedMemoryClient, window: int = 1, depth: int = 1) -> RawPeer:
-        """Connect *client*, welcome it, and return the producer's end of the connection."""
-        peers: list[RawPeer] = []
-
-        def answer() -> None:
-            peer = RawPeer(self.listener.accept()[0])
-            wire.parse_hello(peer.receive()[0])
-            peer.send(wire.pack_welcome(wire.Welcome(window, depth, PUBLISHER)))
-            peers.append(peer)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
+    def serve(self, client: SharedMemoryClient, window: int = 1) -> RawPeer:
+        until(lambda: (client.approach(), client.awaited)[1] is not None, 'the attempt')
+        peer = RawPeer(self.listener.accept()[0])
+        wire.parse_hello(peer.receive()[0])
+        peer.send(wire.pack_welcome(wire.Welcome(window, 1, PUBLISHER)))
         connected(client)
-        thread.join()
-        return peers[0]
+        return peer
 
     def buffer(self, layout: ImageLayout | None = None) -> DmaBuf:
         self._opened.append(self.memory.allocate((layout or make_layout()).buffer_size(0)))
@@ -243,25 +236,16 @@ class FakeProducer:
         for buffer in self._opened:
             buffer.close()
 
-    def __enter__(self) -> FakeProducer:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def receive(client: SharedMemoryClient) -> Frame:
     """Wait on the client's descriptor, as its users do, and return the next frame."""
-    poller = select.poll()
-    poller.register(client.fileno(), select.POLLIN)
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        frame = client.receive()
-        if frame is not None:
-            return frame
+    while (frame := client.receive()) is None:
         assert client.connected, client.last_end
-        assert time.monotonic() < deadline, 'no frame came'
-        poller.poll(100)
+        assert readable(client, PATIENCE_S), 'no frame came'
+    return frame
 
 
 def attempt(client: SharedMemoryClient) -> float | None:
@@ -274,45 +258,18 @@ def attempt(client: SharedMemoryClient) -> float | None:
 
 
 def connected(client: SharedMemoryClient) -> None:
-    """Attempt again and again, as the client's owner does, until a producer welcomes it."""
     until(lambda: attempt(client) is None and client.connected, 'the connection')
 
 
-class Receiver:
-    """A thread that keeps a client connected and passes its frames to *deliver*."""
-
-    def __init__(self, client: SharedMemoryClient, deliver: Callable[[Frame], object]) -> None:
-        self.client = client
-        self._deliver = deliver
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            patience_s = self.client.approach()
-            awaited = self.client.awaited
-            readable = [self.client.fileno()] + ([] if awaited is None else [awaited])
-            select.select(readable, [], [], 0.05 if patience_s is None else min(0.05, patience_s))
-            while (frame := self.client.receive()) is not None:
-                self._deliver(frame)
-
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join()
-        self.client.close()
-
-
-def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    paths = str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')
+def start(*arguments: object) -> subprocess.Popen[str]:
+    paths = str(HERE.parents[1]), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')
     environment = os.environ | {'PYTHONPATH': os.pathsep.join(paths)}
     return subprocess.Popen(
-        [sys.executable, str(HERE / program), *map(str, arguments)],
+        [sys.executable, __file__, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
-        **options,
     )
 
 
@@ -323,8 +280,32 @@ def line(process: subprocess.Popen[str]) -> str:
     return text.strip()
 
 
+class Forker(AbstractContextManager['Forker']):
+    """Forks consumers on command, within milliseconds."""
+
+    def __init__(self, path: Path, mode: str, count: int) -> None:
+        self.process = start('consumers', path, mode, count)
+
+    def fork(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write('\n')
+        self.process.stdin.flush()
+        return int(line(self.process))
+
+    def report(self) -> dict[str, Any]:
+        """Return what one consumer says at its end."""
+        return dict(json.loads(line(self.process)))
+
+    def __exit__(self, *_: object) -> None:
+        # Its children have the streams, too, so nobody waits for EOF here.
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+        self.process.terminate()
+        self.process.wait(60.0)
+
+
 def left(client: SharedMemoryClient, reason: str, words: str = '') -> None:
-    """Wait until *client* has ended its connection for *reason*, with *words* in its message."""
     until(lambda: client.receive() is None and not client.connected, 'the end')
     assert client.statistics().ended == {reason: 1} and words in client.last_end, client.last_end
 
@@ -335,8 +316,131 @@ def all_free(pool: BufferPool) -> bool:
 
 
 def settled(server: SharedMemoryServer, reason: str, count: int = 1) -> None:
-    """Wait until the server has counted *count* ends of connections for *reason*."""
     until(
         lambda: server.statistics().ended.get(reason) == count,
         f'{count} x {reason}, not {server.statistics()}',
     )
+
+
+# Numbers at the ends of ranges, and NV12's modifier INVALID.
+INTERESTING = *range(6), 7, 8, *(2**n + d for n in (6, 7, 8, 16, 31, 32, 63) for d in (-1, 0))
+INTERESTING += 2**64 - 1, 2**56 - 1
+
+
+def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> list[Message]:
+    """Return a conversation with a few things wrong: numbers, lengths, descriptors, order."""
+    messages = list(messages)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
+        if not messages:
+            break
+        index, other = rng.randrange(len(messages)), rng.randrange(len(messages))
+        packet, fds = bytearray(messages[index][0]), messages[index][1]
+        kind = rng.randrange(16)
+        if kind == 0:
+            del messages[index]
+        elif kind == 1:
+            messages.insert(other, messages[index])
+        elif kind == 2:
+            messages.insert(other, messages.pop(index))
+        elif kind == 3:
+            text = rng.randbytes(rng.randrange(500))
+            code = rng.choice((0, 1, 4, 5, 6, 7, 2**32 - 1))
+            messages[index] = struct.pack('<HHII', 3, 12 + len(text), 0, code) + text, []
+        else:
+            if kind == 4:
+                del packet[slice(rng.randrange(len(packet) + 1), None)]
+            elif kind == 5:
+                packet += rng.randbytes(rng.choice((1, 8, 300, MAX_PACKET)))
+            elif kind in (6, 7):
+                fds = rng.choices([*spare, *fds], k=rng.choice((0, 1, 2, 4, 5, 9, 40)))
+            elif len(packet) >= (size := rng.choice((1, 2, 4, 4, 8))):
+                at = rng.randrange(0, len(packet) - size + 1, min(size, 4))
+                number = int.from_bytes(packet[slice(at, at + size)], 'little')
+                near = number + rng.choice((-64, -8, -1, 1, 8, 64))
+                flipped = number ^ 1 << rng.randrange(8 * size)
+                number = rng.choice((near, flipped, *rng.sample(INTERESTING, 2)))
+                packet[slice(at, at + size)] = (number % (1 << 8 * size)).to_bytes(size, 'little')
+            # Often correct the header's length, so that the packet gets past the first check.
+            if rng.random() < 0.5 and 8 <= len(packet) <= MAX_PACKET:
+                packet[2:4] = len(packet).to_bytes(2, 'little')
+            messages[index] = bytes(packet), fds
+    return messages
+
+
+# Children for tests, forked on command, because a fork takes milliseconds.
+
+
+def say(text: str) -> None:
+    os.write(1, text.encode() + b'\n')
+
+
+def resources() -> tuple[int, int, int]:
+    maps = Path('/proc/self/maps').read_text(encoding='utf-8')
+    fds = len(os.listdir('/proc/self/fd'))
+    return fds, maps.count('/memfd:zc_frame'), threading.active_count()
+
+
+def consume(path: Path, mode: str, count: int) -> None:
+    before = resources()
+    client = SharedMemoryClient(path, name=mode, window=count, depth=count)
+    connected(client)
+    kept, last, gaps = [], None, 0
+    while client.connected:
+        readable(client, PATIENCE_S)
+        frame = client.receive()
+        if frame is None:
+            continue
+        if mode == 'hold':
+            with frame.map() as planes:
+                assert planes[0].shape
+            kept.append(frame)
+            continue
+        gaps += last is not None and frame.data.sequence != last + 1
+        last = frame.data.sequence
+        with frame, frame.map() as planes:
+            assert planes[0][0, 0] == 0
+    client.close()
+    left = [now - then for now, then in zip(resources(), before, strict=True)]
+    counted = client.statistics()
+    said = {'last': last, 'gaps': gaps, 'left': left}
+    say(json.dumps(said | {'dropped': counted.dropped, 'ended': counted.ended}))
+
+
+def check(path: Path, count: int) -> None:
+    client = SharedMemoryClient(path, name='check', window=1)
+    connected(client)
+    say('ready')
+    seen = []
+    for received in range(1, count + 1):
+        with receive(client) as frame, frame.map() as planes:
+            if 64 < received < count - 8:
+                assert planes[0].shape
+                continue
+            buffer = frame.data.buffers[0]
+            maps = Path('/proc/self/maps').read_text(encoding='utf-8').splitlines()
+            inode = buffer.identity.inode
+            said = {'inode': inode, 'device': buffer.identity.device, 'size': buffer.size}
+            said['crc'] = [zlib.crc32(plane.tobytes()) for plane in planes]
+            said['mappings'] = sum(entry.split()[4] == str(inode) for entry in maps)
+            said |= {'fds': len(os.listdir('/proc/self/fd')), 'lines': len(maps)}
+            seen.append(said)
+    say(json.dumps(seen))
+    sys.stdin.readline()
+
+
+def fork_on_command(*arguments: str) -> None:
+    while sys.stdin.readline():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                consume(Path(arguments[1]), arguments[2], int(arguments[3]))
+            finally:
+                os._exit(0)
+        say(str(pid))
+
+
+if __name__ == '__main__':
+    if sys.argv[1] == 'check':
+        check(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        fork_on_command(*sys.argv[1:])

@@ -22,14 +22,13 @@ the figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import gc
 import json
 import os
 from pathlib import Path
 import queue
 import signal
-import subprocess
 import threading
 import time
 import zlib
@@ -37,6 +36,7 @@ import zlib
 from long_form import LONG
 from memory_link import (
     all_free,
+    Forker,
     line,
     make_frame,
     make_layout,
@@ -57,29 +57,6 @@ from zc_perception.memory.pool import BufferPool
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 KILLS = 200 if LONG else 20
-
-
-def fork(process: subprocess.Popen[str]) -> int:
-    assert process.stdin is not None
-    process.stdin.write('\n')
-    process.stdin.flush()
-    return int(line(process))
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    for stream in (process.stdin, process.stdout):
-        assert stream is not None
-        stream.close()
-    process.terminate()
-    process.wait()
-
-
-@pytest.fixture
-def pool() -> Iterator[BufferPool]:
-    made = make_pool(24, reserve=1)
-    yield made
-    until(lambda: all_free(made), 'every slot')
-    made.close()
 
 
 def consumers(server: SharedMemoryServer, name: str) -> list[str]:
@@ -137,7 +114,7 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
     with SharedMemoryServer(
         'camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02
     ) as server:
-        process = start('link_process.py', 'check', server.path, 3_000)
+        process = start('check', server.path, 3_000)
         assert line(process) == 'ready'
         fds = len(os.listdir('/proc/self/fd'))
         # Hold two frames at a time, so that more than one slot is used.
@@ -160,7 +137,7 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
         assert abs(seen[-1]['lines'] - seen[4]['lines']) < 8, 'mappings of the consumer'
         assert len(os.listdir('/proc/self/fd')) <= fds, 'descriptors of the producer'
         assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
-        end(process)
+        process.communicate()
         until(lambda: not server.consumers, 'EOF')
     until(lambda: all_free(pool), 'every slot')
     pool.close()
@@ -184,21 +161,22 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     mapped = frames_mapped()
     pool = make_pool(slots)
     unpromised = pool.unpromised
-    with SharedMemoryServer(
+    server = SharedMemoryServer(
         'camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02
-    ) as server:
-        workers, victims = (
-            start('link_process.py', 'consumers', server.path, 'work', window),
-            start('link_process.py', 'consumers', server.path, 'hold', 2),
-        )
+    )
+    with (
+        Forker(server.path, 'work', window) as workers,
+        Forker(server.path, 'hold', 2) as victims,
+        server,
+    ):
         for _ in range(3):
-            fork(workers)
+            workers.fork()
         until(lambda: len(consumers(server, 'work')) == 3, 'the others')
         # A slot's mapping takes a descriptor, and is made with the slot's first frame.
         fds = len(os.listdir('/proc/self/fd')) - len(frames_mapped() - mapped)
         taken_s, sequence = [], 0
         for kill in range(KILLS):
-            pid = fork(victims)
+            pid = victims.fork()
             holder = until(lambda: consumers(server, 'hold'), 'the victim')[0]
             # Kill with no frame, while receiving, or with a full window.
             for step in range(kill % 4 + 1):
@@ -239,14 +217,13 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
         assert reused > KILLS // 4, 'many slots came back from quarantine'
         assert pool.unpromised == unpromised - others and pool.statistics().exhausted == 0
         assert [(c.sent, c.dropped) for c in statistics.consumers] == [(sequence, 0)] * 3
+        server.close()
+        for _ in range(3):
+            report = workers.report()
+            assert (report['last'], report['gaps'], report['dropped']) == (sequence - 1, 0, 0)
+            assert (report['ended'], report['left']) == ({'eof': 1}, [0, 0, 0])
     assert server.counters.internal_errors == 0, server.counters.last_internal_error
     check_times(f'{KILLS} consumers killed, {statistics.taken_back} leases back', taken_s, 0.1)
-    for _ in range(3):
-        report = json.loads(line(workers))
-        assert (report['last'], report['gaps'], report['dropped']) == (sequence - 1, 0, 0)
-        assert (report['ended'], report['left']) == ({'eof': 1}, [0, 0, 0])
-    end(workers)
-    end(victims)
     assert not list(folder.iterdir()) and set(threading.enumerate()) <= threads
     pool.close()
     assert not frames_mapped() - mapped
@@ -255,28 +232,27 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
 def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on(
     server: SharedMemoryServer, pool: BufferPool
 ) -> None:
-    workers = start('link_process.py', 'consumers', server.path, 'work', 2)
-    pids = [fork(workers) for _ in range(2)]
-    until(lambda: len(consumers(server, 'work')) == 2, 'both')
-    publish(server, pool, 0)
-    until(lambda: everybody_idle(server, 'work'), 'both')
-    os.kill(pids[0], signal.SIGSTOP)
-    until(lambda: is_stopped(pids[0]), 'the stop')
-    for sequence in range(1, 100):
-        publish(server, pool, sequence)
-        until(
-            lambda: not any(c.held for c in server.statistics().consumers if c.pid == pids[1]),
-            'the other one',
+    with Forker(server.path, 'work', 2) as workers:
+        pids = [workers.fork() for _ in range(2)]
+        until(lambda: len(consumers(server, 'work')) == 2, 'both')
+        publish(server, pool, 0)
+        until(lambda: everybody_idle(server, 'work'), 'both')
+        os.kill(pids[0], signal.SIGSTOP)
+        until(lambda: is_stopped(pids[0]), 'the stop')
+        for sequence in range(1, 100):
+            publish(server, pool, sequence)
+            until(
+                lambda: not any(c.held for c in server.statistics().consumers if c.pid == pids[1]),
+                'the other one',
+            )
+        stopped, other = (
+            next(c for c in server.statistics().consumers if c.pid == pid) for pid in pids
         )
-    stopped, other = (
-        next(c for c in server.statistics().consumers if c.pid == pid) for pid in pids
-    )
-    assert (stopped.held, stopped.pending, stopped.dropped) == (2, 2, 95)
-    assert (other.sent, other.dropped) == (100, 0)
-    os.kill(pids[0], signal.SIGCONT)
-    until(lambda: everybody_idle(server, 'work'), 'the stopped one')
-    server.close()
-    reports = [json.loads(line(workers)) for _ in range(2)]
-    said = sorted((report['last'], report['gaps'], report['dropped']) for report in reports)
-    assert said == [(99, 0, 0), (99, 1, 95)]
-    end(workers)
+        assert (stopped.held, stopped.pending, stopped.dropped) == (2, 2, 95)
+        assert (other.sent, other.dropped) == (100, 0)
+        os.kill(pids[0], signal.SIGCONT)
+        until(lambda: everybody_idle(server, 'work'), 'the stopped one')
+        server.close()
+        reports = [workers.report() for _ in range(2)]
+        said = sorted((report['last'], report['gaps'], report['dropped']) for report in reports)
+        assert said == [(99, 0, 0), (99, 1, 95)]

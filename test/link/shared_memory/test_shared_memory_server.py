@@ -17,17 +17,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import os
 import socket
 import threading
+from types import SimpleNamespace
 from typing import Any
 
-from memory_link import all_free, make_frame, make_pool, publish, PUBLISHER, RawPeer, settled
+from memory_link import (
+    all_free,
+    FrameMessage,
+    make_frame,
+    make_layout,
+    make_pool,
+    publish,
+    PUBLISHER,
+    RawPeer,
+    settled,
+)
 import pytest
 from waiting import until
 
 from zc_perception.frame import Header
+from zc_perception.link.shared_memory import server as server_module
 from zc_perception.link.shared_memory import unix_socket, wire
 from zc_perception.link.shared_memory.protocol import (
     MAX_DEPTH,
@@ -48,9 +60,8 @@ Serve = Callable[..., SharedMemoryServer]
 
 
 def test_buffers_come_once_for_each_slot_and_before_its_first_frame(
-    pool: BufferPool, serve: Serve
+    pool: BufferPool, server: SharedMemoryServer
 ) -> None:
-    server = serve(pool)
     with RawPeer.welcomed(server.path, window=2) as peer:
         sent = [publish(server, pool, sequence) for sequence in range(2)]
         for sequence, (uid, generation) in enumerate(sent):
@@ -77,9 +88,8 @@ def test_buffers_come_once_for_each_slot_and_before_its_first_frame(
 
 
 def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(
-    pool: BufferPool, serve: Serve
+    pool: BufferPool, server: SharedMemoryServer
 ) -> None:
-    server = serve(pool)
     with (
         RawPeer.welcomed(server.path, window=2, depth=2) as slow,
         RawPeer.welcomed(server.path) as quick,
@@ -112,8 +122,9 @@ def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(
         until(lambda: all_free(pool), 'releases')
 
 
-def test_a_recording_waits_for_who_asks_for_all(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
+def test_a_recording_waits_for_who_asks_for_all(
+    pool: BufferPool, server: SharedMemoryServer
+) -> None:
     with RawPeer.welcomed(server.path, window=1, depth=MAX_DEPTH) as peer:
         sent = 0
         while (slot := pool.acquire(wait_s=0.05)) is not None:
@@ -130,9 +141,8 @@ def test_a_recording_waits_for_who_asks_for_all(pool: BufferPool, serve: Serve) 
 
 
 def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_pool(
-    pool: BufferPool, serve: Serve
+    pool: BufferPool, server: SharedMemoryServer
 ) -> None:
-    server = serve(pool)
     peers = []
     for asked, window, depth in (((3, 1), 3, 1), ((2, 2), 2, 1), ((2, 9), 1, 1)):
         peers.append(RawPeer.connected(server.path))
@@ -178,9 +188,8 @@ def test_who_cannot_use_what_is_allocated_is_told_why(
 
 
 def test_a_consumer_refuses_only_because_of_its_constraints(
-    pool: BufferPool, serve: Serve
+    pool: BufferPool, server: SharedMemoryServer
 ) -> None:
-    server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
         peer.send(wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'because')))
         assert peer.receive_refused().code is RefusalCode.PROTOCOL
@@ -220,10 +229,10 @@ def test_who_talks_while_it_waits_is_turned_away(serve: Serve) -> None:
 
 
 def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
-    pool: BufferPool, serve: Serve
+    pool: BufferPool, server: SharedMemoryServer
 ) -> None:
     """The publisher has moved on to another pool; the server still serves the first."""
-    server, wide = serve(pool), make_pool(1, compute_layout(NV12, 128, 16))
+    wide = make_pool(1, compute_layout(NV12, 128, 16))
     with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
         publish(server, wide, 0)
         refused = peer.receive_refused()
@@ -237,9 +246,8 @@ def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
 
 
 def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(
-    pool: BufferPool, serve: Serve
+    pool: BufferPool, server: SharedMemoryServer
 ) -> None:
-    server = serve(pool)
     with RawPeer.welcomed(server.path, window=3, depth=3) as peer:
         fences = [EventFence(), EventFence()]
         publish(server, pool, 0)
@@ -261,8 +269,9 @@ def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(
         fence.close()
 
 
-def test_a_fence_that_never_signals_is_overtaken_by_depth(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
+def test_a_fence_that_never_signals_is_overtaken_by_depth(
+    pool: BufferPool, server: SharedMemoryServer
+) -> None:
     with RawPeer.welcomed(server.path, window=2, depth=1) as peer:
         fence = EventFence()
         publish(server, pool, 0, acquire_fence=fence)
@@ -275,8 +284,7 @@ def test_a_fence_that_never_signals_is_overtaken_by_depth(pool: BufferPool, serv
     fence.close()
 
 
-def test_a_sync_file_travels_with_its_frame(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
+def test_a_sync_file_travels_with_its_frame(pool: BufferPool, server: SharedMemoryServer) -> None:
     event = os.eventfd(0, os.EFD_CLOEXEC)
     fence = SyncFile(OwnedFd(event))
     with RawPeer.welcomed(server.path) as peer:
@@ -311,9 +319,8 @@ def test_history_comes_first_and_only_to_those_that_ask(pool: BufferPool, serve:
 
 
 def test_a_real_sync_file_is_the_only_release_fence(
-    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    pool: BufferPool, server: SharedMemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve(pool)
     event = os.eventfd(0, os.EFD_CLOEXEC)
     for fds, words in (
         ([event], ('sync_file', 'eventfd')),
@@ -344,8 +351,9 @@ def test_a_real_sync_file_is_the_only_release_fence(
     os.close(event)
 
 
-def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
+def test_closing_tells_everybody_and_leaves_nothing(
+    pool: BufferPool, server: SharedMemoryServer
+) -> None:
     with RawPeer.welcomed(server.path) as peer:
         publish(server, pool, 0)
         server.close()
@@ -362,10 +370,9 @@ def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Ser
 
 
 def test_a_silent_consumer_is_turned_away(
-    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    pool: BufferPool, server: SharedMemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', 0.05)
-    server = serve(pool)
     with RawPeer.connected(server.path) as peer:
         assert peer.receive_refused() == (RefusalCode.PROTOCOL, 'no HELLO within 0.05 s')
     found = server.statistics()
@@ -374,9 +381,8 @@ def test_a_silent_consumer_is_turned_away(
 
 @pytest.mark.parametrize(('count', 'welcome'), [(0, False), (4, True)])
 def test_an_empty_packet_is_an_end_whatever_comes_with_it(
-    pool: BufferPool, serve: Serve, count: int, welcome: bool
+    pool: BufferPool, server: SharedMemoryServer, count: int, welcome: bool
 ) -> None:
-    server = serve(pool)
     with RawPeer.welcomed(server.path) if welcome else RawPeer.connected(server.path) as peer:
         peer.send(b'', count * [0])
         assert peer.receive_type() == 0
@@ -385,13 +391,12 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(
 
 
 def test_more_consumers_than_allowed_are_told_to_come_back(
-    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    pool: BufferPool, server: SharedMemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         'zc_perception.link.shared_memory.server.HANDSHAKE_S', 120.0
     )  # the two silent ones stay until the crowd has gone
     monkeypatch.setattr('zc_perception.link.shared_memory.server.MAX_CONNECTIONS', 3)
-    server = serve(pool)
     good = RawPeer.welcomed(server.path)
     silent, other = RawPeer.connected(server.path), RawPeer.connected(server.path)
     until(lambda: server.statistics().handshaking == 2, 'both')
@@ -417,25 +422,20 @@ def test_more_consumers_than_allowed_are_told_to_come_back(
 
 
 def test_out_of_descriptors_the_server_waits_without_spinning(
-    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    pool: BufferPool, server: SharedMemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve(pool)
     listener, calls = server._listener, []
 
-    class Exhausted:
-        """A listener whose first accept() fails, because the process has no descriptor left."""
+    def accept() -> Any:
+        """Fail the first time, because the process has no descriptor left."""
+        calls.append(threading.current_thread().name)
+        if len(calls) == 1:
+            raise OSError(24, 'Too many open files')
+        return listener.accept()
 
-        fileno = staticmethod(listener.fileno)
-        close = staticmethod(listener.close)
-
-        def accept(self) -> Any:
-            calls.append(threading.current_thread().name)
-            if len(calls) == 1:
-                raise OSError(24, 'Too many open files')
-            return listener.accept()
-
+    exhausted = SimpleNamespace(fileno=listener.fileno, close=listener.close, accept=accept)
     with RawPeer.welcomed(server.path, window=2) as served:
-        monkeypatch.setattr(server, '_listener', Exhausted())
+        monkeypatch.setattr(server, '_listener', exhausted)
         monkeypatch.setattr('zc_perception.link.shared_memory.server._ACCEPT_PAUSE_S', 3600.0)
         with RawPeer.connected(server.path) as late:
             late.hello()
@@ -507,9 +507,8 @@ def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Se
 
 @pytest.mark.parametrize('send', ['_send_with', '_send'], ids=['BUFFERS', 'FRAME'])
 def test_a_slot_is_introduced_once_although_the_first_time_something_did_not_go_in(
-    send: str, pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    send: str, pool: BufferPool, server: SharedMemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
         connection = server._connections[0]
 
@@ -523,3 +522,120 @@ def test_a_slot_is_introduced_once_although_the_first_time_something_did_not_go_
         assert [peer.receive_type() for _ in range(2)] == [MessageType.BUFFERS, MessageType.FRAME]
         assert peer.nothing_there() and not connection.failure
         assert connection.statistics().dropped == 1
+
+
+# Connections that continue when their producer changes its buffers.
+
+Pools = tuple[BufferPool, BufferPool]
+
+
+@pytest.fixture
+def pools() -> Iterator[Pools]:
+    made = make_pool(6), make_pool(6, make_layout(stride_align=256))
+    yield made
+    for pool in made:
+        pool.close()
+
+
+@pytest.fixture
+def moved(pools: Pools, serve: Serve) -> SharedMemoryServer:
+    return serve(pools[0])
+
+
+def told(peer: RawPeer) -> list[tuple[MessageType, int]]:
+    """Return the types of all waiting messages, each with its slot's uid."""
+    found = []
+    while not peer.nothing_there():
+        packet, fds = peer.receive()
+        for fd in fds:
+            os.close(fd)
+        found.append((wire.message_type(packet), int.from_bytes(packet[8:16], 'little')))
+    return found
+
+
+def test_frames_in_hand_stay_and_their_slots_are_retired(
+    moved: SharedMemoryServer, pools: Pools
+) -> None:
+    before, after = pools
+    with RawPeer.welcomed(moved.path, window=2) as peer:
+        first = publish(moved, before, 1)
+        held = peer.receive_frame()
+        moved.set_pool(after)
+        second = publish(moved, after, 2)
+        assert told(peer) == [
+            (MessageType.BUFFER_RETIRED, first[0]),
+            (MessageType.BUFFERS, second[0]),
+            (MessageType.FRAME, second[0]),
+        ]
+        assert before.statistics().holders, 'it is still in hand'
+        peer.release(held)
+        until(lambda: all_free(before))
+        peer.release(FrameMessage(*second, 2, 0, 0, 0, 0, 0, False))
+        until(lambda: all_free(after))
+        assert moved.statistics().ended == {}
+
+
+def test_frames_that_wait_come_before_those_of_other_buffers(
+    moved: SharedMemoryServer, pools: Pools
+) -> None:
+    before, after = pools
+    with RawPeer.welcomed(moved.path, window=1, depth=3) as peer:
+        ids = [publish(moved, before, number) for number in (1, 2)]
+        held = peer.receive_frame()
+        moved.set_pool(after)
+        ids.append(publish(moved, after, 3))
+        assert told(peer) == [(MessageType.BUFFER_RETIRED, ids[0][0])]
+        peer.release(held)
+        until(lambda: not peer.nothing_there())
+        held = peer.receive_frame()
+        assert (held.uid, held.sequence, held.dropped) == (ids[1][0], 2, 0)
+        assert peer.receive_type() is MessageType.BUFFER_RETIRED
+        peer.release(held)
+        assert peer.receive_frame().sequence == 3
+    settled(moved, 'eof')
+    until(lambda: all_free(before) and all_free(after))
+
+
+def test_who_dies_with_frames_of_both_gives_all_of_them_back(
+    moved: SharedMemoryServer, pools: Pools
+) -> None:
+    before, after = pools
+    with RawPeer.welcomed(moved.path, window=2, depth=2) as peer:
+        for number in (1, 2, 3):
+            publish(moved, before, number)
+        moved.set_pool(after)
+        publish(moved, after, 4)
+        assert peer.receive_frame().sequence == 1
+    settled(moved, 'eof')
+    until(lambda: all_free(before) and all_free(after))
+    assert after.unpromised == len(after.slots)
+
+
+def test_who_dies_while_it_is_moved_leaves_no_promise(
+    moved: SharedMemoryServer, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, grant = RawPeer.welcomed(moved.path, window=2), server_module.grant
+
+    def die(*values: Any) -> tuple[int, int]:
+        peer.close()
+        settled(moved, 'eof')
+        return grant(*values)
+
+    monkeypatch.setattr(server_module, 'grant', die)
+    moved.set_pool(pools[1])
+    assert pools[1].unpromised == len(pools[1].slots)
+
+
+def test_whom_the_other_buffers_do_not_suit_is_told_to_come_again(
+    moved: SharedMemoryServer, pools: Pools
+) -> None:
+    narrow = Requirements(options='max_stride=64')
+    with (
+        RawPeer.welcomed(moved.path, requirements=narrow) as peer,
+        RawPeer.welcomed(moved.path) as other,
+    ):
+        moved.set_pool(pools[1])
+        assert peer.receive_refused().code == 4
+        publish(moved, pools[1], 1)
+        assert other.receive_frame().sequence == 1
+    until(lambda: all_free(pools[1]) and pools[1].unpromised == len(pools[1].slots))

@@ -54,7 +54,6 @@ def mode(path: Path) -> int:
 
 
 def leave_dead_socket(path: Path) -> Path:
-    """Leave a socket file that nobody listens on, as a killed producer does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(os.fspath(path))
         sock.listen()

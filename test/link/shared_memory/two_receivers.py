@@ -23,6 +23,7 @@ for a sanitizer.
 
 from __future__ import annotations
 
+import array
 from collections import Counter
 from collections.abc import Iterator
 import gc
@@ -34,9 +35,8 @@ import sys
 from types import ModuleType
 from unittest.mock import patch
 
-from memory_link import FrameMessage, make_layout, pack_frame
+from memory_link import FrameMessage, make_layout, Message, mutate, pack_frame
 from native.two_forms import load
-from wire_fuzz import Message, mutate, send_all
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import remote_slots, wire
@@ -49,6 +49,15 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.modifier import LINEAR
 
 IDS = (b'camera', b'camera', b'camera', 'öptical'.encode(), b'', b'a\0b', b'\xc3', b'x' * 255)
+
+
+def send_all(sock: socket.socket, messages: list[Message]) -> None:
+    for packet, fds in messages:
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
+        try:
+            sock.sendmsg([packet], control, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except OSError:
+            return
 
 
 def _said(frame: Frame) -> str:
