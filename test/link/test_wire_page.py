@@ -17,37 +17,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import json
+import os
 from pathlib import Path
+import sys
+from typing import Any
 
-from link.wire.page_process import PageProcess
-from link.wire.wire_builder import build_consumer
-from link.wire.wire_process import ConsumerProcess
+from link.wire.wire_process import build_consumer, ConsumerProcess, Lines
 from nodes.programs import Program
 import pytest
-from waiting import eventually
+from waiting import eventually, until
 
 CAMERA = [
-    '-p',
-    'camera:=synthetic',
-    '-p',
-    'width:=64',
-    '-p',
-    'height:=64',
-    '-p',
-    'framerate:=20.0',
-]
-DETECTOR = ['-p', 'model:=road', '-p', 'timeout:=20.0']
+    '--ros-args', '-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64',
+    '-p', 'framerate:=20.0',
+]  # fmt: skip
+
+
+class PageProcess(Lines):
+    """page_consumer.py or page_producer.py, with its sockets in *folder*; notes its lines."""
+
+    def __init__(self, name: str, folder: Path, domain: int, *options: str) -> None:
+        self.events: list[dict[str, Any]] = []
+        program = Path(__file__).with_name('wire') / f'page_{name}.py'
+        super().__init__(
+            [sys.executable, program, '--domain', str(domain), *options],
+            env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
+        )
+
+    def came(self, line: str | None) -> None:
+        if line and line.endswith('\n'):  # a killed program may leave half a line
+            self.events.append(json.loads(line))
+
+    def told(self, event: str, **details: object) -> list[dict[str, Any]]:
+        wanted = {'event': event, **details}
+        return [each for each in list(self.events) if wanted.items() <= each.items()]
+
+    def wait_for(self, event: str, count: int = 1, **details: object) -> list[dict[str, Any]]:
+        self.wait_until(lambda: len(self.told(event, **details)) >= count)
+        return self.told(event, **details)
+
+    def wait_for_more(self, event: str, count: int, **details: object) -> None:
+        self.wait_for(event, len(self.told(event, **details)) + count, **details)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        until(condition, lambda: self.events[-20:])
+
+    def pixels(self) -> set[tuple[int, ...]]:
+        return {(each['sequence'], *each['crcs']) for each in self.told('frame')}
 
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make this the folder of all sockets, those of the stock programs included."""
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
     return folder
 
 
 def camera(domain: int) -> Program:
-    return Program('capture_node', '--ros-args', *CAMERA, domain=domain).start('ready')
+    return Program('capture_node', *CAMERA, domain=domain).start('ready')
 
 
 def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(
@@ -95,7 +123,8 @@ def test_the_consumer_finds_the_stock_camera_again(free_domain: int, folder: Pat
 
 def test_the_stock_detector_takes_frames_of_the_producer(free_domain: int, folder: Path) -> None:
     """Some producers change their buffers; each producer replaces one that was killed."""
-    program = Program('inference_node', '--ros-args', *DETECTOR, domain=free_domain)
+    words = ('--ros-args', '-p', 'model:=road', '-p', 'timeout:=20.0')
+    program = Program('inference_node', *words, domain=free_domain)
     with program.start('ready') as detector:
         for options in ((), ('--reconfigure', '10')):
             words = '--format', 'YUYV', *options

@@ -25,7 +25,6 @@ page is sufficient.
 from __future__ import annotations
 
 import argparse
-import array
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,10 +59,7 @@ FORMATS = {b'NV12': ((1, 1, 1), (2, 2, 2)), b'YUYV': ((4, 2, 1),)}
 
 
 def say(event: str, **details: Any) -> None:
-    sys.stdout.write(
-        json.dumps({'event': event, **details}) + '\n'
-    )  # in one write, because a signal may end the program here
-    sys.stdout.flush()
+    print(json.dumps({'event': event, **details}), flush=True)
 
 
 class Broken(Exception):
@@ -97,6 +93,12 @@ def folder() -> str:
 def host_id() -> str:
     with open('/proc/sys/kernel/random/boot_id', encoding='ascii') as boot:
         return hashlib.sha256(boot.read().strip().encode()).hexdigest()[:32]
+
+
+def receive(end: socket.socket) -> tuple[bytes, list[int], bool]:
+    """Return a packet, its descriptors, and whether it was cut off."""
+    packet, fds, flags, _ = socket.recv_fds(end, 4096, 4, socket.MSG_CMSG_CLOEXEC)
+    return packet, fds, bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC))
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,6 @@ def check_descriptors(fds: list[int], sizes: tuple[int, ...], kind: int, same_us
 
 
 def wait_for_fence(fence: int) -> bool:
-    """Wait for the acquire fence; return whether it signalled without an error."""
     select.select([fence], [], [])
     info = bytearray(56)
     fcntl.ioctl(fence, SYNC_IOC_FILE_INFO, info)
@@ -240,7 +241,6 @@ def sync(slot: Slot, what: int) -> None:
 
 
 def plane_crcs(slot: Slot) -> list[int]:
-    """Return a CRC of each plane's pixels, without the padding."""
     sync(slot, 1)
     crcs = []
     for (index, stride, offset, _), (unit, x, y) in zip(
@@ -256,7 +256,7 @@ def plane_crcs(slot: Slot) -> list[int]:
 
 
 class Conversation:
-    def __init__(self, announcement: Announcement, plan: Plan, hold: int) -> None:
+    def __init__(self, announcement: Announcement, needs: argparse.Namespace) -> None:
         self.frames = 0
         self._slots: dict[int, Slot] = {}
         self._held: deque[int] = deque()
@@ -271,22 +271,22 @@ class Conversation:
             if user not in (0, os.geteuid()):
                 raise Broken(f'user {user} listens there')
             self._socket.settimeout(ANSWER_SECONDS)
-            self._window = self._greet(announcement.publisher_id, plan)
+            self._window = self._greet(announcement.publisher_id, needs)
             # A consumer that holds its whole window gets no frame, so it would never release one.
-            self._hold = min(hold, self._window - 1)
+            self._hold = min(needs.hold, self._window - 1)
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
             raise
 
-    def _greet(self, publisher_id: str, plan: Plan) -> int:
-        formats = b''.join(struct.pack('<4sIQ', fourcc, 0, LINEAR) for fourcc in plan.formats)
-        text = plan.options.encode()
+    def _greet(self, publisher_id: str, needs: argparse.Namespace) -> int:
+        names = needs.formats.encode().split(b',')
+        formats = b''.join(struct.pack('<4sIQ', each, 0, LINEAR) for each in names)
+        text = b'cpu=read'
         length = 128 + len(formats) + len(text)
         hello = struct.pack('<HHI4sHH', HELLO, length, 0, b'ZCLK', 1, 1)
         hello += struct.pack('<IIII', WINDOW, DEPTH, WAITS, 3)
-        hello += struct.pack('<IIII', plan.stride_align, plan.offset_align, 0, 0)
-        hello += struct.pack('<II', len(plan.formats), len(text))
+        hello += struct.pack('<IIIIII', 1, needs.offset_align, 0, 0, len(names), len(text))
         hello += struct.pack('<32s40s', publisher_id.encode(), b'page_consumer')
         self._send(hello + formats + text)
         number, packet, _ = self._receive({WELCOME: (64, 64), NOTED: (8, 512)})
@@ -310,25 +310,14 @@ class Conversation:
             self._socket.send(packet)
 
     def _receive(self, expected: dict[int, tuple[int, int]]) -> tuple[int, bytes, list[int]]:
-        """Return the next packet after checking its header."""
-        room = socket.CMSG_SPACE(4 * 4)
-        for attempt in (1, 2):
-            try:
-                packet, control, flags, _ = self._socket.recvmsg(
-                    4096, room, socket.MSG_CMSG_CLOEXEC
-                )
-                break
-            except ConnectionResetError:
-                if attempt == 2:
-                    raise Ended from None
-        fds = array.array('i')
-        for level, kind, data in control:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        try:
+            packet, fds, cut = receive(self._socket)
+        except ConnectionResetError:  # reported once, before the packets that are still queued
+            packet, fds, cut = receive(self._socket)
         try:
             if not packet:
                 raise Ended
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(packet) < 8:
+            if cut or len(packet) < 8:
                 raise Broken('a truncated packet')
             number, length, zero = struct.unpack_from('<HHI', packet)
             if length != len(packet) or zero:
@@ -345,12 +334,11 @@ class Conversation:
             for fd in fds:
                 os.close(fd)
             raise
-        return number, packet, list(fds)
+        return number, packet, fds
 
-    def serve(self, frames: int) -> None:
-        """Take frames until *frames* were taken; EOF or an error ends this early."""
+    def serve(self) -> None:
         expected = {BUFFERS: (192, 192), FRAME: (72, 327), BUFFER_RETIRED: (16, 16)}
-        while self.frames < frames:
+        while True:
             number, packet, fds = self._receive(expected)
             self._messages_without_frame += 1
             if self._messages_without_frame > 4096:
@@ -385,18 +373,10 @@ class Conversation:
                 text = str(error).encode()[:500]
                 self._send(struct.pack('<HHII', REFUSED, 12 + len(text), 0, 3) + text)
             raise
-        say(
-            'buffers',
-            uid=uid,
-            kind=slot.kind,
-            size=slot.size,
-            fourcc=slot.fourcc.decode(),
-            strides=[stride for _, stride, _, _ in slot.planes],
-            offsets=[offset for _, _, offset, _ in slot.planes],
-        )
+        say('buffers', uid=uid, offsets=[offset for _, _, offset, _ in slot.planes])
 
     def _frame(self, packet: bytes, fds: list[int]) -> None:
-        uid, generation, sequence, stamp = struct.unpack_from('<QQQq', packet, 8)
+        uid, generation, sequence = struct.unpack_from('<QQQ', packet, 8)
         dropped, flags = struct.unpack_from('<II', packet, 64)
         slot = self._slots.get(uid)
         if slot is None or slot.retired or slot.held or generation <= slot.generation:
@@ -408,15 +388,8 @@ class Conversation:
         self._messages_without_frame = 0
         self.frames += 1
         crcs = plane_crcs(slot) if not fds or wait_for_fence(fds[0]) else None
-        say(
-            'frame',
-            sequence=sequence,
-            stamp_ns=stamp,
-            uid=uid,
-            dropped=dropped,
-            frame_id=packet[72:].decode(),
-            crcs=crcs,
-        )
+        frame_id = packet[72:].decode()
+        say('frame', sequence=sequence, dropped=dropped, frame_id=frame_id, crcs=crcs)
         if len(self._held) > self._hold:
             self._release(self._held.popleft())
 
@@ -445,13 +418,7 @@ class Conversation:
 
 @dataclass
 class Plan:
-    """When to try a publisher again, and with which needs."""
-
     text: str
-    formats: tuple[bytes, ...]
-    options: str
-    stride_align: int
-    offset_align: int
     due: float = 0.0
     delay: float = 0.0
     wait_for_news: bool = False
@@ -464,14 +431,11 @@ class Plan:
         self.delay, self.due = 0.0, time.monotonic() + seconds
 
 
-def converse(announcement: Announcement, plan: Plan, frames: int, hold: int) -> int:
-    """Hold one conversation; plan the next attempt, and return the number of frames."""
-    began = time.monotonic()
-    conversation = None
-    outcome = 'done'
+def converse(announcement: Announcement, plan: Plan, needs: argparse.Namespace) -> None:
+    began, conversation = time.monotonic(), None
     try:
-        conversation = Conversation(announcement, plan, hold)
-        conversation.serve(frames)
+        conversation = Conversation(announcement, needs)
+        conversation.serve()
     except Ended:
         outcome = 'eof'
         if conversation and conversation.frames and time.monotonic() - began >= 1:
@@ -480,17 +444,14 @@ def converse(announcement: Announcement, plan: Plan, frames: int, hold: int) -> 
             plan.backoff(0.5)
     except Refused as refused:
         outcome = f'refused {refused}'
-        if refused.code == 4:
-            plan.backoff(0.5)
-        else:
-            plan.later(5)
+        plan.backoff(0.5) if refused.code == 4 else plan.later(5)
     except Unusable as error:
         outcome = f'unusable: {error}'
         plan.wait_for_news = True
     except Broken as error:
         outcome = f'broken: {error}'
         plan.backoff(0.5)
-    except (ConnectionRefusedError, FileNotFoundError) as error:
+    except (ConnectionRefusedError, ConnectionResetError, FileNotFoundError) as error:
         outcome = f'nobody: {error}'
         plan.backoff(0.5)
     except (BlockingIOError, TimeoutError) as error:
@@ -500,47 +461,30 @@ def converse(announcement: Announcement, plan: Plan, frames: int, hold: int) -> 
         if conversation:
             conversation.close()
     say('ended', publisher_id=announcement.publisher_id, why=outcome)
-    return conversation.frames if conversation else 0
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--topic', default='/image_raw')
     parser.add_argument('--domain', type=int, default=int(os.environ.get('ROS_DOMAIN_ID') or 0))
-    parser.add_argument('--frames', type=int, default=sys.maxsize)
-    parser.add_argument(
-        '--hold',
-        type=int,
-        default=0,
-        help='frames to hold before one is released, as far as the window allows',
-    )
+    parser.add_argument('--hold', type=int, default=0, help='frames to hold, if the window allows')
     parser.add_argument('--formats', default=','.join(each.decode() for each in FORMATS))
-    parser.add_argument('--options', default='', help='constraints besides cpu=read')
-    parser.add_argument('--stride-align', type=int, default=1)
     parser.add_argument('--offset-align', type=int, default=1)
     arguments = parser.parse_args()
-    needs = (
-        tuple(each.encode() for each in arguments.formats.split(',')),
-        '; '.join(filter(None, ('cpu=read', arguments.options))),
-        arguments.stride_align,
-        arguments.offset_align,
-    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     plans: dict[str, Plan] = {}
-    left = arguments.frames
-    while left > 0:
+    while True:
         found = announcements(arguments.topic, arguments.domain)
-        plans = {a.publisher_id: plans.get(a.publisher_id, Plan(a.text, *needs)) for a in found}
+        plans = {a.publisher_id: plans.get(a.publisher_id, Plan(a.text)) for a in found}
         for announcement in found:
             plan = plans[announcement.publisher_id]
             if plan.text != announcement.text:
-                plan = plans[announcement.publisher_id] = Plan(announcement.text, *needs)
-            if not plan.wait_for_news and plan.due <= time.monotonic() and left > 0:
-                left -= converse(announcement, plan, left, arguments.hold)
+                plan = plans[announcement.publisher_id] = Plan(announcement.text)
+            if not plan.wait_for_news and plan.due <= time.monotonic():
+                converse(announcement, plan, arguments)
         due = [p.due for p in plans.values() if not p.wait_for_news]
         time.sleep(max(0.0, min([SCAN_SECONDS, *(at - time.monotonic() for at in due)])))
-    return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    main()

@@ -18,8 +18,7 @@ A producer of camera frames, written from docs/wire.md alone with the standard l
 
 It serves a moving pattern in memfds to each consumer that connects, and prints each frame's CRCs
 as one line of JSON. With --reconfigure N it changes to buffers of half the size, and back, every
-N frames. It shares no code with the package or other tests, so it proves that the page is
-sufficient.
+N frames. It shares code with page_consumer.py only, so it proves that the page is sufficient.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 import fcntl
-import hashlib
 import json
 import mmap
 import os
@@ -43,27 +41,16 @@ import stat
 import struct
 import sys
 import time
-from typing import Any
 import zlib
 
+from page_consumer import folder, FORMATS, host_id, receive, say, SYNC_IOC_FILE_INFO
+
 HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED = range(1, 8)
-VERSION, UNSUITABLE, BUSY, RULE, OTHER_PUBLISHER = 1, 3, 4, 5, 6
-NOT_ALLOWED = 2
+VERSION, NOT_ALLOWED, UNSUITABLE, BUSY, RULE, OTHER_PUBLISHER = range(1, 7)
 MEMFD, MEMFD_BIT, LINEAR = 2, 2, 0
 F_ADD_SEALS, SHRINK_GROW_FUTURE_WRITE = 1033, 2 | 4 | 16
-SYNC_IOC_FILE_INFO = 0xC0383E04
-SLOTS = 12
+SLOTS, WIDTH, HEIGHT, RATE_HZ, FRAME_ID = 12, 640, 360, 10.0, b'camera'
 HELLO_SECONDS = 1.0
-
-# For each plane: bytes of a group of samples, and the x * y pixels it covers.
-FORMATS = {'NV12': ((1, 1, 1), (2, 2, 2)), 'YUYV': ((4, 2, 1),)}
-
-
-def say(event: str, **details: Any) -> None:
-    sys.stdout.write(
-        json.dumps({'event': event, **details}) + '\n'
-    )  # in one write, because a signal may end the program here
-    sys.stdout.flush()
 
 
 class Refusal(Exception):
@@ -74,25 +61,13 @@ class Refusal(Exception):
         self.code = code
 
 
-def folder() -> str:
-    own = os.environ.get('ZC_RUNTIME_DIR')
-    runtime = os.environ.get('XDG_RUNTIME_DIR', '')
-    if own:
-        where = own
-    elif os.path.isabs(runtime) and os.path.isdir(runtime) and os.access(runtime, os.W_OK):
-        where = os.path.join(runtime, 'zc_perception')
-    else:
-        where = f'/tmp/zc_perception-{os.geteuid()}'
+def own_folder() -> str:
+    where = folder()
     os.makedirs(where, mode=0o700, exist_ok=True)
     about = os.lstat(where)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
         sys.exit(f"{where} is a link, is somebody else's or is open to others")
     return where
-
-
-def host_id() -> str:
-    with open('/proc/sys/kernel/random/boot_id', encoding='ascii') as boot:
-        return hashlib.sha256(boot.read().strip().encode()).hexdigest()[:32]
 
 
 def remove_dead(where: str) -> None:
@@ -128,7 +103,7 @@ class Pool:
         self.fourcc, self.width, self.height = fourcc, width, height
         self.planes: list[tuple[int, int, int, int]] = []
         offset = 0
-        for unit, x, y in FORMATS[fourcc]:
+        for unit, x, y in FORMATS[fourcc.encode()]:
             stride = -(-(width // x * unit) // 64) * 64
             self.planes.append((0, stride, offset, stride * (height // y)))
             offset += stride * (height // y)
@@ -152,10 +127,9 @@ class Pool:
         return packet + struct.pack('<4Q', self.size, 0, 0, 0)
 
     def draw(self, slot: Slot, number: int) -> list[int]:
-        """Fill a slot with a pattern; return the CRC of each plane without its padding."""
         crcs = []
         for plane, ((_, stride, offset, _), (unit, x, y)) in enumerate(
-            zip(self.planes, FORMATS[self.fourcc], strict=True)
+            zip(self.planes, FORMATS[self.fourcc.encode()], strict=True)
         ):
             row, crc = self.width // x * unit, 0
             pattern = bytes((i + 3 * number + 7 * plane) % 256 for i in range(256)) * (
@@ -192,7 +166,6 @@ class Wants:
     options: str
 
     def judge(self, pool: Pool) -> None:
-        """Refuse with code 3 if the buffers don't suit this consumer."""
         if not self.memory & MEMFD_BIT:
             raise Refusal(UNSUITABLE, 'there are only memfds here')
         if self.formats and (pool.fourcc.encode(), LINEAR) not in self.formats:
@@ -288,7 +261,7 @@ class Producer:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.publisher_id = secrets.token_hex(16)
         self._arguments = arguments
-        where = folder()
+        where = own_folder()
         remove_dead(where)
         self._base = os.path.join(where, self.publisher_id)
         self._starting = os.path.join(where, '.starting-')
@@ -310,28 +283,17 @@ class Producer:
         self._announce()
 
     def _new_pool(self, divisor: int) -> Pool:
-        width, height = self._arguments.width // divisor, self._arguments.height // divisor
-        pool = Pool(self._arguments.format, width, height, self._uids)
+        pool = Pool(self._arguments.format, WIDTH // divisor, HEIGHT // divisor, self._uids)
         self._uids += SLOTS
         return pool
 
     def _announce(self) -> None:
-        announcement = {
-            'version': 1,
-            'publisher_id': self.publisher_id,
-            'host_id': host_id(),
-            'socket': self._base + '.sock',
-            'width': self._pool.width,
-            'height': self._pool.height,
-            'formats': [self._pool.fourcc],
-            'heap': 'memfd',
-            'generation': self._generation,
-        }
-        outer = {
-            'topic': self._arguments.topic,
-            'domain': self._arguments.domain,
-            'announcement': json.dumps(announcement),
-        }
+        pool, socket_path = self._pool, self._base + '.sock'
+        inner = {'version': 1, 'publisher_id': self.publisher_id, 'host_id': host_id()}
+        inner |= {'socket': socket_path, 'width': pool.width, 'height': pool.height}
+        inner |= {'formats': [pool.fourcc], 'heap': 'memfd', 'generation': self._generation}
+        outer = {'topic': self._arguments.topic, 'domain': self._arguments.domain}
+        outer['announcement'] = json.dumps(inner)
         starting = self._starting + secrets.token_hex(4)
         fd = os.open(starting, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, 'w') as file:
@@ -340,9 +302,8 @@ class Producer:
         say('announced', publisher_id=self.publisher_id, generation=self._generation)
 
     def run(self) -> None:
-        period = 1 / self._arguments.rate
         due = time.monotonic()
-        while self._sequence < self._arguments.frames:
+        while True:
             for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
                 key.data()
             now = time.monotonic()
@@ -350,7 +311,7 @@ class Producer:
                 if now - client.connected_at > HELLO_SECONDS:
                     self._refuse(client, Refusal(RULE, 'no HELLO within 1 s'))
             if now >= due:
-                due = max(due + period, now)
+                due = max(due + 1 / RATE_HZ, now)
                 self._publish()
 
     def _accept(self) -> None:
@@ -370,22 +331,15 @@ class Producer:
 
     def _read(self, client: Client) -> None:
         try:
-            packet, control, flags, _ = client.socket.recvmsg(
-                4096, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC
-            )
+            packet, left, cut = receive(client.socket)
         except BlockingIOError:
             return
         except ConnectionResetError:
-            packet, control, flags = b'', [], 0
-        fds = array.array('i')
-        for level, kind, data in control:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        left = list(fds)
+            packet, left, cut = b'', [], False
         try:
             if not packet:
                 self._close(client, 'eof')
-            elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            elif cut:
                 raise Refusal(RULE, 'a truncated packet')
             elif not client.wants:
                 if left:
@@ -446,8 +400,6 @@ class Producer:
         self._send_waiting(client)
 
     def _rest(self, fence: int, pool: Pool, slot: Slot) -> None:
-        """Give a slot back once its release fence has signalled."""
-
         def signalled() -> None:
             self._selector.unregister(fence)
             os.close(fence)
@@ -490,9 +442,8 @@ class Producer:
                 if not self._send(client, pool.message(slot), [slot.fd]):
                     return
                 client.known.add(slot.uid)
-            frame_id = self._arguments.frame_id.encode()
-            packet = struct.pack('<HHI', FRAME, 72 + len(frame_id), 0) + body
-            packet += struct.pack('<II', client.dropped, 0) + frame_id
+            packet = struct.pack('<HHI', FRAME, 72 + len(FRAME_ID), 0) + body
+            packet += struct.pack('<II', client.dropped, 0) + FRAME_ID
             try:
                 client.socket.send(packet)
             except BlockingIOError:
@@ -505,7 +456,6 @@ class Producer:
             client.dropped = 0
 
     def _send(self, client: Client, packet: bytes, fds: list[int] | None = None) -> bool:
-        """Send a message that must not be dropped; close a consumer whose socket is full."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
         try:
             client.socket.sendmsg([packet], rights)
@@ -565,16 +515,11 @@ class Producer:
         self._listener.close()
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--topic', default='/image_raw')
     parser.add_argument('--domain', type=int, default=int(os.environ.get('ROS_DOMAIN_ID') or 0))
-    parser.add_argument('--format', choices=sorted(FORMATS), default='NV12')
-    parser.add_argument('--width', type=int, default=640)
-    parser.add_argument('--height', type=int, default=360)
-    parser.add_argument('--rate', type=float, default=10.0)
-    parser.add_argument('--frames', type=int, default=sys.maxsize)
-    parser.add_argument('--frame-id', default='camera')
+    parser.add_argument('--format', choices=[each.decode() for each in FORMATS], default='NV12')
     parser.add_argument('--reconfigure', type=int, default=0, help='after every so many frames')
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -583,8 +528,7 @@ def main() -> int:
         producer.run()
     finally:
         producer.close()
-    return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    main()

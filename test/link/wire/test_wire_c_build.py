@@ -28,7 +28,7 @@ import shutil
 import subprocess
 
 import pytest
-from wire_builder import CLIENT
+from wire_process import CLIENT
 
 from zc_perception.pixel.fourcc import FORMATS
 from zc_perception.pixel.layout import sample_bytes

@@ -13,25 +13,74 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Run programs that print a JSON line for each event, such as the C consumer."""
+"""Build programs with client/, and run those that print a JSON line for each event."""
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+import functools
 import json
+from os import environ
 from pathlib import Path
 import queue
+import shlex
+import shutil
 import subprocess
+import tempfile
 import threading
-from typing import Any, TypeVar
+from typing import Any
 
-Self = TypeVar('Self', bound='Lines')
+HERE = Path(__file__).resolve().parent
+CLIENT = HERE.parents[2] / 'client'
+FLAGS = ('-std=c99', '-O1', '-Wall', '-Wextra', '-Werror', '-Wshadow', '-pthread')
+CHECKED = ('-g', '-fsanitize=address,undefined', '-fno-sanitize-recover=all')
+"""So that each test of the wire is one of the memory and of undefined behaviour, too."""
 FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
 
 
-class Lines:
-    """A program whose output a thread reads; at the context's end the program is killed."""
+class CompilerError(Exception):
+    """There is no C compiler, or it reported an error."""
 
+
+def compiler() -> list[str]:
+    command = shlex.split(environ.get('CC', '')) or ['cc']
+    if shutil.which(command[0]) is None:
+        raise CompilerError(
+            f'{command[0]!r} is not installed: the wire tests need a C compiler, install gcc '
+            'and libc6-dev or set CC'
+        )
+    return command
+
+
+def build(target: Path, *programs: Path, flags: Sequence[str] = ()) -> Path:
+    objects = _client(tuple(flags), *compiler()).glob('*.o')
+    _compile(flags, '-o', target, *programs, *objects)
+    return target
+
+
+@functools.cache
+def _client(flags: tuple[str, ...], *_: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix='zc-client-'))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for source in (CLIENT / 'src').glob('*.c'):
+        _compile(flags, '-c', source, '-o', folder / f'{source.stem}.o')
+    return folder
+
+
+def _compile(flags: Sequence[str], *words: str | Path) -> None:
+    command = [*compiler(), *FLAGS, *flags, f'-I{CLIENT / "include"}', *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompilerError(f'{shlex.join(command)} failed:\n{done.stderr}')
+
+
+def build_consumer(folder: Path, flags: Sequence[str] = CHECKED) -> Path:
+    return build(folder / 'wire_consumer', HERE / 'wire_consumer.c', flags=flags)
+
+
+class Lines(AbstractContextManager[Any]):
     def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -50,9 +99,6 @@ class Lines:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-    def __enter__(self: Self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         if self.process.poll() is None:
@@ -89,7 +135,6 @@ class ConsumerProcess(Lines):
         return self.process.stderr.read()
 
     def refusal(self) -> tuple[int, str]:
-        """Return the refusal's code and text; fail unless the consumer was refused."""
         code, lines, _ = self.result()
         assert code == REFUSED, lines[-1:]
         return lines[-1]['refused'], lines[-1]['text']

@@ -54,9 +54,8 @@ from .package_kit import Child, crcs, maps_lines, publish, start
 _LINK = Path(__file__).resolve().parents[2] / 'link'
 sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
 
-from memory_link import connected, FakeProducer  # noqa: E402, F401, I100
-from wire_builder import build_consumer  # noqa: E402
-from wire_process import ConsumerProcess, FRAMES_READ  # noqa: E402, F401
+from memory_link import connected  # noqa: E402, I100
+from wire_process import build_consumer, ConsumerProcess, FRAMES_READ  # noqa: E402, F401
 
 PUBLISHER = 'f' * 32
 #: Variable with the path of the C consumer, compiled before the guest was started.

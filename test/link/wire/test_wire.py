@@ -1,0 +1,706 @@
+# Copyright 2026 The zc_perception authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""
+Producers and consumers of docs/wire.md that share no code: the package's and client/'s.
+
+First two consumers, in equal conversations: both must find a broken rule, or neither. They meet
+each rule that a producer can break, which client/ names, and then 60 conversations that are
+altered at random; in the long form a hundred times as many. Then two producers, with consumers
+that keep the page or break it. The programs of client/ have memory and UB sanitizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from functools import partial
+import json
+import os
+from pathlib import Path
+import random
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from typing import Any
+import zlib
+
+from link.shared_memory.memory_link import (
+    all_free,
+    attempt,
+    make_frame,
+    make_pool,
+    Message,
+    mutate,
+    PATIENCE_S,
+    PUBLISHER,
+    RawPeer,
+)
+from long_form import LONG
+import numpy as np
+import pytest
+from waiting import eventually, until
+from wire_process import (
+    build,
+    build_consumer,
+    CHECKED,
+    CLIENT,
+    ConsumerProcess,
+    ENDED,
+    FRAMES_READ,
+    REFUSED,
+    RULE_BROKEN,
+)
+import wire_spec as spec
+from wire_spec import (
+    FIRST_MESSAGES,
+    GOOD_HELLO,
+    Image,
+    INSTEAD,
+    INSTEAD_OF_RELEASE,
+    patched,
+    Slot,
+    WRONG_BUFFERS,
+    WRONG_FRAMES,
+    WRONG_IMAGES,
+)
+
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.protocol import Requirements
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.wire import Refused
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+VERSION, NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(1, 7)
+CONVERSATIONS = 60
+SEEDS = range(100 if LONG else 1)
+LINEAR = spec.NV12, spec.fourcc('NV21'), spec.P010, spec.YUYV, spec.R8
+FORMATS = *((code, 0) for code in LINEAR), (spec.NV12, spec.INVALID)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the client's handshake timeout, so that a slow test doesn't end its attempt."""
+    monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', PATIENCE_S)
+
+
+@pytest.fixture(scope='session')
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_consumer(tmp_path_factory.mktemp('wire'))
+
+
+@pytest.fixture
+def listener(folder: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.settimeout(PATIENCE_S)
+        listening.bind(str(folder / 'socket'))
+        listening.listen()
+        yield listening
+
+
+@pytest.fixture
+def slots() -> Iterator[list[Slot]]:
+    planes = [(0, 64, 0, 4000), (0, 64, 4000, 500), (1, 8, 0, 64)]
+    not_known = Image(uid=4, modifier=spec.INVALID, planes=planes, sizes=[4500, 64])
+    p010 = Image(5, 16, 2, spec.P010, planes=[(0, 34, 2, 68), (0, 32, 70, 32)], sizes=[104])
+    images = Image.nv12(1), Image.nv12(2, buffers=2), Image.one_plane(spec.R8, 64, 3)
+    made = [Slot(image) for image in (*images, not_known, p010)]
+    yield made
+    for slot in made:
+        slot.close()
+
+
+def conversation(slots: list[Slot]) -> list[Message]:
+    messages: list[Message] = [(spec.welcome(2, 1), [])]
+    messages += [(slot.image.pack(), list(slot.fds)) for slot in slots]
+    messages += [
+        (spec.frame(slot.image.uid, generation, 0, published_ns=1), [])
+        for generation in (1, 2)
+        for slot in slots
+    ]
+    return [*messages, (spec.retired(2), []), (spec.frame(1, 3, 0, published_ns=1), [])]
+
+
+def say(listener: socket.socket, messages: list[Message]) -> None:
+    """Send messages; after a FRAME, wait for its RELEASE or EOF, so that timing has no effect."""
+    with listener.accept()[0] as peer, suppress(BrokenPipeError, ConnectionResetError):
+        peer.settimeout(PATIENCE_S)
+        peer.recv(spec.MAX_PACKET)
+        for packet, fds in messages:
+            socket.send_fds(peer, [packet], fds) if fds else peer.send(packet)
+            if packet[:1] == bytes([spec.FRAME]) and not peer.recv(spec.MAX_PACKET):
+                return
+        peer.shutdown(socket.SHUT_WR)
+        while peer.recv(spec.MAX_PACKET):
+            pass
+
+
+def verdict_of_the_package(
+    listener: socket.socket, messages: list[Message], **options: Any
+) -> tuple[str, str]:
+    options = {'window': 2, 'requirements': Requirements(formats=FORMATS)} | options
+    with SharedMemoryClient(Path(listener.getsockname()), name='client', **options) as client:
+        producer = threading.Thread(target=say, args=(listener, messages))
+        producer.start()
+        attempt(client)
+        while client.connected:
+            select.select([client], [], [], PATIENCE_S)
+            if (frame := client.receive()) is not None:
+                frame.release()
+        producer.join()
+        (reason,) = client.statistics().ended
+        assert reason != 'internal', client.last_end
+        found = {'eof': 'ended', 'gone': 'ended', 'refused': 'refused'}
+        return found.get(reason, 'broken'), client.last_end
+
+
+ANY_FORMAT = [
+    option
+    for code, modifier in FORMATS
+    for option in ('--format', f'{code.to_bytes(4, "little").decode()}:{modifier}')
+]
+
+
+def verdict_of_the_page(
+    program: Path, listener: socket.socket, messages: list[Message], *options: str
+) -> tuple[str, str]:
+    words = '--window', '2', *(options or ANY_FORMAT)
+    with ConsumerProcess(program, Path(listener.getsockname()), *words) as consumer:
+        say(listener, messages)
+        code, lines, _ = consumer.result()
+    found = {FRAMES_READ: 'ended', ENDED: 'ended', REFUSED: 'refused', RULE_BROKEN: 'broken'}
+    return found[code], str(lines[-1:])
+
+
+# Cases by rule: whether a publisher id is requested, and the messages to send.
+Said = Callable[[], tuple[list[Message], list[Slot]]]
+
+
+def said(
+    image: Image | None, *packets: bytes, welcome: bool = True, **lies: Any
+) -> tuple[list[Message], list[Slot]]:
+    """Return WELCOME unless disabled, BUFFERS of *image* with changes *lies*, and *packets*."""
+    slots = [] if image is None else [Slot(image)]
+    buffers = [(replace(slot.image, **lies).pack(), slot.fds) for slot in slots]
+    return [
+        *([(spec.welcome(1, 1), [])] if welcome else []),
+        *buffers,
+        *((packet, []) for packet in packets),
+    ], slots
+
+
+def _broken() -> Iterator[tuple[str, tuple[str, bool, Said]]]:
+    for name, (rule, message) in FIRST_MESSAGES.items():
+        asked = not (name == 'nobody' or name.startswith('id_'))  # wrong for any consumer
+        welcome = name.endswith(('unknown', 'welcomes'))
+        first = partial(lambda make, **how: said(None, make(), **how), message, welcome=welcome)
+        yield f'first: {name}', (rule, asked, first)
+    for name, (rule, lies) in WRONG_BUFFERS.items():
+        yield f'buffers: {name}', (rule, True, partial(said, Image.nv12(), **lies))
+    for name, (rule, image) in WRONG_IMAGES.items():
+        yield f'image: {name}', (rule, False, partial(said, image))
+    for name, (rule, messages) in WRONG_FRAMES.items():
+        then = partial(lambda make: said(Image.nv12(), *make()), messages)
+        yield f'frame: {name}', (rule, True, then)
+
+
+BROKEN = dict(_broken())
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_both_consumers_notice_each_broken_rule(
+    program: Path, listener: socket.socket, name: str
+) -> None:
+    rule, asked, say_it = BROKEN[name]
+    messages, slots = say_it()
+    needs, words, publisher = Requirements(), '--depth 1', ''
+    if asked:
+        publisher = 'spec-server'
+        needs = Requirements(((spec.NV12, 0),), 3, 8, 16, max_width=72, max_height=48)
+        words = f'--publisher {publisher} --format NV12:0 --align 8:16 --max-size 72:48'
+    ours, why = verdict_of_the_package(
+        listener, messages, requirements=needs, publisher_id=publisher
+    )
+    theirs, found = verdict_of_the_page(program, listener, messages, *words.split())
+    for slot in slots:
+        slot.close()
+    assert (ours, theirs) == ('broken', 'broken'), (why, found)
+    assert f"'rule': '{rule}'" in found
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+def test_both_consumers_say_the_same_of_every_conversation(
+    program: Path, listener: socket.socket, slots: list[Slot], seed: int
+) -> None:
+    rng, right = random.Random(seed), conversation(slots)
+    others = [
+        os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC),
+        os.memfd_create('unsealed', os.MFD_CLOEXEC),
+        slots[0].fds[0],
+    ]
+    assert verdict_of_the_package(listener, right)[0] == 'ended'
+    assert verdict_of_the_page(program, listener, right)[0] == 'ended'
+    found = {'ended': 0, 'refused': 0, 'broken': 0}
+    for number in range(CONVERSATIONS):
+        messages = mutate(rng, right, others)
+        ours, why = verdict_of_the_package(listener, messages)
+        theirs, rule = verdict_of_the_page(program, listener, messages)
+        assert ours == theirs, (
+            f'conversation {number}: {ours}: {why}; the C consumer: {theirs}: {rule}'
+        )
+        found[ours] += 1
+    for fd in others[:2]:
+        os.close(fd)
+    assert min(found['ended'], found['broken']) > CONVERSATIONS // 10, found
+
+
+# Producers.
+
+# Changes its buffers each time as its arguments say, and prints the messages that it gets.
+RESIZER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "zc_client/zc_publisher.h"
+int main(int count, char **words) {
+    zc_publisher *camera;
+    zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
+    if (zc_publisher_open(&options, &camera) != 0) return 1;
+    for (int i = 1; i < count; i++) {
+        zc_image images[16];
+        void *memory;
+        zc_image *one = &images[0];
+        if (zc_image_linear(one, ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
+        one->kind = ZC_MEMFD, one->matrix = ZC_BT709;
+        one->range = ZC_LIMITED, one->transfer = ZC_TRANSFER_BT709;
+        if ((one->fds[0] = zc_memfd("resizer", one->buffer_size[0], &memory)) < 0) return 3;
+        for (int k = 1; k < atoi(words[i]); k++) images[k] = images[0];
+        int refused = zc_publisher_set_buffers(camera, images, (size_t)atoi(words[i]));
+        puts(refused ? zc_error() : "taken");
+    }
+    zc_publisher_close(camera);
+}
+"""
+TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
+
+
+def fill(frame: Frame) -> list[int]:
+    source = np.random.default_rng(frame.data.sequence)
+    with frame.map(write=True) as planes:
+        for plane in planes:
+            plane[...] = source.integers(0, 256, plane.shape, np.uint8)
+        return [zlib.crc32(plane.tobytes()) for plane in planes]
+
+
+class Source:
+    def __init__(self, folder: Path) -> None:
+        self.pool = make_pool(8)
+        self.server = SharedMemoryServer(
+            'camera', PUBLISHER, self.pool, folder=folder, quarantine_timeout_s=0.01
+        )
+        self.path = self.server.path
+        self.sequence = 0
+
+    def _ready(self, names: tuple[str, ...]) -> bool:
+        waiting = [found for found in self.server.statistics().consumers if found.name in names]
+        return len(waiting) == len(names) and all(
+            found.pending == 0 and found.held < found.window for found in waiting
+        )
+
+    def publish(self, count: int, *names: str) -> list[dict[str, Any]]:
+        told = []
+        for _ in range(count):
+            until(lambda: self._ready(names), self.server.statistics)
+            self.sequence += 1
+            with make_frame(self.pool, self.sequence) as frame:
+                header = {'stamp_ns': 1000 + self.sequence, 'frame_id': 'camera_optical_frame'}
+                told.append({'sequence': self.sequence, **header, 'crc': fill(frame)})
+                self.server.publish(frame)
+        return told
+
+    def close(self) -> None:
+        self.server.close()
+        assert self.server.counters.internal_errors == 0, self.server.counters.last_internal_error
+        until(lambda: all_free(self.pool), self.pool.describe_holders)
+        self.pool.close()
+
+
+@pytest.fixture
+def source(folder: Path) -> Iterator[Source]:
+    made = Source(folder)
+    yield made
+    made.close()
+
+
+class Bar(AbstractContextManager['Bar']):
+    """The program ``moving_bar``; at the context's end it is killed."""
+
+    def __init__(
+        self, program: Path, folder: Path, *, buffers: int = 12, rate: int = RATE
+    ) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [program, TOPIC, *map(str, SIZE), str(rate), '0', str(buffers)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
+        )
+
+    def announcement(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return dict(json.loads(self.process.stdout.readline()))
+
+    @property
+    def path(self) -> Path:
+        return Path(until(lambda: list(self.folder.glob('*.sock')), 'it listens')[0])
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f'/proc/{self.process.pid}/fd'))
+
+    def end(self) -> str:
+        """End it, and return its stderr, where the sanitizers report leaks."""
+        self.process.send_signal(signal.SIGTERM)
+        errors = self.process.communicate(timeout=60)[1]
+        assert self.process.returncode == 0, errors
+        return errors
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope='session')
+def bar_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp('bar') / 'moving_bar'
+    return build(target, CLIENT / 'examples' / 'moving_bar.c', flags=CHECKED)
+
+
+@pytest.fixture
+def bar(bar_program: Path, folder: Path) -> Iterator[Bar]:
+    with Bar(bar_program, folder) as running:
+        running.announcement()
+        yield running
+
+
+@pytest.fixture(scope='module')
+def survivor(bar_program: Path) -> Iterator[Bar]:
+    """Yield one producer for all bad consumers; it must exit without an error."""
+    with (
+        tempfile.TemporaryDirectory(prefix='zc-') as name,
+        Bar(bar_program, Path(name)) as running,
+    ):
+        running.announcement()
+        yield running
+        running.end()
+
+
+def refusal(path: Path, kind: str, publish: Callable[[], None] = lambda: None) -> Refused:
+    """Break the rule *kind* as a consumer, if need be after *publish*; return the answer."""
+    with RawPeer.connected(path) as bad:
+
+        def say(packets: list[bytes], descriptors: int) -> None:
+            for packet in packets:
+                with suppress(BrokenPipeError):  # the producer may have refused it already
+                    bad.send(packet, descriptors * [bad.socket.fileno()])
+
+        say(*INSTEAD.get(kind, ([GOOD_HELLO], 0)))
+        if kind in INSTEAD_OF_RELEASE:
+            publish()
+            assert bad.receive_type() == spec.WELCOME
+            frame = bad.receive_frame()
+            packets, descriptors = INSTEAD_OF_RELEASE[kind]
+            say(packets(frame.uid, frame.generation), descriptors)
+        return bad.receive_refused()
+
+
+@pytest.mark.parametrize('kind', [*INSTEAD, *INSTEAD_OF_RELEASE])
+def test_a_consumer_that_breaks_a_rule_is_refused_and_a_good_one_loses_nothing(
+    source: Source, kind: str
+) -> None:
+    with RawPeer.welcomed(source.path, window=2, name='good') as good:
+
+        def publish(*names: str) -> None:
+            source.publish(1, 'good', *names)
+            received = good.receive_frame()
+            assert (received.sequence, received.dropped) == (source.sequence, 0)
+            good.release(received)
+
+        publish()
+        code, text = refusal(source.path, kind, lambda: publish('bad'))
+        assert code == RULE and len(text) > 10, text
+        publish()
+    until(lambda: not source.server.consumers, 'their end')
+    assert sum(source.server.statistics().protocol_errors.values()) == 1
+
+
+@pytest.mark.parametrize('kind', [*INSTEAD, *INSTEAD_OF_RELEASE])
+def test_a_producer_in_c_refuses_it_too(program: Path, survivor: Bar, kind: str) -> None:
+    with ConsumerProcess(program, survivor.path, '--frames', '20', '--window', '2') as good:
+        before = good.line()
+        code, text = refusal(survivor.path, kind)
+        assert code == RULE and len(text) > 10, text
+        result, frames, summary = good.result()
+    assert result == FRAMES_READ
+    check([before, *frames], summary)
+
+
+@pytest.mark.parametrize(
+    ('producer', 'options', 'code', 'text'),
+    [
+        ('source', ('--publisher', 'd' * 32), ANOTHER, PUBLISHER),
+        ('source', ('--format', 'NV12:1', '--format', 'R8:0'), CONSTRAINTS, 'NV12'),
+        ('source', ('--align', '1:4096'), CONSTRAINTS, '4096'),
+        ('bar', ('--publisher', 'd' * 32), ANOTHER, 'another publisher'),
+        ('bar', ('--format', 'YUYV:0'), CONSTRAINTS, 'NV12'),
+        ('bar', ('--align', '4096:1'), CONSTRAINTS, '4096'),
+        ('bar', ('--options', 'cpu=read; min_size=65x1'), CONSTRAINTS, 'min_size'),
+        ('bar', ('--options', 'polarised'), CONSTRAINTS, 'polarised'),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_reason(
+    program: Path,
+    request: pytest.FixtureRequest,
+    producer: str,
+    options: tuple[str, ...],
+    code: int,
+    text: str,
+) -> None:
+    with ConsumerProcess(program, request.getfixturevalue(producer).path, *options) as consumer:
+        found, reason = consumer.refusal()
+    assert found == code and text in reason, reason
+
+
+# The package's producer.
+
+
+def test_frames_arrive_with_the_right_pixels(source: Source, program: Path) -> None:
+    options = '--frames', '300', '--publisher', PUBLISHER, '--format', 'NV12:0', '--window', '2'
+    with ConsumerProcess(program, source.path, *options, '--name', 'c') as consumer:
+        published = source.publish(300, 'c')
+        code, frames, summary = consumer.result()
+    assert code == FRAMES_READ
+    assert [{key: frame[key] for key in published[0]} for frame in frames] == published
+    assert {frame['dropped'] for frame in frames} == {0}
+    assert (summary['frames'], summary['reconnects']) == (300, 0)
+    inodes, uids = ({frame[key] for frame in frames} for key in ('inode', 'uid'))
+    assert summary['slots'] == len(inodes) == len(uids) <= 8
+    until(lambda: not source.server.consumers, 'its end')
+    counted = source.server.statistics()
+    assert (counted.taken_back, counted.protocol_errors) == (0, {})
+
+
+BEGIN = spec.MAGIC.to_bytes(4, 'little')
+LATER, NOBODYS = BEGIN + b'\2\0\x09\0', BEGIN + b'\2\0\1\0'
+LONG_LATER = LATER + bytes(112)
+PLAIN, ONE_FORMAT = spec.Hello().pack()[8:], spec.Hello(formats=((spec.NV12, 0),)).pack()
+# Packets in place of a HELLO, their number of descriptors, and the refusal's code.
+OTHER_HELLOS = {
+    'later_as_always': (spec.Hello(min_version=2, max_version=9).pack(), 0, VERSION),
+    'later_and_longer': (spec.packet(spec.HELLO, LATER + bytes(range(256))), 0, VERSION),
+    'later_and_shortest': (spec.packet(spec.HELLO, LATER), 0, VERSION),
+    'later_with_a_field_in_the_header': (spec.packet(spec.HELLO, LONG_LATER, zero=7), 0, VERSION),
+    'later_with_descriptors': (spec.packet(spec.HELLO, LONG_LATER), 4, VERSION),
+    'later_with_too_many_descriptors': (spec.packet(spec.HELLO, LONG_LATER), 5, RULE),
+    'later_with_a_wrong_length': (spec.packet(spec.HELLO, LONG_LATER, length=127), 0, RULE),
+    'later_cut_off': (spec.packet(spec.HELLO, LATER[:-1]), 0, RULE),
+    'later_with_other_magic': (spec.packet(spec.HELLO, b'ZCLX' + LONG_LATER[4:]), 0, RULE),
+    'later_of_another_type': (spec.packet(8, LONG_LATER), 0, RULE),
+    'versions_the_wrong_way_round': (spec.packet(spec.HELLO, NOBODYS + PLAIN[8:]), 0, RULE),
+    'format_with_a_field': (patched(ONE_FORMAT, 132, 4, 1), 0, RULE),
+    **{
+        name: (spec.Hello(**fields).pack(), 0, code)
+        for name, code, fields in (
+            ('id_with_a_gap', RULE, {'publisher_id': b'c\0c'}),
+            ('id_that_begins_late', RULE, {'publisher_id': b'\0c'}),
+            ('id_not_ascii', RULE, {'publisher_id': 'ü'.encode()}),
+            ('id_with_a_line', RULE, {'publisher_id': b'c\n'}),
+            ('id_with_a_delete', RULE, {'publisher_id': b'c\x7f'}),
+            ('id_of_another', ANOTHER, {'publisher_id': b' ~'}),
+            ('most_formats', CONSTRAINTS, {'formats': tuple((n, 0) for n in range(64))}),
+            ('too_many_formats', RULE, {'formats': tuple((n, 0) for n in range(65))}),
+            ('options_that_do_not_suit', CONSTRAINTS, {'options': b'max_stride=8'}),
+            ('options_of_a_later_time', CONSTRAINTS, {'options': b'contiguous; polarised'}),
+            ('options_too_long', RULE, {'options': bytes(1025)}),
+            ('options_not_utf8', RULE, {'options': b'\xff'}),
+            ('name_not_utf8', RULE, {'name': b'\xff'}),
+            ('name_with_a_gap', RULE, {'name': b'a\0b'}),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize('name', OTHER_HELLOS)
+def test_other_hellos_are_refused_with_the_code_of_the_page(source: Source, name: str) -> None:
+    data, descriptors, code = OTHER_HELLOS[name]
+    with RawPeer.connected(source.path) as peer:
+        peer.send(data, descriptors * [0])
+        assert peer.receive_refused().code == code
+
+
+def test_a_later_version_is_spoken_down(source: Source) -> None:
+    with RawPeer.connected(source.path) as later:
+        later.send(spec.Hello(max_version=7).pack())
+        answer, _ = later.receive()
+        assert spec.HEADER.unpack_from(answer)[0] == spec.WELCOME
+        assert spec.WELCOME_BODY.unpack_from(answer, 8)[0] == 1
+
+
+# The producer of client/.
+
+
+def right_crcs(sequence: int) -> list[int]:
+    width, height = SIZE
+    row, at = np.full(width, 60, np.uint8), sequence * 4 % width
+    row[slice(at, at + 16)] = 200
+    return [zlib.crc32(row.tobytes() * height), zlib.crc32(bytes([128]) * width * (height // 2))]
+
+
+def check(frames: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    """Check order and pixels of one connection's frames; lost ones must have been reported."""
+    numbers = [frame['sequence'] for frame in frames]
+    assert [frame['crc'] for frame in frames] == [right_crcs(number) for number in numbers]
+    assert numbers[-1] - numbers[0] + 1 - len(numbers) == sum(f['dropped'] for f in frames[1:])
+    assert summary['reconnects'] == 0
+
+
+def test_frames_of_a_producer_in_c_have_the_right_pixels_in_the_same_memory(
+    program: Path, bar: Bar
+) -> None:
+    with ConsumerProcess(program, bar.path, '--frames', '200', '--window', '2') as consumer:
+        code, frames, summary = consumer.result()
+    assert code == FRAMES_READ and len(frames) == 200
+    check(frames, summary)
+    assert len({frame['inode'] for frame in frames}) == summary['slots'] <= 12
+    assert ', 0 had no free slot' in bar.end()
+    assert not list(bar.folder.iterdir())
+
+
+def test_the_consumer_finds_it_by_its_topic_before_and_after_a_kill(
+    program: Path, bar_program: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
+    command = [program, '--topic', TOPIC, '--reconnect', '--frames', '60']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
+        assert consumer.stdout is not None
+        for kill in range(3):
+            with Bar(bar_program, folder) as bar:
+                lines = [json.loads(consumer.stdout.readline()) for _ in range(20)]
+                assert all(line['crc'] == right_crcs(line['sequence']) for line in lines), kill
+        summary = json.loads(consumer.stdout.readline())
+        assert consumer.wait(60) == 0 and summary['reconnects'] == 2
+    with Bar(bar_program, folder) as bar:
+        bar.announcement()
+        assert len(list(folder.glob('*.sock'))) == 1, 'those of the killed ones are removed'
+        bar.end()
+
+
+def test_kills_with_frames_held_cost_the_witness_nothing(program: Path, bar: Bar) -> None:
+    kills = 250 if LONG else 20
+    with ConsumerProcess(program, bar.path, '--window', '2') as witness:
+        first = witness.line()
+        before = None
+        for number in range(kills):
+            with ConsumerProcess(program, bar.path, '--hold', '--window', '3') as victim:
+                victim.line()
+                victim.process.kill()
+                victim.process.wait()
+            if number == 5:
+                before = bar.descriptors()
+        assert before is not None and eventually(lambda: bar.descriptors() <= before + 2)
+        witness.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        witness.process.send_signal(signal.SIGCONT)
+        bar.end()
+        _, frames, summary = witness.result()
+    check([first, *frames[:-1]], summary)
+
+
+@pytest.mark.parametrize(
+    ('need', 'keeps'),
+    [
+        (Requirements(stride_align=64), lambda image: image.planes[0].stride % 64 == 0),
+        (Requirements(offset_align=4096), lambda image: image.planes[1].offset % 4096 == 0),
+        (Requirements(options='cpu=read; one_buffer'), lambda image: image.num_buffers == 1),
+    ],
+)
+def test_a_consumer_that_is_there_first_is_heard_first(
+    bar_program: Path, folder: Path, need: Requirements, keeps: Callable[[Any], bool]
+) -> None:
+    """The package's own consumer must wait for it, too."""
+    with (
+        Bar(bar_program, folder) as bar,
+        SharedMemoryClient(bar.path, name='first', window=1, requirements=need) as client,
+    ):
+        attempt(client)
+        frame = until(client.receive, lambda: client.last_end)
+        with frame:
+            assert keeps(frame.data.layout)
+        bar.end()
+
+
+def test_fewer_buffers_than_consumers_were_promised_are_refused(
+    tmp_path: Path, folder: Path
+) -> None:
+    source = tmp_path / 'resizer.c'
+    source.write_text(RESIZER, encoding='utf-8')
+    program = build(tmp_path / 'resizer', source, flags=CHECKED)
+    words, here = [program, '6', '5', '3', '6', '8'], {'ZC_RUNTIME_DIR': str(folder)}
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=os.environ | here, check=False
+    )
+    said = done.stdout.splitlines()
+    assert done.returncode == 0 and [said[0], *said[3:]] == ['taken'] * 3, done
+    assert 'there are 5 buffers; give 6 at least, as before' in said[1]
+    assert 'there are 3 buffers; give 4 to 256' in said[2]
+
+
+def test_more_consumers_than_there_are_slots_hear_that_it_is_busy(
+    program: Path, bar_program: Path, folder: Path
+) -> None:
+    with Bar(bar_program, folder, buffers=4) as bar:
+        bar.announcement()
+        with ConsumerProcess(program, bar.path, '--window', '8', '--depth', '8') as first:
+            first.line()
+            with ConsumerProcess(program, bar.path) as second:
+                code, text = second.refusal()
+            assert code == BUSY and '4 of 4 slots' in text
+
+
+def test_random_bytes_end_the_connection_that_sent_them_and_no_other(
+    program: Path, bar: Bar
+) -> None:
+    rng = np.random.default_rng(1)
+    right = [GOOD_HELLO, spec.release(1, 1), spec.packet(spec.REFUSED, b'\3\0\0\0no')]
+    with ConsumerProcess(program, bar.path, '--window', '2') as witness:
+        for _ in range(50_000 if LONG else 2_000):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+                peer.connect(str(bar.path))
+                for packet in rng.permutation(len(right))[: rng.integers(1, 4)]:
+                    data = bytearray(right[packet])
+                    for _ in range(rng.integers(0, 4)):
+                        data[rng.integers(len(data))] = rng.integers(256)
+                    try:
+                        peer.send(data)
+                    except (BrokenPipeError, ConnectionResetError):
+                        break
+        bar.end()
+        _, frames, summary = witness.result()
+    check(frames[:-1], summary)
