@@ -22,7 +22,7 @@ Cases of a feed and its pipelines, with frames in memfds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 import ctypes
 import os
 from pathlib import Path
@@ -31,6 +31,7 @@ import time
 from typing import Any
 
 import av
+from descriptors import open_descriptors
 from frame_kit import next_frame, nv12, pool_of
 import numpy as np
 import pytest
@@ -100,11 +101,7 @@ class Bench:
 
 
 def memfds() -> int:
-    found = 0
-    for number in os.listdir('/proc/self/fd'):
-        with suppress(OSError):
-            found += os.readlink(f'/proc/self/fd/{number}').startswith('/memfd:')
-    return found
+    return sum(n for kind, n in open_descriptors().items() if kind.startswith('/memfd:'))
 
 
 @pytest.fixture

@@ -62,16 +62,10 @@ def make_feed(folder: Path) -> Iterator[MakeFeed]:
 
     yield make
     for feed in feeds:
+        for reader in feed.raw:
+            reader.close()
+        until(feed.all_free, feed.pool.describe_holders)
         feed.close()
-
-
-def publish_for(feed: Feed, frames: int, reader: int = 0) -> None:
-    """Publish each frame after the reader has been sent the previous one."""
-    watched = feed.server._readers[reader]  # the reader may leave the list with the last frame
-    before = watched.sent
-    for number in range(1, frames + 1):
-        assert feed.publish()
-        until(lambda: watched.sent >= before + number, lambda: feed.said)  # noqa: B023
 
 
 # Formats that GStreamer converts without changing samples, and their order afterwards.
@@ -94,13 +88,15 @@ def test_each_frame_is_the_camera_s_with_padded_rows_too(
     sink = f'video/x-raw,format={wanted} ! filesink location={target}'
     reader = gst(*source.split(), *sink.split())
     until(feed.readers, lambda: reader.poll())
-    publish_for(feed, FRAMES)
+    watched = feed.server._readers[0]  # it may leave the list with the last frame
+    for number in range(1, FRAMES + 1):
+        assert feed.publish()
+        until(lambda number=number: watched.sent >= number, lambda: feed.said)
     assert reader.wait(60) == 0, reader.communicate()
     pictures = [order(*feed.picture(number)) for number in range(1, FRAMES + 1)]
     expected = b''.join(np.ascontiguousarray(part).tobytes() for one in pictures for part in one)
     size = len(expected) // FRAMES
     assert crcs(target.read_bytes(), size) == crcs(expected, size)
-    until(feed.all_free, feed.pool.describe_holders)
     # Frames are copied until the reader has learned from one where padded planes lie.
     copied = feed.ledger.count(COPIED)
     assert 1 <= copied <= 4, copied
@@ -143,7 +139,6 @@ def test_killed_readers_leave_nothing(make_feed: MakeFeed) -> None:
         reader.communicate()
         until(lambda: not feed.readers())
         assert feed.server.statistics().ended == {'eof': number}
-    until(feed.all_free, feed.pool.describe_holders)
 
 
 def test_the_socket_of_a_killed_camera_is_taken_over(folder: Path) -> None:
@@ -193,8 +188,7 @@ def test_a_place_where_others_could_be_is_refused(
 
 def test_another_format_ends_the_stream(make_feed: MakeFeed) -> None:
     feed = make_feed()
-    reader = RawReader(feed.server.path)
-    until(feed.readers)
+    reader = feed.reader()
     feed.publish()
     kept = reader.buffer()
     feed.use(compute_layout(fourcc_code('YUYV'), *SIZE))
@@ -202,21 +196,16 @@ def test_another_format_ends_the_stream(make_feed: MakeFeed) -> None:
     assert reader.command()[0] == 3, 'EOS'
     feed.publish()
     reader.give_back(kept)
-    later = RawReader(feed.server.path)
-    until(lambda: feed.readers() == 2)
+    later = feed.reader()
     feed.publish()
     number, payload = later.command()
     assert number == 2 and b'YUY2' in payload and payload.endswith(b'\0')
     later.buffer()
-    reader.close()
-    later.close()
-    until(feed.all_free, feed.pool.describe_holders)
 
 
 def test_a_reader_that_does_not_read_or_give_back_keeps_its_window(make_feed: MakeFeed) -> None:
     feed = make_feed(window=3)
-    hoarder, good = RawReader(feed.server.path), RawReader(feed.server.path)
-    until(lambda: feed.readers() == 2)
+    hoarder, good = feed.reader(), feed.reader()
     for _ in range(30):
         assert feed.publish()
         good.give_back(good.buffer())
@@ -224,8 +213,6 @@ def test_a_reader_that_does_not_read_or_give_back_keeps_its_window(make_feed: Ma
     hoarder.close()
     until(lambda: feed.readers() == 1)
     assert feed.server.statistics().taken_back >= 3
-    good.close()
-    until(feed.all_free, feed.pool.describe_holders)
 
 
 LIES = {
@@ -239,8 +226,7 @@ LIES = {
 @pytest.mark.parametrize('lie', LIES)
 def test_a_reader_that_lies_is_disconnected(make_feed: MakeFeed, lie: str) -> None:
     feed = make_feed()
-    liar, good = RawReader(feed.server.path), RawReader(feed.server.path)
-    until(lambda: feed.readers() == 2)
+    liar, good = feed.reader(), feed.reader()
     feed.publish()
     liar.buffer()
     good.give_back(good.buffer())
@@ -250,15 +236,11 @@ def test_a_reader_that_lies_is_disconnected(make_feed: MakeFeed, lie: str) -> No
     assert feed.server.statistics().last.startswith('reader pid')
     feed.publish()
     good.give_back(good.buffer())
-    liar.close()
-    good.close()
-    until(feed.all_free, feed.pool.describe_holders)
 
 
 def test_half_a_command_waits_for_the_other_half(make_feed: MakeFeed) -> None:
     feed = make_feed()
-    reader = RawReader(feed.server.path)
-    until(feed.readers)
+    reader = feed.reader()
     feed.publish()
     whole = struct.pack('=IIQ', 1, 8, reader.buffer())
     for byte in whole:
@@ -283,11 +265,8 @@ def test_other_users_are_turned_away(make_feed: MakeFeed, monkeypatch: pytest.Mo
 
 def test_a_reader_without_a_slot_hears_the_end_and_the_log_says_why(make_feed: MakeFeed) -> None:
     feed = make_feed(slots=4, window=8)
-    first = RawReader(feed.server.path)
-    until(feed.readers)
+    feed.reader()
     second = RawReader(feed.server.path)
     assert second.command()[0] == -1
     assert any("raise parameter 'slots'" in text for text in feed.said), feed.said
-    first.close()
     second.close()
-    until(lambda: not feed.readers())

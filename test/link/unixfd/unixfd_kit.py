@@ -21,7 +21,6 @@ As a program, it serves frames at a path until it is killed.
 
 from __future__ import annotations
 
-import array
 import operator
 import os
 from pathlib import Path
@@ -36,6 +35,7 @@ import zlib
 from environment import gstreamer_root
 from frame_kit import next_frame, nv12, pool_of
 import numpy as np
+from waiting import until
 
 from zc_perception.frame import Frame
 from zc_perception.link.bus import BUS, BusKey, BusPublisher, LinkQos
@@ -61,15 +61,10 @@ class Feed:
         self.publisher.deliver = Frame.deliver
         self.publisher.pool_of = operator.attrgetter('_lease.pool')
         self.pools: list[BufferPool] = []
+        self.raw: list[RawReader] = []
         options = {'name': 'camera', 'window': 4, 'quarantine_s': 0.01} | options
-        self.server = UnixfdServer(
-            self.key,
-            path,
-            ledger=self.ledger,
-            report=self.said.append,
-            warn=self.said.append,
-            **options,
-        )
+        options |= {'ledger': self.ledger, 'report': self.said.append, 'warn': self.said.append}
+        self.server = UnixfdServer(self.key, path, **options)
         BUS.add_publisher(self.key, self.publisher)
         self.use(layout, slots)
 
@@ -108,6 +103,12 @@ class Feed:
     def readers(self) -> int:
         return len(self.server.statistics().readers)
 
+    def reader(self) -> RawReader:
+        """Return a reader that the server has admitted."""
+        self.raw.append(RawReader(self.server.path))
+        until(lambda: self.readers() == len(self.raw))
+        return self.raw[-1]
+
     def all_free(self) -> bool:
         self.pool.collect()
         return not any(slot.leases or slot.fences for pool in self.pools for slot in pool.slots)
@@ -120,16 +121,10 @@ class Feed:
 
 
 def gst(*words: str, **options: Any) -> subprocess.Popen[str]:
-    """Start ``gst-launch-1.0`` of GStreamer 1.26."""
     root = gstreamer_root.newer_root()
-    return subprocess.Popen(
-        root.command('gst-launch-1.0', '-q', *words),
-        env=gstreamer_root.with_environment(root.environment()),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        **options,
-    )
+    options |= {'env': gstreamer_root.with_environment(root.environment()), 'text': True}
+    command, pipe = root.command('gst-launch-1.0', '-q', *words), subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, **options)
 
 
 def crcs(data: bytes, frame_bytes: int) -> list[int]:
@@ -142,8 +137,6 @@ def crcs(data: bytes, frame_bytes: int) -> list[int]:
 
 
 class RawReader:
-    """A reader's socket that sends any bytes, right or wrong."""
-
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(60.0)
@@ -156,20 +149,14 @@ class RawReader:
             if not head:
                 return -1, b''
             number, size = struct.unpack('=II', head)
-            payload, control, _, _ = (
-                self.socket.recvmsg(size, 1024) if size else (b'', [], 0, None)
-            )
+            payload, fds = socket.recv_fds(self.socket, size, 16)[:2] if size else (b'', [])
         except ConnectionResetError:
             return -1, b''
-        fds = array.array('i')
-        for _, _, data in control:
-            fds.frombytes(data)
         for fd in fds:
             os.close(fd)
         return number, payload
 
     def buffer(self) -> int:
-        """Return the id of the next buffer, and skip caps before it."""
         while True:
             number, payload = self.command()
             if number == 0:
