@@ -24,14 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 import tempfile
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from link_process import LinkProcess
-    from link_ros import Ros
-    from one_camera import Camera
+    from link_ros import Camera, LinkProcess, Ros
 
 
 @pytest.fixture(scope='session')
@@ -57,7 +55,7 @@ def folder() -> Iterator[Path]:
 def ros(free_domain: int) -> Iterator[Ros]:
     from link_ros import Ros
 
-    opened = Ros(free_domain, 'multi')
+    opened = Ros('multi', free_domain)
     yield opened
     opened.close()
 
@@ -68,15 +66,15 @@ def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     from link_ros import Ros
 
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
-    opened = Ros(free_domain, 'single')
+    opened = Ros('single', free_domain)
     yield opened
     opened.close()
 
 
 @pytest.fixture
 def start(free_domain: int, tmp_path: Path) -> Iterator[Callable[..., LinkProcess]]:
-    """Start link_program.py with the named executor; the processes end with the test."""
-    from link_process import LinkProcess
+    """Start link_ros.py with the named executor; the processes end with the test."""
+    from link_ros import LinkProcess
 
     processes: list[LinkProcess] = []
 
@@ -91,23 +89,14 @@ def start(free_domain: int, tmp_path: Path) -> Iterator[Callable[..., LinkProces
 
 @pytest.fixture(params=['in_process', 'shared_memory', 'ros_message'])
 def way(request: pytest.FixtureRequest) -> str:
-    """Return the link by which frames come."""
     return str(request.param)
 
 
 @pytest.fixture
-def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera]]:
-    from one_camera import Camera
+def camera(here: Ros, way: str, tmp_path: Path) -> Callable[..., Camera]:
+    from link_ros import Camera
 
-    cameras = []
-
-    def make(**options: Any) -> Camera:
-        cameras.append(Camera(here, options.pop('way', way), tmp_path, **options))
-        return cameras[-1]
-
-    yield make
-    for each in cameras:
-        each.close()
+    return lambda **options: here.own(Camera(here, way, tmp_path, **options))
 
 
 @pytest.fixture(params=['compiled', 'plain'])

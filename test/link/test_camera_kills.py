@@ -29,8 +29,7 @@ from pathlib import Path
 import re
 import time
 
-from link_process import end, LinkProcess
-from link_ros import Ros
+from link_ros import end, LinkProcess, Ros
 from long_form import LONG
 import pytest
 from waiting import eventually
@@ -46,37 +45,26 @@ _FIRST_KILLS = 2
 
 @dataclass
 class Kills:
-    """
-    Observations, summed over all lives.
+    """Observations, summed over all lives."""
 
-    :param unmet: lives in which a subscription had no link to the camera at its kill.
-    :param lost: observations of a subscription without a link, after the life's first link and
-        before the kill.
-    :param wrong_rungs: observed rungs other than ``shared_memory`` and ``unmatched``, with their
-        reasons; a camera that is still dying isn't counted.
-    :param converted: conversions at either end, and a camera's readers of messages.
-    :param disorder: frames that came twice, or after a newer frame of the same life.
-    """
-
-    unmet: int = 0
-    lost: int = 0
-    wrong_rungs: Counter[str] = field(default_factory=Counter)
-    converted: int = 0
-    disorder: int = 0
+    unmet: int = 0  # lives at whose kill a subscription had no link to the camera
+    lost: int = 0  # looks at a subscription without a link, between the first link and the kill
+    wrong_rungs: Counter[str] = field(default_factory=Counter)  # with reasons
+    converted: int = 0  # conversions at either end, and a camera's readers of messages
+    disorder: int = 0  # frames that came twice, or after a newer frame of the same life
     frames: int = 0
 
 
 def holding() -> dict[str, int]:
     gc.collect()
-    return {
-        'descriptors': len(os.listdir('/proc/self/fd')),
-        'threads': len(os.listdir('/proc/self/task')),
-    }
+    return {kind: len(os.listdir(f'/proc/self/{kind}')) for kind in ('fd', 'task')}
+
+
+def named(reason: str) -> set[str]:
+    return set(re.findall(r'publisher ([0-9a-f]{8})', reason))
 
 
 class KilledCamera:
-    """A camera in another process, killed and started again, and two subscriptions here."""
-
     def __init__(self, ros: Ros, domain: int, folder: Path) -> None:
         self._domain = domain
         self._folder = folder
@@ -110,19 +98,14 @@ class KilledCamera:
             statistics = subscription.statistics()
             # A killed process may take seconds to close its listening socket, and until then looks
             # like a stopped one.
-            names = self._named(statistics.reason)
+            names = named(statistics.reason)
             dies = 'does not answer' in statistics.reason and names <= self._dead
             if statistics.rung not in ('shared_memory', 'unmatched') and not dies:
                 self.found.wrong_rungs[f'{statistics.rung}: {statistics.reason}'] += 1
             linked &= statistics.rung == 'shared_memory' and statistics.window > 0
         return linked
 
-    @staticmethod
-    def _named(reason: str) -> set[str]:
-        return set(re.findall(r'publisher ([0-9a-f]{8})', reason))
-
     def live(self, life_s: float) -> None:
-        """Start the camera, publish for *life_s* or longer, and kill it."""
         with LinkProcess('single', self._domain, self._folder) as camera:
             camera('open', [end('camera', 'adapted publisher', depth=1, converts=False)])
             self._fetch()  # discard frames of the previous life
@@ -144,7 +127,7 @@ class KilledCamera:
             state = camera('state', ['camera'])['camera']
             self.found.converted += state['readers'] + state['conversions'] + state['errors']
             for each in self._subscriptions:
-                self._dead |= self._named(each.statistics().reason)
+                self._dead |= named(each.statistics().reason)
             camera.kill()
 
     def run(self, kills: int, life_s: float) -> Kills:
@@ -158,7 +141,6 @@ class KilledCamera:
         return self.found
 
     def nothing_is_left(self) -> bool:
-        """Return whether this process holds no more than after the first kills."""
         # A waiting frame keeps its memory mapped, and may arrive after the kill.
         self._fetch()
         held = holding()

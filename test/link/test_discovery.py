@@ -155,7 +155,6 @@ def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(
 def told(
     announcements: Announcements, adapted: int, **states: RemoteState
 ) -> list[tuple[str, RemoteState]]:
-    """Return the publishers believed in, once the attempts to connect had these results."""
     found = [RemotePublisher(name, state, 'why') for name, state in states.items()]
     announcements.judge(found)
     return [(state.publisher_id, state.state) for state in announcements.present(found, adapted)]
@@ -275,7 +274,6 @@ def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one
     graph = PublisherGraph(writers, TOPIC, LinkQos(1))
 
     def counted(**changes: list[int]) -> tuple[int, int]:
-        """Return the counts of adapted and plain publishers after these changes of writers."""
         topics = {'images': TOPIC, 'announcers': f'{TOPIC}/_zc'}
         writers.writers |= {
             topics[kind]: dict.fromkeys(numbers, 'camera') for kind, numbers in changes.items()

@@ -13,22 +13,30 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Adapted publisher and subscription on real rclpy: identity of objects, conversion, rungs."""
+"""
+Adapted publisher and subscription on real rclpy: identity of objects, conversion, rungs.
+
+Then the names of rclpy that move between releases, and when a node is looked at.
+"""
 
 from __future__ import annotations
 
 import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 import random
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
-from link_program import grey_image, SECOND
-from link_ros import RAISING, Ros
+from link_ros import Camera, grey_image, publishing, RAISING, Ros, SECOND
 import numpy as np
 import pytest
+import rclpy
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile
 from rclpy.task import Future
@@ -46,11 +54,18 @@ from zc_perception.link.endpoints import (
     REFUSED,
     ROS_MESSAGE,
 )
+from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
+from zc_perception.link.rclpy_compat import answer_later, parameter_overrides
 from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.lookout import Lookout
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
+
+
+def send(publisher: AdaptedPublisher[Any], frame: Frame) -> None:
+    with frame:
+        publisher.publish(frame)
 
 
 def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(
@@ -155,30 +170,25 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
         qos=QoSProfile(depth=5),
     )
 
-    def send(stamp_ns: int, encoding: str = 'rgb8') -> None:
+    def send_message(stamp_ns: int, encoding: str = 'rgb8') -> None:
         message = Image(width=8, height=4, step=24, encoding=encoding, data=bytes(96))
         message.header.frame_id, message.header.stamp.nanosec = 'camera', stamp_ns
         foreign.publish(message)
 
     def publish(stamp_ns: int) -> None:
-        with make_frame(frame_id='camera', stamp_ns=stamp_ns) as frame:
-            publisher.publish(frame)
+        send(publisher, make_frame(frame_id='camera', stamp_ns=stamp_ns))
         converted = stamp_ns - 100
         assert eventually(lambda: publisher.statistics().conversions == converted)
 
     # The subscription reads the plain one's messages until it discovers the adapted publisher.
-    assert eventually(
-        lambda: (
-            foreign.get_subscription_count() == 1
-            and publisher.statistics().image_readers == 1
-            and subscription.statistics().rung == IN_PROCESS
-        )
-    )
+    assert eventually(lambda: foreign.get_subscription_count() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
     publish(101)
 
     # A message within two seconds of a change may be older than it, so it isn't examined.
     def is_judged() -> bool:
-        send(1, '16UC1')
+        send_message(1, '16UC1')
         return bool(subscription.statistics().conversion_errors)
 
     assert eventually(is_judged)
@@ -187,27 +197,22 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
     assert eventually(lambda: subscription.statistics().duplicates == 2), 'its own messages'
     assert subscription.statistics().rung == IN_PROCESS and ledger.count('from_ros') == 0
     # The plain publisher sends the same camera's frames later: none may be dropped as old.
-    send(2)
+    send_message(2)
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
     for number in range(3, 6):
         publish(100 + number)
         assert eventually(lambda: frames[-1:] == [('camera', 100 + number)])  # noqa: B023
-        send(number)
+        send_message(number)
         assert eventually(lambda: frames[-1:] == [('camera', number)])  # noqa: B023
     stamps = 101, 102, 2, 103, 3, 104, 4, 105, 5
     assert frames == [('camera', stamp) for stamp in stamps] and ledger.count('from_ros') == 7
     assert eventually(lambda: '[WARN]' in logged())
     assert "'/image': link is ros_message: /foreign is a plain publisher" in logged()
     node.destroy_publisher(foreign)
-    assert eventually(
-        lambda: (
-            subscription.statistics().rung == IN_PROCESS
-            and publisher.statistics().image_readers == 0
-        )
-    )
+    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
+    assert eventually(lambda: publisher.statistics().image_readers == 0)
     converted = publisher.statistics().conversions
-    with make_frame(frame_id='alone') as frame:
-        publisher.publish(frame)
+    send(publisher, make_frame(frame_id='alone'))
     assert eventually(lambda: frames[-1][0] == 'alone')
     assert publisher.statistics().conversions == converted
 
@@ -238,8 +243,7 @@ def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is
             endpoint(node, topic=f'{longest}t')
     publisher = ros.publisher(node, topic=longest)
     ros.subscription(node, topic=longest, callback=lambda frame: arrived.append(frame.keep()))
-    with make_frame() as frame:
-        publisher.publish(frame)
+    send(publisher, make_frame())
     assert eventually(lambda: arrived)
     arrived.pop().release()
 
@@ -262,12 +266,10 @@ def test_a_node_that_gets_its_executor_late_misses_nothing(
         callback=lambda frame: seen.append(frame.data.sequence),
     )
     for sequence in range(2):
-        with make_frame(pool, sequence=sequence) as frame:
-            publisher.publish(frame)
+        send(publisher, make_frame(pool, sequence=sequence))
     ros.executor.add_node(node)
     assert eventually(lambda: seen == [0, 1])
-    with make_frame(pool, sequence=2) as frame:
-        publisher.publish(frame)
+    send(publisher, make_frame(pool, sequence=2))
     assert eventually(lambda: seen == [0, 1, 2])
     subscription.destroy()
     ros.executor.remove_node(node)
@@ -303,8 +305,7 @@ def test_order_is_kept_in_a_reentrant_group(ros: Ros, make_pool: Any, make_frame
     )
     assert eventually(lambda: foreign.get_subscription_count() == 1)
     for sequence in range(30):
-        with make_frame(pool, sequence=sequence) as frame:
-            publisher.publish(frame)
+        send(publisher, make_frame(pool, sequence=sequence))
         message = grey_image(0, sequence)
         foreign.publish(message)
     assert eventually(lambda: len(frames) == len(messages) == 30), reading.statistics()
@@ -321,16 +322,11 @@ def test_required_copy_free_stays_direct_and_names_the_plain_publisher(
         copy_free_required=True,
         callback=lambda frame: seen.append(frame.header.frame_id),
     )
-    assert eventually(
-        lambda: (
-            subscription.statistics().rung == REFUSED
-            and 'copy_free is required' in subscription.statistics().reason
-        )
-    )
+    assert eventually(lambda: subscription.statistics().rung == REFUSED)
+    assert eventually(lambda: 'copy_free is required' in subscription.statistics().reason)
     assert foreign.get_subscription_count() == 0
     publisher = ros.publisher(ros.node('camera'))
-    with make_frame(frame_id='here') as frame:
-        publisher.publish(frame)
+    send(publisher, make_frame(frame_id='here'))
     assert eventually(lambda: seen == ['here']), 'an adapted publisher still reaches it'
     assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
     foreign.publish(Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96)))
@@ -372,30 +368,18 @@ ARRAYS = TypeAdapter(
 
 
 def test_any_object_arrives_as_itself_and_as_a_message(ros: Ros) -> None:
-    objects, arrays, messages = [], [], []
-    publisher = ros.publisher(ros.node('speaker'), text_adapter(), TEN, 'text')
-    painter = ros.publisher(ros.node('painter'), ARRAYS, TEN, 'picture')
-    ros.subscription(
-        ros.node('listener'),
-        TypeAdapter(str, String, RAISING.to_ros, RAISING.to_custom),
-        TEN,
-        topic='text',
-        callback=objects.append,
-    )
-    ros.subscription(ros.node('viewer'), ARRAYS, TEN, topic='picture', callback=arrays.append)
+    objects, messages = list[Any](), list[bytes]()
+    publisher = ros.publisher(ros.node('painter'), ARRAYS, TEN)
+    never = TypeAdapter(np.ndarray, Image, RAISING.to_ros, RAISING.to_custom)
+    ros.subscription(ros.node('viewer'), never, TEN, callback=objects.append)
     plain = ros.node('plain')
-    plain.create_subscription(String, 'text', lambda m: messages.append(m.data), TEN)
-    plain.create_subscription(Image, 'picture', lambda m: messages.append(bytes(m.data)), TEN)
-    for each in (publisher, painter):
-        assert eventually(lambda each=each: each.statistics().image_readers == 1)
-    word = 'a word of its own'.replace('own', 'kind')
+    plain.create_subscription(Image, 'image', lambda m: messages.append(bytes(m.data)), TEN)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
     pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    publisher.publish(word)
-    painter.publish(pixels)
-    assert eventually(lambda: len(messages) == 2 and objects and arrays)
-    assert objects[0] is word and arrays[0] is pixels
-    assert sorted(map(str, messages)) == sorted(map(str, [word, pixels.tobytes()]))
-    assert publisher.statistics().conversions == painter.statistics().conversions == 1
+    publisher.publish(pixels)
+    assert eventually(lambda: messages and objects)
+    assert len(objects) == 1 and objects[0] is pixels and messages == [pixels.tobytes()]
+    assert publisher.statistics().conversions == 1
 
 
 def test_two_custom_types_meet_through_the_message(ros: Ros) -> None:
@@ -405,12 +389,8 @@ def test_two_custom_types_meet_through_the_message(ros: Ros) -> None:
     subscription = ros.subscription(
         ros.node('other'), text_adapter(Text), TEN, topic='text', callback=other.append
     )
-    assert eventually(
-        lambda: (
-            publisher.statistics().image_readers == 1
-            and subscription.statistics().rung == ROS_MESSAGE
-        )
-    )
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
     for word in ('one', 'two'):
         publisher.publish(word)
     assert eventually(lambda: len(same) == len(other) == 2)
@@ -471,20 +451,17 @@ def test_the_compressed_picture_is_made_only_while_somebody_reads_it(
     publisher = ros.publisher(
         ros.node('camera'), frame_adapter('rgb8', ledger, holder='camera'), TEN, extras=[extra]
     )
-    with make_frame() as frame:
-        publisher.publish(frame)
+    send(publisher, make_frame())
     viewer = ros.node('viewer')
     reader = viewer.create_subscription(CompressedImage, 'image/compressed', pictures.append, TEN)
     assert eventually(lambda: viewer.count_publishers('/image/compressed') == 1)
     assert eventually(lambda: reader.get_publisher_count() == 1)
-    with make_frame(stamp_ns=7) as frame:
-        publisher.publish(frame)
+    send(publisher, make_frame(stamp_ns=7))
     assert eventually(lambda: len(pictures) == 1)
     assert pictures[0].header.stamp.nanosec == 7 and bytes(pictures[0].data[:2]) == b'\xff\xd8'
     viewer.destroy_subscription(reader)
     assert eventually(lambda: not publisher.messages.wanted())
-    with make_frame() as frame:
-        publisher.publish(frame)
+    send(publisher, make_frame())
     assert ledger.count('to_jpeg') == 1 and ledger.count('to_ros') == 0 and len(pictures) == 1
 
 
@@ -511,43 +488,19 @@ def test_who_keeps_all_messages_gets_the_newest_when_it_goes_on_and_no_errors(ro
     subscription.destroy()
 
 
-@pytest.fixture
-def camera(
-    ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
-) -> Iterator[None]:
-    pool, stop = make_pool(slots=8), threading.Event()
-    publisher = ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1))
-
-    def run() -> None:
-        sequence = 0
-        while not stop.wait(0.005):
-            sequence += 1
-            with make_frame(pool, sequence=sequence, stamp_ns=sequence) as frame:
-                publisher.publish(frame)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    yield
-    stop.set()
-    thread.join(60.0)
-
-
-@pytest.mark.usefixtures('camera')
 def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wakes_the_executor(
-    ros: Ros,
+    ros: Ros, tmp_path: Path
 ) -> None:
-    seen: list[int] = []
-    awaited: list[Any] = []
+    source, seen, awaited = Camera(ros, 'in_process', tmp_path), list[int](), list[Any]()
 
     async def on_frame(frame: Frame) -> None:
-        future: Any = Future()
-        awaited.append(future)
-        await future
+        awaited.append(Future())
+        await awaited[-1]
         seen.append(frame.data.sequence)
 
     subscription = FrameSubscription(ros.node('patient'), 'image', on_frame)
     for count in range(3):
-        assert eventually(lambda count=count: len(awaited) > count)
+        assert publishing(source, lambda count=count: len(awaited) > count)
         time.sleep(0.1)  # let the executor become idle
         awaited[-1].set_result(None)
         assert eventually(lambda count=count: len(seen) > count), 'within half a second or so'
@@ -555,14 +508,13 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wa
     subscription.destroy()
     for future in awaited:
         future.set_result(None)
+    source.destroy()
 
 
 # One adapted publisher's objects and messages reach every reader in the order of the calls.
 
 
 class Slow:
-    """Publish texts whose conversion waits at a gate, to a plain and an in-process reader."""
-
     def __init__(self, ros: Ros, depth: int) -> None:
         self.gate = threading.Event()
         self.plain: list[str] = []
@@ -626,3 +578,110 @@ def test_messages_that_wait_are_sent_when_the_publisher_ends(ros: Ros) -> None:
     slow.publisher.destroy()
     opens.join()
     assert eventually(lambda: slow.plain[-1:] == ['second']), slow.plain
+
+
+# A node is looked at only while it is spun, and its end is no error.
+
+SOON_S = 0.001
+
+
+@pytest.fixture
+def lookout(monkeypatch: pytest.MonkeyPatch) -> Lookout:
+    """Use a new Lookout, so that the test can see whether it has work left."""
+    made = Lookout()
+    monkeypatch.setattr('zc_perception.link.endpoints.executor_turns.LOOKOUT', made)
+    return made
+
+
+def test_a_node_is_looked_at_once_it_is_spun(ros: Ros, lookout: Lookout) -> None:
+    node = rclpy.create_node('camera', context=ros.context)
+    looked, others = threading.Event(), threading.Event()
+    watch = NodeWatch(node, SOON_S, looked.set)
+    turns = iter(range(20))
+    beside = lookout.watch(SOON_S, lambda: next(turns, None) is None and others.set())
+    assert others.wait(60.0) and not looked.is_set(), 'twenty turns of others, none of it'
+    executor = SingleThreadedExecutor(context=ros.context)
+    executor.add_node(node)
+    assert looked.wait(60.0)
+    for each in (watch, beside):
+        each.stop()
+    executor.shutdown()
+    node.destroy_node()
+
+
+@pytest.mark.parametrize('end', [Node.destroy_node, lambda node: node.context.try_shutdown()])
+def test_the_end_of_a_node_or_its_context_is_the_end_of_looking_and_no_error(
+    ros: Ros, lookout: Lookout, end: Callable[[Node], None], logged: Callable[[], str]
+) -> None:
+    node = rclpy.create_node('camera', context=ros.context)
+    executor = SingleThreadedExecutor(context=ros.context)
+    executor.add_node(node)
+    looks: list[int] = []
+    watch = NodeWatch(node, SOON_S, lambda: looks.append(node.count_publishers('/image')))
+    assert eventually(lambda: looks)
+    end(node)
+    assert eventually(lambda: lookout._thread is None), 'there is nothing more to look at'
+    assert 'Traceback' not in logged()
+    watch.stop()
+    executor.shutdown()
+
+
+def test_another_error_of_the_middleware_is_told_and_ends_nothing(
+    lookout: Lookout, logged: Callable[[], str]
+) -> None:
+    node = SimpleNamespace(
+        executor=object(), context=SimpleNamespace(ok=lambda: True), get_namespace=lambda: '/'
+    )
+    looks: list[int] = []
+
+    def fail() -> None:
+        looks.append(len(looks))
+        raise RuntimeError('rmw said no')
+
+    watch = NodeWatch(node, SOON_S, fail)  # type: ignore[arg-type]
+    assert eventually(lambda: len(looks) >= 3)
+    del watch
+    assert eventually(lambda: lookout._thread is None), 'whoever forgets it ends it'
+    assert logged().count('RuntimeError: rmw said no') == 1
+
+
+def service(name: str, sent: list[Any]) -> SimpleNamespace:
+    """Return a service with this method, which is protected in releases after Kilted."""
+    return SimpleNamespace(**{name: lambda response, header: sent.append((response, header))})
+
+
+def both(sent: list[Any]) -> SimpleNamespace:
+    """Return a service with a public method that calls the protected one."""
+    made = service('_send_response', sent)
+    made.send_response = lambda response, header: made._send_response(response, header)
+    return made
+
+
+@pytest.mark.parametrize(
+    ('make', 'called'),
+    [
+        (partial(service, 'send_response'), 'send_response'),
+        (partial(service, '_send_response'), '_send_response'),
+        (both, 'send_response'),
+        (both, '_send_response'),
+    ],
+)
+def test_an_answer_is_sent_once_whatever_an_executor_calls(
+    make: Callable[[list[Any]], Any], called: str
+) -> None:
+    sent, waiting = list[Any](), list[Any]()
+    made = make(sent)
+    answer_later(made, lambda response, answer: waiting.append((response, answer)))
+    getattr(made, called)('empty', 'header')
+    assert not sent
+    ((response, answer),) = waiting
+    assert response == 'empty'
+    answer('filled')
+    assert sent == [('filled', 'header')] and len(waiting) == 1
+
+
+def test_an_rclpy_that_has_renamed_them_is_told() -> None:
+    with pytest.raises(RuntimeError, match=r"no 'Service\.send_response'.*newer release"):
+        answer_later(SimpleNamespace(), lambda response, answer: None)
+    with pytest.raises(RuntimeError, match=r"no 'Node\._parameter_overrides'"):
+        parameter_overrides(SimpleNamespace())  # type: ignore[arg-type]

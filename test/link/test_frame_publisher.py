@@ -27,8 +27,7 @@ from typing import Any
 import zlib
 
 import cv2
-from link_process import end, LinkProcess
-from link_ros import Ros
+from link_ros import end, LinkProcess, Ros
 from long_form import LONG
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +67,12 @@ def fill(planes: Sequence[NDArray[Any]], value: int) -> None:
 
 
 class Cameras:
-    """Make publishers, subscriptions and readers of messages, and destroy them at the end."""
-
     def __init__(self, ros: Ros) -> None:
         self.ros = ros
-        self._ends: list[Any] = []
 
     def publisher(self, *, name: str = 'camera', **options: Any) -> FramePublisher:
         values = {'width': WIDTH, 'height': HEIGHT, 'frame_id': 'optical', **options}
-        self._ends.append(FramePublisher(self.ros.node(name), 'image', **values))
-        return self._ends[-1]
+        return self.ros.own(FramePublisher(self.ros.node(name), 'image', **values))
 
     def subscription(
         self,
@@ -86,8 +81,7 @@ class Cameras:
         name: str = 'viewer',
         **options: Any,
     ) -> FrameSubscription:
-        self._ends.append(FrameSubscription(self.ros.node(name), 'image', callback, **options))
-        return self._ends[-1]
+        return self.ros.own(FrameSubscription(self.ros.node(name), 'image', callback, **options))
 
     def pair(self, **options: Any) -> tuple[FramePublisher, FrameSubscription]:
         """Return a publisher, and a subscription of this process that has found it."""
@@ -96,38 +90,31 @@ class Cameras:
         return publisher, subscription
 
     def reader(self) -> list[Image]:
-        """Return the list in which a plain subscriber collects messages."""
         found: list[Image] = []
         self.ros.node('plain').create_subscription(Image, 'image', found.append, 10)
         return found
 
-    def end(self) -> None:
-        while self._ends:  # a queue's descriptor is closed with its last reference
-            self._ends.pop().destroy()
-
 
 @pytest.fixture
-def cameras(here: Ros) -> Iterator[Cameras]:
-    made = Cameras(here)
-    yield made
-    made.end()
+def cameras(here: Ros) -> Cameras:
+    return Cameras(here)
 
 
-class Elsewhere:
-    def __init__(self, start: Callable[[], LinkProcess]) -> None:
-        self._there = start()
-        self._there('open', [end('reader', 'adapted subscriber', depth=1, converts=False)])
-
-    def frame(self, number: int) -> dict[str, Any]:
-        """Wait for frame *number*, counted from 1, and return its description."""
-        missing = self._there('wait', {'reader': {'received': number}})
-        assert not missing, missing
-        return dict(self._there('state', ['reader'])['reader']['last'])
+Elsewhere = Callable[[int], dict[str, Any]]
 
 
 @pytest.fixture
 def elsewhere(start: Callable[[], LinkProcess]) -> Elsewhere:
-    return Elsewhere(start)
+    """Return what another process says of frame *number*, counted from 1."""
+    there = start()
+    there('open', [end('reader', 'adapted subscriber', depth=1, converts=False)])
+
+    def frame(number: int) -> dict[str, Any]:
+        missing = there('wait', {'reader': {'received': number}})
+        assert not missing, missing
+        return dict(there('state', ['reader'])['reader']['last'])
+
+    return frame
 
 
 def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
@@ -147,7 +134,7 @@ def test_pixels_header_and_numbers_arrive_in_another_process(
     assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
     for value in range(3):
         planes = sent(publisher, value, stamp=1000 + value, frame_id=f'frame {value}')
-        found = elsewhere.frame(value + 1)
+        found = elsewhere(value + 1)
         assert found['planes'] == planes and found['sequence'] == value
         assert (found['stamp_ns'], found['frame_id']) == (1000 + value, f'frame {value}')
     assert publisher.statistics().conversions == 0
@@ -304,7 +291,7 @@ def test_consumers_follow_publishers_that_are_made_again_with_other_sizes(
         with subscription.queue.get(60.0) as frame, frame.map() as planes:
             assert np.array_equal(planes[0], picture((height, width), life))
             del planes
-        assert elsewhere.frame(life + 1)['planes'] == checksums
+        assert elsewhere(life + 1)['planes'] == checksums
         assert publisher.statistics().conversions == 0
         publisher.destroy()
 
@@ -479,7 +466,7 @@ def test_buffers_of_a_library_arrive_in_another_process(
         assert eventually(lambda: len(library.back) == value)  # noqa: B023 - it is called here
         checksums = library.draw(index, value)
         assert publisher.publish_fd(library.fds[index], released=library.released(str(value)))
-        found = elsewhere.frame(value + 1)
+        found = elsewhere(value + 1)
         assert found['planes'] == checksums and found['sequence'] == value
         assert found['inodes'] == [os.fstat(library.fds[index]).st_ino]
     assert eventually(lambda: library.back == ['0', '1', '2', '3'])

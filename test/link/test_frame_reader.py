@@ -21,6 +21,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 import gc
+import itertools
 import os
 from pathlib import Path
 import subprocess
@@ -31,9 +32,8 @@ from typing import Any
 import weakref
 
 from builtin_interfaces.msg import Time
-from link_program import open_descriptors
-from link_ros import Ros
-from one_camera import Camera, number_of, publishing, RESERVE
+from descriptors import open_descriptors
+from link_ros import Camera, number_of, publishing, Ros, run_on
 import pytest
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
@@ -41,7 +41,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
-from waiting import eventually
+from waiting import eventually, until
 
 from zc_perception import create_camera_subscription, create_frame_subscription, FrameReader
 from zc_perception.errors import ConfigError
@@ -53,24 +53,18 @@ Cameras = Callable[..., Camera]
 
 
 @pytest.fixture
-def flowing(camera: Cameras) -> Iterator[Callable[..., Camera]]:
-    done, threads = threading.Event(), []
+def flowing(camera: Cameras) -> Iterator[Camera]:
+    source, done = camera(), threading.Event()
 
-    def make(**options: Any) -> Camera:
-        source = camera(**options)
+    def flow() -> None:
+        while not done.wait(0.02):
+            source.publish()
 
-        def flow() -> None:
-            while not done.wait(0.02):
-                source.publish()
-
-        threads.append(threading.Thread(target=flow))
-        threads[-1].start()
-        return source
-
-    yield make
+    thread = threading.Thread(target=flow)
+    thread.start()
+    yield source
     done.set()
-    for thread in threads:
-        thread.join(60.0)
+    thread.join(60.0)
 
 
 @pytest.fixture
@@ -91,7 +85,8 @@ def own_threads() -> list[str]:
 def others(here: Ros) -> Counter[str]:
     """Count descriptors, without memfds: the camera's slots are mapped one by one."""
     # An idle executor keeps a reference to what it called last: make it call something else.
-    here.on_executor(lambda: None)
+    run_on(here.executor, lambda: None)
+    gc.collect()
     return Counter({kind: n for kind, n in open_descriptors().items() if 'memfd' not in kind})
 
 
@@ -107,9 +102,8 @@ async def some_of(frames: FrameReader, count: int) -> list[Frame]:
 
 @pytest.mark.parametrize(('asynchronous', 'spun'), [(False, True), (True, False)])
 def test_each_step_has_the_next_frame_for_its_time(
-    here: Ros, flowing: Cameras, dds_sockets: None, asynchronous: bool, spun: bool
+    here: Ros, flowing: Camera, dds_sockets: None, asynchronous: bool, spun: bool
 ) -> None:
-    source = flowing()
     before = None
     for life in range(3):
         if life == 1:
@@ -122,13 +116,11 @@ def test_each_step_has_the_next_frame_for_its_time(
             if asynchronous:
                 seen = asyncio.run(some_of(frames, 15))
             else:
-                for frame in frames:
+                for frame in itertools.islice(frames, 15):
                     assert not frame.released and frame.y.shape == (16, 32)
                     seen.append(frame)
-                    if len(seen) == 15:
-                        break
             assert [frame.released for frame in seen] == [True] * 14 + [False]
-            assert eventually(lambda frames=frames: frames.statistics().rung == source.way), (
+            assert eventually(lambda frames=frames: frames.statistics().rung == flowing.way), (
                 frames.statistics()
             )
             assert ('spinner of' in str(own_threads())) is not spun
@@ -142,11 +134,9 @@ def test_each_step_has_the_next_frame_for_its_time(
         frame = None
         del frames, node
         seen.clear()
-    assert before is not None and eventually(lambda: not others(here) - before), (
-        others(here) - before
-    )
-    assert eventually(lambda: source.peers() == [])
-    assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
+    assert before is not None
+    until(lambda: not others(here) - before, lambda: others(here) - before)
+    until(flowing.is_alone)
 
 
 def test_a_step_waits_for_its_frame(
@@ -221,9 +211,8 @@ def test_what_a_callback_of_the_node_raises_comes_out_of_the_loop(alone: Node) -
 
 @pytest.mark.parametrize('way', ['in_process'])
 def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(
-    here: Ros, alone: Node, flowing: Cameras
+    here: Ros, alone: Node, flowing: Camera
 ) -> None:
-    flowing()
     ticks: list[str] = []
     alone.create_timer(0.02, lambda: ticks.append(threading.current_thread().name))
     mine, stop = SingleThreadedExecutor(context=here.context), threading.Event()
@@ -234,22 +223,22 @@ def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(
 
     with FrameReader(alone, 'image') as frames:
 
-        def until(name: str) -> None:
+        def ticks_in(name: str) -> None:
             ticks.clear()
             for count, _ in enumerate(frames):
                 if count > 10 and ticks and ticks[-1].startswith(name):
                     return
                 assert count < 2000, ticks[-5:]
 
-        until('spinner of')
+        ticks_in('spinner of')
         mine.add_node(alone)
         thread = threading.Thread(target=spin, name='mine')
         thread.start()
-        until('mine')
+        ticks_in('mine')
         stop.set()
         thread.join(60.0)
         mine.remove_node(alone)
-        until('spinner of')
+        ticks_in('spinner of')
     mine.shutdown()
     assert own_threads() == []
 
@@ -306,8 +295,7 @@ def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(
         del subscription, node
         assert own_threads() == []
     assert seen == sorted(set(seen))
-    assert eventually(lambda: source.peers() == [])
-    assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
+    until(source.is_alone)
 
 
 @pytest.mark.parametrize('way', ['in_process'])
@@ -317,13 +305,10 @@ def test_two_frames_may_be_held_by_default_and_more_if_asked_for(
     source = camera(slots=16)
     for most, options in ((2, {}), (3, {'max_held': 3})):
         kept: list[Frame] = []
+        node = here.node(f'viewer{most}')
         subscription = create_frame_subscription(
-            here.node(f'viewer{most}'),
-            'image',
-            lambda frame, kept=kept: kept.append(frame.keep()),
-            **options,
+            node, 'image', lambda frame, kept=kept: kept.append(frame.keep()), **options
         )
-        assert eventually(lambda subscription=subscription: source.met(subscription))
         assert publishing(source, lambda kept=kept, most=most: len(kept) == most)
         for _ in range(5):
             source.publish()
@@ -341,7 +326,6 @@ def test_stamp_and_header_are_messages(here: Ros, camera: Cameras) -> None:
         found.append((frame.header.stamp_ns, frame.stamp, frame.header_msg()))
 
     subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
-    assert eventually(lambda: source.met(subscription))
     assert publishing(source, lambda: found)
     stamp_ns, stamp, header = found[0]
     assert stamp == Time(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9) and stamp.sec == 1
@@ -373,8 +357,6 @@ def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(here: Ros) -> None:
 
 
 class Infos:
-    """Publish the camera_info messages of a :class:`Camera`'s frames."""
-
     def __init__(self, node: Node, topic: str = 'camera_info') -> None:
         self._publisher = node.create_publisher(CameraInfo, topic, QoSProfile(depth=50))
 
@@ -394,28 +376,19 @@ def infos(here: Ros) -> Infos:
 
 
 @pytest.fixture
-def pairs(here: Ros) -> Iterator[Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]]:
-    """Make a subscription, and the list of pairs that it receives."""
-    made: list[FrameSubscription] = []
-
+def pairs(here: Ros) -> Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]:
     def make(
-        callback: Callable[[Frame, CameraInfo], Any] | None = None, **options: Any
+        callback: Callable[[Frame, CameraInfo], Any] | None = None,
     ) -> tuple[FrameSubscription, list[tuple[int, int]]]:
         seen: list[tuple[int, int]] = []
 
         def note(frame: Frame, info: CameraInfo) -> None:
             seen.append((number_of(frame), info.width))
 
-        made.append(
-            create_camera_subscription(
-                here.node(f'viewer{len(made)}'), 'image', callback or note, **options
-            )
-        )
-        return made[-1], seen
+        node = here.node('viewer')
+        return here.own(create_camera_subscription(node, 'image', callback or note)), seen
 
-    yield make
-    for each in made:
-        each.destroy()
+    return make
 
 
 Pairs = Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]
@@ -432,8 +405,6 @@ def begin(source: Camera, infos: Infos, subscription: FrameSubscription) -> None
 
 
 def pairing(source: Camera, infos: Infos, condition: Callable[[], object]) -> bool:
-    """Publish frames with their messages until *condition* is true; return whether it was."""
-
     def publish() -> None:
         infos.publish(source.publish())
         time.sleep(0.01)
@@ -521,18 +492,18 @@ def test_the_topic_of_the_messages_is_beside_the_image_s(
 
 
 @pytest.fixture
-def subscribe(here: Ros) -> Iterator[Callable[..., FrameSubscription]]:
-    subscriptions = []
-
+def subscribe(here: Ros) -> Callable[..., FrameSubscription]:
     def make(
-        name: str, callback: Callable[[Frame], Any] | None = None, **options: Any
+        name: str,
+        callback: Callable[[Frame], Any] | None = None,
+        source: Camera | None = None,
+        **options: Any,
     ) -> FrameSubscription:
-        subscriptions.append(FrameSubscription(here.node(name), 'image', callback, **options))
-        return subscriptions[-1]
+        made = here.own(FrameSubscription(here.node(name), 'image', callback, **options))
+        assert source is None or eventually(lambda: source.met(made))
+        return made
 
-    yield make
-    for subscription in subscriptions:
-        subscription.destroy()
+    return make
 
 
 Subscribe = Callable[..., FrameSubscription]
@@ -542,8 +513,7 @@ def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(
     camera: Cameras, subscribe: Subscribe
 ) -> None:
     source, kept = camera(), []
-    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), held=2)
-    assert eventually(lambda: source.met(greedy))
+    subscribe('greedy', lambda frame: kept.append(frame.keep()), source, held=2)
     assert publishing(source, lambda: len(kept) == 2)
     for _ in range(20):
         source.publish()
@@ -590,8 +560,7 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
     camera: Cameras, subscribe: Subscribe, logged: Callable[[], str]
 ) -> None:
     source, kept = camera(), []
-    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), held=1)
-    assert eventually(lambda: source.met(greedy))
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), source, held=1)
     assert publishing(source, lambda: kept)
 
     sequence = kept[0].data.sequence
@@ -617,9 +586,7 @@ def test_a_callback_that_does_not_return_is_told_and_nobody_is_to_release_frames
         entered.set()
         done.wait(120.0)
 
-    subscription = subscribe('slow', slow, held=1)
-    assert eventually(lambda: source.met(subscription))
-
+    subscription = subscribe('slow', slow, source, held=1)
     try:
         assert publishing(source, entered.is_set)
         assert publishing(source, lambda: 'because the callback is too slow' in logged())
@@ -645,8 +612,7 @@ def test_a_callback_that_raises_with_views_of_the_pixels_alive(
             if len(seen) == 1:
                 raise ValueError(luma.shape)
 
-    subscription = subscribe('careless', careless, held=1)
-    assert eventually(lambda: source.met(subscription))
+    subscribe('careless', careless, source, held=1)
 
     def goes_on() -> bool:
         # The program handled it and goes on; drop its traceback, which refers to the frame.
@@ -670,7 +636,7 @@ def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
     assert publishing(source, lambda: len(seen) == 4 or source.number > 500)
     windows = [(name, window) for name, _, window in source.peers()]
     assert len(windows) == 4 and source.pool.unpromised >= 0
-    source.close()
+    source.destroy()
 
 
 def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_change(
@@ -690,4 +656,4 @@ def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_ch
     assert publishing(source, lambda: second.statistics().rung == 'in_process'), (
         'there is room again'
     )
-    source.close()
+    source.destroy()

@@ -106,12 +106,6 @@ def nv12_noise(seed: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (HEIGHT * 3 // 2, WIDTH), np.uint8)
 
 
-def frame_of(make_pool: MakePool, rows: NDArray[np.uint8]) -> Frame:
-    """Return a frame in a slot whose rows have padding."""
-    luma, chroma = rows[:HEIGHT], rows[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
-    return frame_with(make_pool, 'NV12', [luma, chroma], BT601_LIMITED)
-
-
 def expected_pixels(nv12: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]:
     if encoding == 'nv12':
         return nv12
@@ -122,22 +116,13 @@ def expected_pixels(nv12: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]
     return np.asarray(cv2.cvtColor(nv12, CODES[encoding]))
 
 
-def image(
-    encoding: str,
-    pixels: NDArray[np.uint8],
-    *,
-    width: int = WIDTH,
-    height: int = HEIGHT,
-    padding: int = 0,
-) -> Image:
+def image(encoding: str, pixels: NDArray[np.uint8], *, padding: int = 0) -> Image:
     """Return a message with *padding* bytes of 255 behind each row."""
     rows = pixels.reshape(pixels.shape[0], -1)
     padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=255)
-    message = Image(
-        encoding=encoding, width=width, height=height, step=padded.shape[1], data=padded.tobytes()
-    )
-    message.header = Header(stamp=Time(sec=12, nanosec=34), frame_id='foreign')
-    return message
+    header = Header(stamp=Time(sec=12, nanosec=34), frame_id='foreign')
+    size = {'width': WIDTH, 'height': HEIGHT, 'step': padded.shape[1]}
+    return Image(header=header, encoding=encoding, data=padded.tobytes(), **size)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +133,8 @@ def test_a_frame_becomes_an_image(
     make_pool: MakePool, ledger: CopyLedger, encoding: str, channels: int, rows: int
 ) -> None:
     nv12 = nv12_noise()
-    with frame_of(make_pool, nv12) as frame:
+    planes = [nv12[:HEIGHT], nv12[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)]
+    with frame_with(make_pool, 'NV12', planes, BT601_LIMITED) as frame:
         message = FrameToImage(encoding, ledger)(frame)
     assert (message.encoding, message.width, message.height) == (encoding, WIDTH, HEIGHT)
     assert (message.step, message.is_bigendian) == (WIDTH * channels, 0)
@@ -200,26 +186,15 @@ def test_an_image_in_a_vendor_s_buffer_is_converted_and_the_copy_is_booked(
 # Red as RGB, as YCbCr (BT.601 limited range), and as a grey level.
 RED, Y, CB, CR = (255, 0, 0), 81, 90, 240
 SAMPLES: dict[str, tuple[int, ...]] = {
-    'rgb8': RED,
-    'bgr8': RED[::-1],
-    'rgba8': (*RED, 7),
-    'bgra8': (*RED[::-1], 7),
-    'mono8': (76,),
-    'yuyv': (Y, CB, Y, CR),
-    'yuv422_yuy2': (Y, CB, Y, CR),
-    'uyvy': (CB, Y, CR, Y),
-    'yuv422': (CB, Y, CR, Y),
-    'nv12': (Y, CB, CR),
-    'nv21': (Y, CR, CB),
-    'nv24': (Y, CB, CR),
-    '8UC1': (76,),
-    '8UC3': RED[::-1],
-    'mono16': (7, 76),
-}
+    'rgb8': RED, 'bgr8': RED[::-1], 'rgba8': (*RED, 7), 'bgra8': (*RED[::-1], 7),
+    '8UC1': (76,), '8UC3': RED[::-1], 'mono8': (76,), 'mono16': (7, 76),
+    'yuyv': (Y, CB, Y, CR), 'yuv422_yuy2': (Y, CB, Y, CR),
+    'uyvy': (CB, Y, CR, Y), 'yuv422': (CB, Y, CR, Y),
+    'nv12': (Y, CB, CR), 'nv21': (Y, CR, CB), 'nv24': (Y, CB, CR),
+}  # fmt: skip
 
 
 def red_image(encoding: str, padding: int = 0) -> Image:
-    """Return a red picture with *padding* bytes of 255 behind each row."""
     if encoding.startswith('bayer'):
         cell = [255 * (letter == 'r') for letter in encoding[6:10]]
         mosaic = np.tile(np.array(cell, np.uint8).reshape(2, 2), (HEIGHT // 2, WIDTH // 2))
@@ -245,17 +220,14 @@ def test_an_image_of_any_encoding_has_its_colour_and_header(
     """Tests in test/pixel check each sample."""
     message = red_image(encoding, 10)
     with to_frame(message) as frame, frame.map() as planes:
-        wanted = (76, 128, 128) if is_grey(encoding) else (Y, CB, CR)
+        grey = encoding in ('mono8', 'mono16', '8UC1')
+        wanted = (76, 128, 128) if grey else (Y, CB, CR)
         found = [plane.astype(int) for plane in (planes[0], planes[1][..., 0], planes[1][..., 1])]
         for samples, level in zip(found, wanted, strict=True):
             assert np.abs(samples - level).max() <= 1
         assert (frame.header.stamp_ns, frame.header.frame_id) == (12_000_000_034, 'foreign')
     assert ledger.count('from_ros') == 1
     assert ledger.count('debayer') == encoding.startswith('bayer'), 'one more pass'
-
-
-def is_grey(encoding: str) -> bool:
-    return encoding in ('mono8', 'mono16', '8UC1')
 
 
 @pytest.mark.parametrize('quality', [0, 101])
@@ -392,10 +364,6 @@ def frame_with(
     return frame
 
 
-def pixels(message: Image) -> NDArray[np.uint8]:
-    return np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, -1)
-
-
 @pytest.mark.parametrize('name', ['NV12', 'RG24', 'R8  '])
 @pytest.mark.parametrize(
     ('matrix', 'span'), [('bt601', 'limited'), ('bt601', 'full'), ('bt709', 'limited')]
@@ -434,7 +402,8 @@ def test_native_is_rgb8_where_no_encoding_says_the_same(make_pool: MakePool, nam
     planes, wanted = case(name)
     with frame_with(make_pool, name, planes, BT601_LIMITED) as frame:
         message = FrameToImage('native', CopyLedger())(frame)
-    assert message.encoding == 'rgb8' and np.abs(pixels(message) - wanted).max() <= 2
+    pixels = np.frombuffer(message.data, np.uint8).reshape(wanted.shape)
+    assert message.encoding == 'rgb8' and np.abs(pixels - wanted).max() <= 2
 
 
 @pytest.mark.parametrize('encoding', ['native', 'mono8'])

@@ -27,8 +27,7 @@ import json
 import time
 from typing import Any
 
-from link_process import end, LinkProcess
-from link_ros import announced, LATCHED, Ros
+from link_ros import announced, end, LATCHED, LinkProcess, Ros
 import pytest
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import String

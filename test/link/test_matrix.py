@@ -23,14 +23,12 @@ at the same time in two processes, each on its own topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 import itertools
-from pathlib import Path
 from typing import Any
 
-from link_process import end, LinkProcess
-from link_program import executor_exists, EXECUTORS
+from link_ros import end, executor_exists, EXECUTORS, LinkProcess
 import pytest
 
 BEFORE = [1, 2, 3, 4, 5, 6, 7]
@@ -40,7 +38,6 @@ AT_THE_SAME_TIME = 32
 
 @dataclass(frozen=True)
 class Case:
-    executor: str
     publisher: str
     subscriber: str
     place: str
@@ -68,7 +65,6 @@ class Case:
 
     @property
     def before(self) -> list[int]:
-        """The values to publish before both endpoints have matched."""
         if not self.latched:
             return []
         return BEFORE if self.first == 'publisher' else BEFORE[: self.depth]
@@ -89,7 +85,6 @@ class Case:
         return end(name, f'{kind} {role}', topic=self.name, converts=converts, **qos)
 
     def matched(self, role: str) -> dict[str, Any]:
-        """Return the state of the endpoint *role* once both have matched by the right rung."""
         if role == 'subscriber':
             return {'publishers': 1} if self.subscriber == 'plain' else {'rung': self.rung}
         direct = 'in_process' if self.place == 'same' else 'consumers'
@@ -100,7 +95,7 @@ CIRCUMSTANCES = ('same', 'other'), (1, 5), ('volatile', 'transient_local')
 CASES = [
     Case(*values)
     for values in itertools.product(
-        EXECUTORS, *2 * [('adapted', 'plain')], *CIRCUMSTANCES, ('publisher', 'subscriber')
+        *2 * [('adapted', 'plain')], *CIRCUMSTANCES, ('publisher', 'subscriber')
     )
 ]
 
@@ -108,34 +103,28 @@ CASES = [
 class Run:
     """The cases of one executor in two processes; all publishers are in ``here``."""
 
-    def __init__(self, executor: str, domain: int, folder: Path) -> None:
-        self.here = LinkProcess(executor, domain, folder)
-        self.there = LinkProcess(executor, domain, folder)
+    def __init__(self, here: LinkProcess, there: LinkProcess) -> None:
+        self.here, self.there = here, there
 
     def place(self, case: Case, role: str) -> LinkProcess:
         return self.here if role == 'publisher' or case.place == 'same' else self.there
 
+    def _split(self, cases: list[Case], role: str) -> list[tuple[LinkProcess, list[Case]]]:
+        return [
+            (process, [case for case in cases if self.place(case, role) is process])
+            for process in (self.here, self.there)
+        ]
+
     def wait(self, cases: list[Case], role: str, wanted: Callable[[Case], dict[str, Any]]) -> None:
-        """Wait in both processes at the same time until each case has its wanted state."""
-        asked = []
-        for process in (self.here, self.there):
-            conditions = {
-                f'{case.name}_{role}': wanted(case)
-                for case in cases
-                if self.place(case, role) is process
-            }
-            if conditions:
-                process.send('wait', conditions)
-                asked.append(process)
-        missing = [(process.answer(), process) for process in asked]
+        for process, mine in self._split(cases, role):
+            process.send('wait', {f'{case.name}_{role}': wanted(case) for case in mine})
+        missing = [(process.answer(), process) for process in (self.here, self.there)]
         for ends, process in missing:
             assert not ends, f'{ends}\n{process.log[-4000:]}'
 
     def open(self, cases: list[Case], role: str) -> None:  # noqa: A003
-        for process in (self.here, self.there):
-            process(
-                'open', [case.end(role) for case in cases if self.place(case, role) is process]
-            )
+        for process, mine in self._split(cases, role):
+            process('open', [case.end(role) for case in mine])
 
     def run(self, cases: list[Case]) -> dict[Case, dict[str, Any]]:
         self.open([case for case in cases if case.first == 'subscriber'], 'subscriber')
@@ -175,11 +164,8 @@ class Run:
             for case in cases
         }
         for role in ('subscriber', 'publisher'):
-            for process in (self.here, self.there):
-                process(
-                    'close',
-                    [f'{case.name}_{role}' for case in cases if self.place(case, role) is process],
-                )
+            for process, mine in self._split(cases, role):
+                process('close', [f'{case.name}_{role}' for case in mine])
         return results
 
     def _publish(self, values: dict[Case, list[int]]) -> None:
@@ -189,57 +175,27 @@ class Run:
         name = f'{case.name}_{role}'
         return dict(self.place(case, role)('state', [name])[name])
 
-    def close(self) -> None:
-        self.here.close()
-        self.there.close()
 
-
-@pytest.fixture(scope='module')
-def result(
-    request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[Case], Any]]:
-    """Return a case's result; an executor's first case runs all its selected cases."""
-    selected = [
-        item.callspec.params['case']
-        for item in request.session.items
-        if 'case' in getattr(getattr(item, 'callspec', None), 'params', {})
-    ]
-    results: dict[Case, Any] = {}
-
-    def of(case: Case) -> Any:
-        if case not in results:
-            cases = [
-                other
-                for other in selected
-                if isinstance(other, Case) and other.executor == case.executor
-            ]
-            run = Run(case.executor, module_domain, tmp_path_factory.mktemp('sockets'))
-            try:
-                for first in range(0, len(cases), AT_THE_SAME_TIME):
-                    results.update(run.run(cases[slice(first, first + AT_THE_SAME_TIME)]))
-            finally:
-                run.close()
-        return results[case]
-
-    yield of
-
-
-@pytest.mark.parametrize(
-    'case',
-    [c for c in CASES if executor_exists(c.executor)],
-    ids=lambda case: f'{case.executor}_{case.name}',
-)
-def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case], Any]) -> None:
-    publisher, subscriber = result(case)['publisher'], result(case)['subscriber']
-    assert subscriber['received'] == case.received, (publisher, subscriber)
+def check(case: Case, publisher: dict[str, Any], subscriber: dict[str, Any]) -> None:
+    told = case.name, publisher, subscriber
+    assert subscriber['received'] == case.received, told
     if case.subscriber == 'adapted':
-        assert subscriber['rung'] == case.rung, subscriber
-        assert subscriber['conversions'] == (len(case.received) if case.message else 0)
-        assert subscriber['errors'] == 0 and subscriber['duplicates'] == 0
+        assert subscriber['rung'] == case.rung, told
+        assert subscriber['conversions'] == (len(case.received) if case.message else 0), told
+        assert subscriber['errors'] == subscriber['duplicates'] == 0, told
     if case.publisher == 'adapted':
         # A transient_local publisher always converts, like rclcpp's: a late reader may be a plain
         # one.
-        assert publisher['conversions'] == (
-            case.published if case.subscriber == 'plain' or case.latched else 0
-        )
-        assert publisher['errors'] == 0
+        converts = case.subscriber == 'plain' or case.latched
+        assert publisher['conversions'] == (case.published if converts else 0), told
+        assert publisher['errors'] == 0, told
+
+
+@pytest.mark.parametrize('executor', [kind for kind in EXECUTORS if executor_exists(kind)])
+def test_each_message_once_by_the_right_rung(
+    executor: str, start: Callable[[str], LinkProcess]
+) -> None:
+    run = Run(start(executor), start(executor))
+    for first in range(0, len(CASES), AT_THE_SAME_TIME):
+        for case, ends in run.run(CASES[slice(first, first + AT_THE_SAME_TIME)]).items():
+            check(case, **ends)

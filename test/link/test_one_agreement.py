@@ -22,9 +22,11 @@ The tests talk to the camera's socket in raw packets.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 import os
 import re
+import select
 import threading
 import time
 from typing import Any
@@ -32,7 +34,7 @@ from typing import Any
 from link_ros import Ros
 import numpy as np
 import pytest
-from shared_memory.memory_link import RawPeer, Receiver
+from shared_memory.memory_link import attempt, RawPeer
 from waiting import eventually, until
 
 from zc_perception.frame import Frame
@@ -58,7 +60,6 @@ YUYV = fourcc_code('YUYV'), 0
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the delays before and between agreements."""
     monkeypatch.setattr(frame_offer, 'RENEW_S', 0.0)
     monkeypatch.setattr(frame_offer, '_GATHER_S', 0.0)
 
@@ -110,29 +111,20 @@ class Camera:
         return kind, ''
 
     def answer(self, peer: RawPeer) -> tuple[MessageType | None, str]:
-        """Return the answer to HELLO; skip NOTED."""
         while (said := self.said(peer))[0] is MessageType.NOTED:
             pass
         return said
 
-    def close(self) -> None:
+    def destroy(self) -> None:
         self.publisher.destroy()
 
 
 @pytest.fixture
-def camera(here: Ros) -> Iterator[Callable[..., Camera]]:
-    cameras = []
-
-    def make(**options: Any) -> Camera:
-        cameras.append(Camera(here, **options))
-        return cameras[-1]
-
-    yield make
-    for each in cameras:
-        each.close()
+def camera(here: Ros) -> Callable[..., Camera]:
+    return lambda **options: here.own(Camera(here, **options))
 
 
-class Witness:
+class Witness(AbstractContextManager['Witness']):
     """A well-behaved consumer that holds the newest frames, and checks each one's pixels twice."""
 
     HELD = 2
@@ -146,7 +138,16 @@ class Witness:
         self.client = SharedMemoryClient(
             camera.server.path, name='witness', window=self.HELD + 2, depth=4, **needs
         )
-        self._receiver = Receiver(self.client, self._take)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            if attempt(self.client) is None:
+                select.select([self.client.fileno()], [], [], 0.05)
+            while (frame := self.client.receive()) is not None:
+                self._take(frame)
 
     def _look(self, frame: Frame) -> None:
         with frame.map() as planes:
@@ -175,16 +176,12 @@ class Witness:
         wanted = len(self.sequences) + count
         return eventually(lambda: len(self.sequences) >= wanted, pause=camera.publish)
 
-    def close(self) -> None:
-        self._receiver.close()
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.client.close()
         while self._held:
             self._release()
-
-    def __enter__(self) -> Witness:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def test_a_late_consumer_is_served_by_other_buffers_which_everybody_gets(

@@ -22,18 +22,16 @@ Other publishers on the topic don't change that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import random
 import threading
 import time
 from typing import Any
 
-from link_process import end, LinkProcess
-from link_program import KINDS
-from link_ros import Ros
+from link_ros import end, LinkProcess, Program, Ros
 import pytest
 from rclpy.node import Node
-from waiting import eventually
+from waiting import eventually, until
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
@@ -42,55 +40,34 @@ DIRECT = {'same': 'in_process', 'other': 'shared_memory'}
 VALUES = range(1, 241)
 
 
-class Publishers:
-    def __init__(self, place: str, node: Node, start: Callable[[], LinkProcess]) -> None:
-        self._node = node
-        self._there = start() if place == 'other' else None
-        self._here: dict[str, Any] = {}
+class Here(Program):
+    """Publishers on a node of this process, with the commands of a LinkProcess."""
 
-    def open(self, name: str, kind: str, **options: Any) -> None:  # noqa: A003
-        asked = end(name, f'{kind} publisher', depth=50, slots=60, **options)
-        if self._there is not None:
-            self._there('open', [asked])
-        else:
-            self._here[name] = KINDS[asked['kind']](self._node, asked)
+    def __init__(self, node: Node) -> None:
+        self._kind, self._nodes, self._ends = 'single', {'publisher': node}, {}
 
-    def publish(self, **values: int) -> None:
-        for name, value in values.items():
-            if self._there is not None:
-                self._there('publish', {name: [value]})
-            else:
-                self._here[name].publish(value)
+    def __call__(self, operation: str, *arguments: Any) -> Any:
+        return getattr(self, operation)(*arguments)
 
-    def state(self, name: str) -> dict[str, Any]:
-        if self._there is not None:
-            return dict(self._there('state', [name])[name])
-        return dict(self._here[name].state())
+    def destroy(self) -> None:
+        self.close([*self._ends])
 
-    def close_one(self, name: str) -> None:
-        if self._there is not None:
-            self._there('close', [name])
-        else:
-            self._here.pop(name).close()
 
-    def close(self) -> None:
-        for publisher in self._here.values():
-            publisher.close()
+Place = Callable[..., Any]
 
 
 @pytest.fixture
-def publishers(
-    here: Ros, start: Callable[[], LinkProcess]
-) -> Iterator[Callable[[str], Publishers]]:
-    made: list[Publishers] = []
+def source(here: Ros, start: Callable[[], LinkProcess], place: str) -> Place:
+    return start() if place == 'other' else here.own(Here(here.node('publishers')))
 
-    def make(place: str) -> Publishers:
-        made.append(Publishers(place, here.node(f'publishers_{len(made)}'), start))
-        return made[-1]
 
-    yield make
-    for each in made:
-        each.close()
+def open_both(source: Place, **options: Any) -> None:
+    for name, kind in (('camera', 'adapted'), ('plain', 'plain')):
+        source('open', [end(name, f'{kind} publisher', depth=50, slots=60, **options)])
+
+
+def camera_of(source: Place) -> dict[str, Any]:
+    return dict(source('state', ['camera'])['camera'])
 
 
 class Reader:
@@ -124,7 +101,7 @@ class Reader:
                 with frame:
                     self._take(frame)
 
-    def close(self) -> None:
+    def destroy(self) -> None:
         self._done.set()
         if self._thread.ident is not None:
             self._thread.join(60.0)
@@ -132,31 +109,22 @@ class Reader:
 
 
 @pytest.fixture
-def read(here: Ros) -> Iterator[Callable[..., Reader]]:
-    made: list[Reader] = []
-
-    def make(how: str, **options: Any) -> Reader:
-        made.append(Reader(here.node('reader'), how, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+def read(here: Ros) -> Callable[..., Reader]:
+    return lambda how, **options: here.own(Reader(here.node('reader'), how, **options))
 
 
-def has_met(reader: Reader, source: Publishers, place: str, rung: str) -> bool:
-    """Return whether the reader has the camera's frames by *rung*, and also reads messages."""
-    state = source.state('camera')
+def has_met(reader: Reader, source: Place, place: str) -> bool:
+    state, rung = camera_of(source), reader.frames.statistics().rung
     direct = state['in_process'] if place == 'same' else state['consumers']
-    return bool(direct and state['readers'] and reader.frames.statistics().rung == rung)
+    return bool(direct and state['readers'] and rung == DIRECT[place])
 
 
-def fall_to_messages(reader: Reader, source: Publishers) -> None:
+def fall_to_messages(reader: Reader, source: Place) -> None:
     """Publish plain messages of value 250 until one arrives; ignore any that come later."""
     reader.ignored = 250
 
     def has_changed() -> bool:
-        source.publish(plain=250)
+        source('publish', {'plain': [250]})
         return reader.frames.statistics().rung == 'ros_message'
 
     assert eventually(has_changed)
@@ -168,44 +136,31 @@ def fall_to_messages(reader: Reader, source: Publishers) -> None:
     [('other', 'callback', 1, 1), ('other', 'queue', 3, 20), ('same', 'callback', 1, 5)],
 )
 def test_a_reader_that_is_sometimes_slow(
-    publishers: Callable[[str], Publishers],
-    read: Callable[..., Reader],
-    place: str,
-    how: str,
-    held: int,
-    depth: int,
+    source: Place, read: Callable[..., Reader], place: str, how: str, held: int, depth: int
 ) -> None:
     """Meanwhile a plain publisher appears, sends, and leaves."""
-    source, reader = publishers(place), read(how, slow=True, held=held, depth=depth)
-    source.open('camera', 'adapted')
-    source.open('plain', 'plain')
-    assert eventually(lambda: has_met(reader, source, place, DIRECT[place])), (
-        reader.frames.statistics()
-    )
+    reader = read(how, slow=True, held=held, depth=depth)
+    open_both(source)
+    until(lambda: has_met(reader, source, place), reader.frames.statistics)
     for value in VALUES:
         if value == 61:
             fall_to_messages(reader, source)
         if value == 181:
-            source.close_one('plain')
+            source('close', ['plain'])
         plain = value % 3 == 0 and 60 < value <= 180
         if value % 30 == 0:
             # With depth 1 the middleware keeps one message: a late conversion would replace the
             # plain one.
-            assert eventually(
-                lambda value=value: source.state('camera')['converted'] >= (value - value // 3) / 2
-            ), value
-        source.publish(**{'plain' if plain else 'camera': value})
+            until(lambda value=value: camera_of(source)['converted'] >= (value - value // 3) / 2)
+        source('publish', {'plain' if plain else 'camera': [value]})
         time.sleep(0.004)
         if value % 30 == 0:  # so that slow machines receive both kinds
-            assert eventually(lambda value=value: max(reader.seen, default=0) > value - 30), (
-                value,
-                reader.seen,
-            )
+            until(lambda value=value: max(reader.seen, default=0) > value - 30, reader.seen)
             eventually(
                 lambda value=value: any(v > value - 30 and v % 3 == 0 for v in reader.seen), 5.0
             )
     # The last messages may arrive after the last frames: they wait in another queue.
-    assert eventually(lambda: max(reader.seen, default=0) >= VALUES[-1] - 1), reader.seen
+    until(lambda: max(reader.seen, default=0) >= VALUES[-1] - 1, reader.seen)
     time.sleep(0.3)
     for name, mine in (
         ('plain', [v for v in reader.seen if v % 3 == 0 and 60 < v <= 180]),
@@ -213,7 +168,7 @@ def test_a_reader_that_is_sometimes_slow(
     ):
         assert len(mine) > 3, name
         assert mine == sorted(set(mine)), f'{name}: out of order or twice'
-    assert eventually(lambda: reader.frames.statistics().rung == DIRECT[place])
+    until(lambda: reader.frames.statistics().rung == DIRECT[place])
 
 
 @pytest.mark.parametrize(
@@ -221,27 +176,22 @@ def test_a_reader_that_is_sometimes_slow(
     [('other', 'callback', True), ('same', 'callback', False), ('same', 'queue', True)],
 )
 def test_equal_stamps_of_a_camera_and_a_plain_publisher(
-    publishers: Callable[[str], Publishers],
-    read: Callable[..., Reader],
-    place: str,
-    how: str,
-    stamped: bool,
+    source: Place, read: Callable[..., Reader], place: str, how: str, stamped: bool
 ) -> None:
-    source, reader = publishers(place), read(how, depth=50, held=2)
-    source.open('camera', 'adapted', stamped=stamped)
-    source.open('plain', 'plain', stamped=stamped)
-    assert eventually(lambda: has_met(reader, source, place, DIRECT[place]))
+    reader = read(how, depth=50, held=2)
+    open_both(source, stamped=stamped)
+    until(lambda: has_met(reader, source, place))
     fall_to_messages(reader, source)
     wanted: Counter[int] = Counter()
     for number, value in enumerate(VALUES[:60]):
         # With stamps, both messages have the same stamp; without, their pixels differ.
         pair = (value, value) if stamped else (2 * value % 250 + 1, 2 * value % 250)
-        both = {'camera': pair[0], 'plain': pair[1]}
-        source.publish(**dict(sorted(both.items(), reverse=number % 2 == 0)))
+        both = [('camera', pair[:1]), ('plain', pair[1:])]
+        source('publish', dict(both if number % 2 else both[::-1]))
         # Wait for each pair: conversions may be skipped, and late readers get only the newest
         # message.
-        assert eventually(lambda number=number: source.state('camera')['conversions'] > number)
-        assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), pair
+        until(lambda number=number: camera_of(source)['conversions'] > number)
+        until(lambda pair=pair: not Counter(pair) - Counter(reader.seen), pair)
         wanted.update(pair)
     time.sleep(0.3)
     assert Counter(reader.seen) == wanted, reader.frames.statistics()
