@@ -133,12 +133,8 @@ def grey_image(value: int, stamp: int | None) -> Image:
     return message
 
 
-def announced(
-    publisher_id: str, path: object = '/nowhere/x.sock', host: str = '', generation: int = 0
-) -> Announcement:
-    return Announcement(
-        publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd', generation
-    )
+def announced(publisher_id: str, path: object = '/nowhere/x.sock') -> Announcement:
+    return Announcement(publisher_id, host_id(), str(path), 64, 48, ('NV12',), 'memfd')
 
 
 class Ros:
@@ -300,14 +296,9 @@ def number_of(frame: Frame) -> int:
     return frame.header.stamp_ns % 1_000_000_000
 
 
-def publishing(camera: Camera, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Publish at about 50 Hz until *condition* is true; return ``False`` after *seconds*."""
-
-    def publish() -> None:
-        camera.publish()
-        time.sleep(0.02)
-
-    return eventually(condition, seconds, publish)
+def publishing(camera: Camera, condition: Callable[[], Any]) -> bool:
+    """Publish at about 50 Hz until *condition* is true; return whether it was in time."""
+    return eventually(condition, pause=lambda: (camera.publish(), time.sleep(0.02)))
 
 
 # What a Program opens.

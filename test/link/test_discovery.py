@@ -44,7 +44,6 @@ from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import (
     Announcement,
-    host_id,
     read_announcements,
     remove_announcement,
     VERSION,
@@ -107,10 +106,8 @@ class Consumer:
         self.announcements.judge(states)
         return self.announcements.present(states, adapted)
 
-    def meets(self, publisher_id: str = CAMERA) -> bool:
-        return eventually(
-            lambda: RemotePublisher(publisher_id, RemoteState.CONNECTED) in self.look()
-        )
+    def meets_the_camera(self) -> bool:
+        return eventually(lambda: RemotePublisher(CAMERA, RemoteState.CONNECTED) in self.look())
 
     @property
     def ids(self) -> list[str]:
@@ -137,7 +134,7 @@ def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(
         'as many as there are publishers have been heard of'
     )
     write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
-    assert consumer.meets()
+    assert consumer.meets_the_camera()
     assert eventually(lambda: consumer.look() and consumer.ids == [CAMERA])
 
 
@@ -298,7 +295,7 @@ def test_a_silent_listener_with_many_names_delays_nobody(
         listener.listen(200)
         silent = liars(90, folder / 'silent.sock')
         consumer.hear(*silent, announced(CAMERA, camera.path))
-        assert consumer.meets()
+        assert consumer.meets_the_camera()
         for state in consumer.links.update(silent, silent):
             assert state.state is RemoteState.CONNECTING and 'nobody' not in state.reason
         monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
@@ -361,7 +358,7 @@ ANNOUNCED, DOMAIN = '/front/image_raw', 7
 
 
 def made_by(socket: Path) -> Announcement:
-    return Announcement(socket.stem, host_id(), str(socket), 64, 48, ('NV12',), 'memfd')
+    return announced(socket.stem, socket)
 
 
 def read(folder: Path, topic: str = ANNOUNCED, domain: int = DOMAIN) -> list[Announcement]:

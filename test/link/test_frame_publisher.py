@@ -75,13 +75,10 @@ class Cameras:
         return self.ros.own(FramePublisher(self.ros.node(name), 'image', **values))
 
     def subscription(
-        self,
-        callback: Callable[[Frame], Any] | None = None,
-        *,
-        name: str = 'viewer',
-        **options: Any,
+        self, callback: Callable[[Frame], Any] | None = None, **options: Any
     ) -> FrameSubscription:
-        return self.ros.own(FrameSubscription(self.ros.node(name), 'image', callback, **options))
+        viewer = self.ros.node('viewer')
+        return self.ros.own(FrameSubscription(viewer, 'image', callback, **options))
 
     def pair(self, **options: Any) -> tuple[FramePublisher, FrameSubscription]:
         """Return a publisher, and a subscription of this process that has found it."""
@@ -386,11 +383,11 @@ class Library:
     stride, offsets = 64, (128, 128 + 64 * 40)
     size = 8192
 
-    def __init__(self, count: int = 3) -> None:
+    def __init__(self) -> None:
         self.fds: list[int] = []
         self._maps: list[NDArray[np.uint8]] = []
         self.back: list[str] = []
-        for _ in range(count):
+        for _ in range(3):
             self.more()
 
     def more(self) -> int:

@@ -357,8 +357,8 @@ def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(here: Ros) -> None:
 
 
 class Infos:
-    def __init__(self, node: Node, topic: str = 'camera_info') -> None:
-        self._publisher = node.create_publisher(CameraInfo, topic, QoSProfile(depth=50))
+    def __init__(self, node: Node) -> None:
+        self._publisher = node.create_publisher(CameraInfo, 'camera_info', QoSProfile(depth=50))
 
     def publish(self, number: int) -> None:
         info = CameraInfo(width=number)

@@ -87,11 +87,11 @@ class Camera:
         assert self.offer.session is not None
         return self.offer.session.settings.layout.planes[0].stride
 
-    def join(self, *, waits: bool = True, name: str = 'raw', **needs: Any) -> RawPeer:
+    def join(self, *, waits: bool = True, **needs: Any) -> RawPeer:
         """Return a consumer that has sent HELLO; *needs* may contain ``window`` and ``depth``."""
         peer = RawPeer.connected(self.server.path)
         hello = {key: needs.pop(key) for key in ('window', 'depth') if key in needs}
-        peer.hello(name=name, waits=waits, requirements=Requirements(**needs), **hello)
+        peer.hello(waits=waits, requirements=Requirements(**needs), **hello)
         return peer
 
     def said(self, peer: RawPeer) -> tuple[MessageType | None, str]:
@@ -172,8 +172,8 @@ class Witness(AbstractContextManager['Witness']):
     def connections(self) -> int:
         return self.client.statistics().connections
 
-    def goes_on(self, camera: Camera, count: int = 10) -> bool:
-        wanted = len(self.sequences) + count
+    def goes_on(self, camera: Camera) -> bool:
+        wanted = len(self.sequences) + 10
         return eventually(lambda: len(self.sequences) >= wanted, pause=camera.publish)
 
     def __exit__(self, *_: object) -> None:

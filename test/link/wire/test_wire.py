@@ -352,12 +352,11 @@ def source(folder: Path) -> Iterator[Source]:
 class Bar(AbstractContextManager['Bar']):
     """The program ``moving_bar``; at the context's end it is killed."""
 
-    def __init__(
-        self, program: Path, folder: Path, *, buffers: int = 12, rate: int = RATE
-    ) -> None:
+    def __init__(self, program: Path, folder: Path, *, buffers: int = 12) -> None:
         self.folder = folder
+        words = TOPIC, *map(str, SIZE), str(RATE), '0', str(buffers)
         self.process = subprocess.Popen(
-            [program, TOPIC, *map(str, SIZE), str(rate), '0', str(buffers)],
+            [program, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

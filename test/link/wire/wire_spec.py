@@ -102,8 +102,8 @@ def refused(code: int, text: bytes) -> bytes:
     return packet(REFUSED, struct.pack('<I', code) + text)
 
 
-def release(uid: int, generation: int, *, flags: int = 0, zero: int = 0) -> bytes:
-    return packet(RELEASE, RELEASE_BODY.pack(uid, generation, flags, zero))
+def release(uid: int, generation: int, *, flags: int = 0) -> bytes:
+    return packet(RELEASE, RELEASE_BODY.pack(uid, generation, flags, 0))
 
 
 Plane = tuple[int, int, int, int]
