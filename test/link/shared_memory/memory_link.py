@@ -335,23 +335,23 @@ def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> lis
             break
         index, other = rng.randrange(len(messages)), rng.randrange(len(messages))
         packet, fds = bytearray(messages[index][0]), messages[index][1]
-        kind = rng.randrange(16)
+        kind = rng.randrange(12)
         if kind == 0:
             del messages[index]
         elif kind == 1:
             messages.insert(other, messages[index])
-        elif kind == 2:
-            messages.insert(other, messages.pop(index))
-        elif kind == 3:
+        elif kind in (2, 3):
+            messages[index], messages[other] = messages[other], messages[index]
+        elif kind == 4:
             text = rng.randbytes(rng.randrange(500))
             code = rng.choice((0, 1, 4, 5, 6, 7, 2**32 - 1))
             messages[index] = struct.pack('<HHII', 3, 12 + len(text), 0, code) + text, []
         else:
-            if kind == 4:
+            if kind == 5:
                 del packet[slice(rng.randrange(len(packet) + 1), None)]
-            elif kind == 5:
+            elif kind == 6:
                 packet += rng.randbytes(rng.choice((1, 8, 300, MAX_PACKET)))
-            elif kind in (6, 7):
+            elif kind == 7:
                 fds = rng.choices([*spare, *fds], k=rng.choice((0, 1, 2, 4, 5, 9, 40)))
             elif len(packet) >= (size := rng.choice((1, 2, 4, 4, 8))):
                 at = rng.randrange(0, len(packet) - size + 1, min(size, 4))
