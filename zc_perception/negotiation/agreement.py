@@ -192,8 +192,8 @@ def _format_objection(participants: Participants) -> str:
         users = ', '.join(p.participant for p in participants if p.uses_cpu)
         return (
             f'the CPU access of {users} needs LINEAR, but the only common formats are '
-            f'{formats_text(common)} ({offers}); add a LINEAR format, or let a device read the '
-            'pixels'
+            f'{formats_text(common)} ({offers}); add the same LINEAR format to each '
+            'of these lists, or let a device read the pixels instead of the CPU'
         )
     both = set.intersection(*({code for code, _ in p.formats or ()} for p in choosy))
     reason = ''

@@ -855,7 +855,7 @@ class CaptureNode(PerceptionNode):
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
     def signs(self) -> object:
-        """Return counters on which diagnostics' levels depend, see :class:`PerceptionNode`."""
+        """Return values and counters that change when a diagnostic level may change."""
         camera, server = self.supervisor.camera, self._server
         if camera is None or server is None:
             return self._stirred

@@ -110,7 +110,8 @@ SUBSCRIBER_LINK = Part(
 )  # fmt: skip
 # The reasons why the frame server refuses consumers in other processes, each with advice.
 _REFUSALS = {
-    'not_allowed': "its user may not connect: put this user into the group 'shared_memory_group'",
+    'not_allowed': "the consumer's user may not connect: set parameter 'shared_memory_group' to "
+    'a group that includes this user',
     'constraints': 'change the requirement that the message names, in the node of the consumer',
     'slots': "the pool has no slots left to promise: raise 'slots'",
     'connections': 'too many consumers are connected: end some of them',

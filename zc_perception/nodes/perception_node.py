@@ -343,7 +343,12 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     # Methods that rclpy calls, and their helpers.
 
     def _begin(self) -> None:
-        """Finish the constructor: with ``autostart`` open the node; start diagnostics."""
+        """
+        Finish the constructor: start diagnostics.
+
+        If the node will configure itself (``autostart``), do the first step of configuring before
+        that, see :meth:`_open`.
+        """
         if self.parameters['autostart']:
             self._open_once()
         self._diagnostics = DiagnosticsPublisher(

@@ -182,7 +182,7 @@ class Realtime:
         self.apply()
 
     def apply(self) -> None:
-        """Apply CPUs and priority to all present threads, also to those started lately."""
+        """Apply CPUs and priority to all hot-path threads that the node has at this moment."""
         for thread in self._threads():
             if thread.native_id is not None and thread.is_alive():
                 self._apply(thread.native_id)

@@ -213,7 +213,8 @@ def _bystanders(seen: Observation, findings: Findings) -> None:
             others = ' or '.join(f"'{name}'" for name in traced().drivers)
             step = (
                 f'use accelerator {others} with a driver that has the import ioctls; the '
-                "inference node's log says why that accelerator was not chosen"
+                "inference node's diagnostics (why_no_better) say why 'accelerator: auto' chose "
+                'another accelerator'
             )
             findings.breaks(reason, step)
 

@@ -394,11 +394,12 @@ class Measurement:
     1. Entering the context removes trace instances that a killed run left, and then starts to
        record the kernel's events, before any other source is read.
     2. :meth:`watch` installs the probe on ``memmove``, reads all sources once, and waits until
-       each node has rewritten its facts. Then the measured time begins, in which :meth:`watch`
-       reads the frame logs and the trace several times a second, and buffers and maps about once a
-       second. After the requested time, :meth:`watch` waits until the first node rewrites its
-       facts again; the measured time ends just before. Then :meth:`watch` stops the probe, waits
-       for the frames that are still in flight, samples the CPUs, and stops recording.
+       each node has rewritten its facts (the settings and counters in its frame log). Then the
+       measured time begins, in which :meth:`watch` reads the frame logs and the trace several
+       times a second, and buffers and maps about once a second. After the requested time,
+       :meth:`watch` waits until any one of the nodes has rewritten its facts; the measured time
+       ends just before. Then :meth:`watch` stops the probe, waits for the frames that are still in
+       flight, samples the CPUs, and stops recording.
     3. :meth:`observation` returns the evidence as plain data.
     4. :meth:`close` removes the recording and the sampler.
 
@@ -475,7 +476,7 @@ class Measurement:
 
         :param logs: the frame logs of all nodes of the pipeline.
         :param seconds: how long to measure. The measured time may last a second longer: it ends
-            when the first node rewrites its facts, so that it matches the nodes' counters.
+            when any one of the nodes rewrites its facts, so that it matches the nodes' counters.
         :param frames: end earlier, when this many frames were processed; 0: don't.
         :param wait: a function that waits a number of seconds, and returns whether the user has
             ended the measurement.
@@ -525,7 +526,7 @@ class Measurement:
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
         # A node's new facts don't count copies that the node makes after it has written them. So
-        # the measured time must end before the first node writes new facts.
+        # the measured time must end before any node writes new facts.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._seen.own_cpu_s = time.process_time() - self._cpu_from_s

@@ -633,7 +633,12 @@ class Newcomers:
         return self._command is None or self._command.started(pid)
 
     def unreadable(self, until_ns: int) -> list[Unreadable]:
-        """Return new nodes and unreadable processes found until *until_ns* (CLOCK_MONOTONIC)."""
+        """
+        Return an entry for each node and each unreadable process that :meth:`look` found.
+
+        Leave out nodes that started, and processes that were found, after *until_ns*
+        (CLOCK_MONOTONIC).
+        """
         hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
         lines = dict.fromkeys(
             line for began_ns, line in self._began.values() if began_ns <= until_ns

@@ -731,8 +731,8 @@ def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -
             memory, info = gst.gst_buffer_peek_memory(sample.buffer, index), MapInfo()
             if not gst.gst_memory_map(memory, byref(info), MAP_READ):
                 raise CameraError(
-                    "the CPU can't read a frame's memory; put an element before the sink "
-                    'that converts it to video/x-raw'
+                    "the CPU can't read a frame's memory; at the end of the pipeline, put an "
+                    'element that gives frames in system memory (caps video/x-raw)'
                 )
             maps.append((memory, info))
         sources = [(ctypes.c_uint8 * info.size).from_address(info.data) for _, info in maps]

@@ -454,10 +454,10 @@ class V4l2Device:
 
     def export_buffer(self, index: int, plane: int, access: int) -> OwnedFd:
         """
-        Export a dma-buf of one memory buffer.
+        Export memory buffer number *plane* of frame *index* as a dma-buf.
 
-        Call this once for each buffer: a second call makes another dma-buf with another inode, so
-        that other parts of the package take it for another buffer.
+        Don't export the same memory buffer twice: the second dma-buf has another inode, so that
+        the rest of the package takes it for another buffer.
 
         :param access: O_RDONLY or O_RDWR.
         """

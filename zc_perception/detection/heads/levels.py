@@ -100,7 +100,7 @@ class ReadyFor(Generic[_Reader]):
     def ready(
         self, outputs: Sequence[RawTensor], box: Letterbox
     ) -> tuple[_Reader, Sequence[RawTensor]]:
-        """Return the reader for *outputs*, and the outputs converted by *read* for this reader."""
+        """Return the reader for *outputs*, and *outputs* converted to what this reader decodes."""
         key: list[object] = [box.input_width, box.input_height]
         # Compare the outputs' arrangement, as a key, for every frame: this is quicker than the
         # checks of readable().

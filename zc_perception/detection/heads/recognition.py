@@ -326,7 +326,7 @@ def _with_scores(
 def _levels(
     outputs: Sequence[Output], size: tuple[int, int] | None, classes: int, extras: HeadOptions
 ) -> Recognised:
-    """Recognise a head for raw levels, by the number of channels of each grid."""
+    """Return the head for grids of undecoded predictions, by their numbers of channels."""
     if size is None:
         return Recognised()
     for channel in (1, 3):

@@ -43,7 +43,7 @@ _TINY = 1e-30
 # 8-bit types these are all values.
 _STEPS = 255
 _WORD = 64
-# If the last frame had this many candidates or more, comparing every number with the threshold is
+# If the last frame had this many candidates or more, comparing every value with the threshold is
 # quicker than finding the best class of each cell.
 _MANY = 600
 # Float32 output with _MANY_NUMBERS numbers or more has more than 256 different values, unless the
@@ -229,10 +229,10 @@ def _settle(
 
 class _Comparison:
     """
-    Finds the numbers that reach a threshold.
+    Finds the values that reach a threshold.
 
-    All numbers are compared with the threshold. Then 64 results are tested at once, because most
-    groups of 64 contain no number that reaches it.
+    All values are compared with the threshold. Then 64 results are tested at once, because most
+    groups of 64 contain no value that reaches it.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -242,7 +242,7 @@ class _Comparison:
         self._words = self._answers.reshape(-1, _WORD)
 
     def places(self, values: Values, least: Values) -> NDArray[np.intp]:
-        """Return the flat, ascending indices of the numbers that reach *least*."""
+        """Return the flat, ascending indices of the values that reach *least*."""
         np.greater_equal(values, least, out=self._mask)
         words = (np.packbits(self._answers).view(np.uint64) != 0).nonzero()[0]
         inside = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
@@ -287,10 +287,11 @@ class ChannelMajorFilter:
     """
     A filter for values in which all cells of a class are adjacent in memory.
 
-    It computes each cell's maximum over the classes. If the previous frame had many candidates, it
-    compares every number with the threshold instead, which is then quicker; the result is equal.
+    It computes each cell's maximum over the classes. If the previous frame had many candidates,
+    but in less than half of the cells, it compares every value with the threshold instead. That is
+    then quicker, and the result is equal.
 
-    :param many: from this number of candidates on, every number is compared.
+    :param many: the least number of candidates of the previous frame for this comparison.
     """
 
     def __init__(self, tensor: RawTensor, sigmoid: bool, many: int = _MANY) -> None:
@@ -356,7 +357,7 @@ class ChannelMajorFilter:
 
 
 class CellMajorFilter:
-    """A filter for values in which a cell's classes are adjacent; it compares every number."""
+    """A filter for values in which a cell's classes are adjacent; it compares every value."""
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid

@@ -331,7 +331,11 @@ class Connection:
         self._frame_id = frame_id
 
     def _introduce(self, data: FrameData) -> bool:
-        """Send BUFFERS for the slot in *data*, once for each slot; called with the lock held."""
+        """
+        Send BUFFERS, which describes the slot of *data*; return whether it was sent.
+
+        Called with the lock held, before the slot's first FRAME is sent.
+        """
         kinds = {buffer.kind for buffer in data.buffers}
         kind = data.buffers[0].kind
         unfit = (

@@ -62,7 +62,7 @@ _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
-"""A function that makes a run's arguments from tensors' memory; each interface has its own one."""
+"""A function that makes a run's arguments from tensors' memory: c_arguments() or places()."""
 
 
 def runtime_tensor(
