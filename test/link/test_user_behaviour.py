@@ -156,20 +156,30 @@ class MarkedCamera(Camera):
 
 
 class CameraProgram:
-    def __init__(self) -> None:
-        self._ros = Ros('single')
+    """Publish ``frames`` or ``messages``, or nothing."""
 
-    def open(self, progress: str, messages: bool) -> None:  # noqa: A003
-        self.camera = MarkedCamera(self._ros, progress_in(progress), messages=messages)
+    def __init__(self) -> None:
+        # rclpy allocates some objects with its first node and executor, and keeps them.
+        self._ros = Ros('single', None, 'first')
+        self.camera: MarkedCamera | None = None
+
+    def open(self, progress: str, camera: str) -> None:  # noqa: A003
+        self._progress = progress_in(progress)
+        if camera:
+            messages = camera == 'messages'
+            self.camera = MarkedCamera(self._ros, self._progress, messages=messages)
 
     def begin(self) -> None:
-        self._before = with_slots(holding_here(), SLOTS)
+        self._before = holding_here()
+        if self.camera is not None:
+            self._before = with_slots(self._before, SLOTS)
 
     def leaked(self) -> dict[str, int]:
         return dict(settled_excess(self._before, holding_here))
 
     def end(self) -> None:
-        self.camera.destroy()
+        if self.camera is not None:
+            self.camera.destroy()
         self._ros.close()
 
 
@@ -187,7 +197,7 @@ class WitnessProgram:
     def __init__(self) -> None:
         self._ros = Ros('single')
         self._stop = threading.Event()
-        self.first = self.last = self.frames = self.lost = self.disorder = self.torn = 0
+        self.last = self.frames = self.lost = self.disorder = self.torn = 0
 
     def open(self, progress: str) -> None:  # noqa: A003
         self._progress = progress_in(progress)
@@ -680,18 +690,8 @@ _EXECUTORS = ('single', False), ('multi', False), ('single', True), ('multi', Tr
 """Of which kind, and whether the users share one; by the seed."""
 
 
-class UsersProgram:
-    def __init__(self) -> None:
-        # rclpy allocates some objects with its first node and executor, and keeps them.
-        self._ros = Ros('single', None, 'first')
-        self.camera: MarkedCamera | None = None
-
-    def open(self, progress: str, with_camera: bool) -> None:  # noqa: A003
-        self._progress = progress_in(progress)
-        if with_camera:
-            self.camera = MarkedCamera(self._ros, self._progress, messages=False)
-
-    def begin(self, seed: int) -> None:
+class UsersProgram(CameraProgram):
+    def begin_users(self, seed: int) -> None:
         kind, together = _EXECUTORS[seed % len(_EXECUTORS)]
         executors = [
             make_executor(kind, self._ros.context) for _ in range(1 if together else USERS)
@@ -701,9 +701,7 @@ class UsersProgram:
             spin(executor, self._ros.context)
         self._executors = executors
         time.sleep(0.2)
-        self._before = holding_here()
-        if self.camera is not None:
-            self._before = with_slots(self._before, SLOTS)
+        self.begin()
         self._users = [
             User(self._ros.context, seed, index, self._progress, executor)
             for index, executor in enumerate(executors)
@@ -763,7 +761,7 @@ class UsersProgram:
     def leaked(self) -> dict[str, int]:
         for executor in dict.fromkeys(self._executors):
             self._last_entities(executor)
-        excess = dict(settled_excess(self._before, holding_here))
+        excess = super().leaked()
         if excess.get('threads'):
             excess |= {f'thread {thread.name}': 1 for thread in threading.enumerate()}
         return excess
@@ -785,9 +783,7 @@ class UsersProgram:
     def end(self) -> None:
         for executor in dict.fromkeys(self._executors):
             executor.shutdown()
-        if self.camera is not None:
-            self.camera.destroy()
-        self._ros.close()
+        super().end()
 
 
 # The test.
@@ -822,15 +818,15 @@ def test_users_who_do_what_they_like(
         LinkProcess('camera', free_domain, tmp_path, __file__) as camera,
     ):
         witness('open', str(progress))
-        users('open', str(progress), here)
+        users('open', str(progress), 'frames' if here else '')
         source = users if here else camera
         if not here:
-            camera('open', str(progress), way == 'messages')
+            camera('open', str(progress), 'messages' if way == 'messages' else 'frames')
         source('camera.meet')
         before = source('camera.state')
         if not here:
             camera('begin')
-        users('begin', seed)
+        users('begin_users', seed)
         while not users('met'):
             source('camera.run', 20, 100.0)
         source('camera.run', FRAMES, RATE_HZ)
