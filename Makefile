@@ -11,11 +11,9 @@ TYPED = $(addprefix zc_perception/,pixel memory jetson negotiation machine camer
 # What talks to ROS and can differ on a second distribution: endpoints, executors, parameters, lifecycle, containers, messages. What is
 # left out of link and nodes talks to ROS in the same way as these, and takes most of the time; the long form runs it, too.
 ROS_ALIKE = link/test_camera_kills.py link/test_wire_page.py \
-	nodes/test_capture% nodes/test_programs.py nodes/params/test_parameter_yaml.py nodes/params/test_parameter_schema.py \
-	nodes/test_inference% nodes/test_messages.py nodes/test_service.py nodes/test_implicit% \
-	$(addprefix nodes/test_,$(addsuffix .py,every_parameter graph config_files demo stereo_side recorder \
-	diagnostics_faults component_container_lives snapshot_service overlay camera_controls \
-	realtime format_journeys))
+	nodes/test_capture% nodes/test_programs.py nodes/params/test_parameter_yaml.py \
+	nodes/test_inference% nodes/test_service.py nodes/test_implicit% \
+	$(addprefix nodes/test_,$(addsuffix .py,graph config_files recorder diagnostics_faults overlay))
 ROS_ALL = $(wildcard test/link/test_*.py test/nodes/test_*.py test/nodes/*/test_*.py)
 ROS_TESTS = test/environment/test_environment.py test/examples $(if $(ZC_LONG),$(ROS_ALL),$(filter-out $(ROS_ALIKE:%=test/%),$(ROS_ALL)))
 # Two workers wait for the rig's guests first, which keep half of a processor busy each; most tests of ROS wait for programs, too.

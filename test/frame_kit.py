@@ -17,8 +17,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import time
 from typing import Any
+
+import numpy as np
 
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import DmaBuf
@@ -58,3 +61,14 @@ def next_frame(
     header = Header(1_000_000_000 + sequence, '')
     values = {'header': header, 'colorimetry': BT601_LIMITED, 'captured_ns': time.monotonic_ns()}
     return Frame.publish_slot(pool, slot, sequence=sequence, **(values | options))
+
+
+def written_frame(
+    pool: BufferPool, planes: Iterable[Any], sequence: int = 0, **options: Any
+) -> Frame:
+    """Return the pool's next frame with these planes."""
+    frame = next_frame(pool, sequence, **options)
+    with frame.map(write=True) as targets:
+        for target, plane in zip(targets, planes, strict=True):
+            np.copyto(target, plane)
+    return frame

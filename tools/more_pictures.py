@@ -36,7 +36,7 @@ if __name__ == '__main__':
     sys.path[:0] = [str(_TREE / 'test'), str(_TREE)]
 
 import cv2
-from nodes.managed import managed
+from nodes.ros_kit import Managed
 from npu.onnx_kit import export
 import numpy as np
 from numpy.typing import NDArray
@@ -275,7 +275,7 @@ def from_above(found: Detection3DArray) -> Picture:
 
 def show(video: str, model: str, depth: NDArray[np.float32] | None) -> Picture:
     """Return the overlay's last picture; with *depth*, :func:`from_above` is to its right."""
-    with locked_domain() as domain, managed(domain) as run:
+    with locked_domain() as domain, Managed(domain) as run:
         camera = {'camera': 'replay', 'video': video, 'heap': 'memfd'}
         values = {'model': model, 'accelerator': 'onnx', 'timeout': 20.0, 'threads': 1}
         if depth is not None:

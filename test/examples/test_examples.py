@@ -29,7 +29,7 @@ import threading
 from typing import Any
 import zlib
 
-from nodes.container_kit import client, Container, install
+from nodes.container_kit import Client, Container, install
 from nodes.programs import environment
 from nodes.ros_kit import overrides, ros, spun
 import numpy as np
@@ -306,22 +306,15 @@ def test_own_component_is_installed_and_works_in_the_camera_s_container(
 ) -> None:
     installed = install(tmp_path)
     install_package('own_component', tmp_path, installed)
-    enough, values = threading.Event(), []
-
-    def note(message: Float32) -> None:
-        values.append(message.data)
-        if len(values) >= FRAMES:
-            enough.set()
-
-    with Container(installed, free_domain) as container, client(free_domain) as ours:
+    with Container(installed, free_domain) as container, Client(free_domain) as ours:
         ours.loaded('CaptureNode', 'ours', parameters={'framerate': 60.0, **SIZE})
         number = ours.loaded('own_component::Brightness', 'own_component')
-        ours.node.create_subscription(Float32, 'brightness', note, 10)
-        assert enough.wait(TIMEOUT_S), container.output
+        values = ours.hear(Float32, 'brightness')
+        ours.until(lambda: len(values) >= FRAMES, lambda: container.output)
         container.wait_for("[brightness]: '/image_raw': link is in_process")
         assert ours.unload(number).success
         assert container.end() == 0
         assert 'Traceback' not in container.output and 'left behind' not in container.output, (
             container.output
         )
-    assert min(values) > 1.0, 'the pixels were there'
+    assert min(each.data for each in values) > 1.0, 'the pixels were there'

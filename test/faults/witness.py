@@ -33,8 +33,7 @@ from camera.counter_picture import read_counter
 from faults.accounts import Stretch
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
-from nodes.fault_kit import Reader
-from nodes.ros_kit import answer_of, Onlooker
+from nodes.ros_kit import answer_of, Onlooker, Reader
 from rclpy.executors import ExternalShutdownException
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.qos import QoSProfile

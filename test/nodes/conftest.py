@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodes.managed import Managed, managed
-from nodes.ros_kit import ros
+from nodes.ros_kit import Managed, ros
 import pytest
 import rclpy
 
@@ -34,7 +33,7 @@ def context(free_domain: int) -> Iterator[rclpy.Context]:
 
 @pytest.fixture
 def run(free_domain: int) -> Iterator[Managed]:
-    with managed(free_domain) as opened:
+    with Managed(free_domain) as opened:
         yield opened
 
 

@@ -13,46 +13,199 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A component container in its own process, and a client of its services."""
+"""
+A component container in its own process, a client of its services, and components for it.
+
+There are well-behaved components, like those in rclpy's pull request 599, and every kind of bad
+one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import partialmethod
 import os
 from pathlib import Path
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
-from nodes import container_components
 from nodes.programs import Program, TIMEOUT_S
-from nodes.ros_kit import answer_of
+from nodes.ros_kit import answer_of, Onlooker, overrides
 import rclpy
-from rclpy.parameter import Parameter
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.task import Future
 from std_msgs.msg import String
 from waiting import until
 
-from zc_perception.nodes.process import ExecutorThread
+TICK_S = 0.02
+FOREVER = threading.Event()
+KEPT: list[Node] = []
+
+
+class Quiet(Node):
+    """Store its constructor's arguments, and do nothing else."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('quiet', **kwargs)
+        self.declare_parameter('size', 1)
+        self.words = self.create_publisher(String, 'words', 1)
+        arguments = {name: value for name, value in kwargs.items() if isinstance(value, bool)}
+        print(
+            f'{self.get_fully_qualified_name()}: size {self.get_parameter("size").value}, '
+            f'arguments {arguments}'
+        )
+
+
+class Ticking(Node):
+    """Publish the number of its ticks, which shows that it is spun."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('ticking', **kwargs)
+        self.ticks = 0
+        self.publisher = self.create_publisher(String, '~/ticks', 10)
+        self.create_timer(TICK_S, self.tick)
+
+    def tick(self) -> None:
+        self.ticks += 1
+        self.get_logger().debug('a tick')
+        self.publisher.publish(String(data=str(self.ticks)))
+
+
+class RaisesAfterNode(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('half_made', **kwargs)
+        KEPT.append(self)  # the node stays in the graph until it is destroyed
+        self.create_timer(TICK_S, lambda: None)
+        raise ValueError('first line\n  second line')
+
+
+class _Odd(Exception):
+    """An exception whose text isn't a string."""
+
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
+class RaisesBytes(Node):
+    """The message contains bytes that aren't UTF-8, and a zero byte."""
+
+    error: BaseException = OSError('bad \udcff\ud800 end\0 of it')
+
+    def __init__(self, **kwargs: Any) -> None:
+        raise self.error
+
+
+class RaisesOdd(RaisesBytes):
+    error = _Odd()
+
+
+class Exits(RaisesBytes):
+    error = SystemExit('no camera, goodbye')
+
+
+class SpinsOnce(Ticking):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        while not self.ticks:
+            rclpy.spin_once(self, timeout_sec=10.0)
+
+
+class Slow(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('slow', **kwargs)
+        folder = Path(self.declare_parameter('folder', '').value)
+        (folder / 'begun').touch()
+        while not (folder / 'go_on').exists():
+            time.sleep(TICK_S)
+
+
+class Fragile(Ticking):
+    def tick(self) -> None:
+        raise RuntimeError('a tick has failed')
+
+
+class ExitsInCallback(Ticking):
+    def tick(self) -> None:
+        sys.exit('that is all')
+
+
+class HangsInCallback(Ticking):
+    def tick(self) -> None:
+        print('a callback hangs')
+        FOREVER.wait()
+
+
+class Managed(LifecycleNode):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('managed', **kwargs)
+        self.file = Path(self.declare_parameter('file', '').value)
+        self.trigger_configure()
+        self.trigger_activate()
+
+    def note(self, step: str, *_: LifecycleState) -> TransitionCallbackReturn:
+        with self.file.open('a', encoding='ascii') as file:
+            file.write(step + '\n')
+        return TransitionCallbackReturn.SUCCESS
+
+    on_configure = partialmethod(note, 'configure')
+    on_activate = partialmethod(note, 'activate')
+    on_deactivate = partialmethod(note, 'deactivate')
+    on_cleanup = partialmethod(note, 'cleanup')
+
+    def stop(self) -> None:
+        self.note('stop')
+
+    def destroy_node(self) -> None:
+        self.note('destroy')
+        super().destroy_node()
+
+
+class Stubborn(Ticking):
+    def stop(self) -> None:
+        raise RuntimeError('it will not stop')
+
+    def destroy_node(self) -> None:
+        raise RuntimeError('it will not be destroyed')
+
+
+class NeverStops(Ticking):
+    def stop(self) -> None:
+        FOREVER.wait()
+
+
+class HalfNode(Node):
+    """The constructor doesn't call that of Node."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.arguments = kwargs
+
+
+class GoneNode(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('gone_node', **kwargs)
+        self.destroy_node()
+
 
 TEST_FOLDER = Path(__file__).resolve().parent.parent
 ZOO = 'zoo'
-_MODULE = container_components.__name__
 _ENTRY_POINTS = {
-    f'{ZOO}::{name}': f'{_MODULE}:{name}'
-    for name, kind in vars(container_components).items()
-    if isinstance(kind, type) and kind.__module__ == _MODULE
+    f'{ZOO}::{name}': f'{__name__}:{name}'
+    for name, kind in list(vars().items())
+    if isinstance(kind, type) and kind.__module__ == __name__
 } | {
-    f'{ZOO}::inner::Quiet': f'{_MODULE}:Quiet',
-    f'{ZOO}::Function': f'{_MODULE}:no_class',
+    f'{ZOO}::inner::Quiet': f'{__name__}:Quiet',
+    f'{ZOO}::NoNode': 'pathlib:Path',
+    f'{ZOO}::Function': 'os:getpid',
     f'{ZOO}::NoModule': 'nodes.there_is_no_such_module:Thing',
-    f'{ZOO}::NoAttribute': f'{_MODULE}:Missing',
-    f'{ZOO}::ExitsAtImport': 'nodes.container_exits_at_import:Thing',
-    'elsewhere::Quiet': f'{_MODULE}:Quiet',
-}  # fmt: skip
+    f'{ZOO}::NoAttribute': f'{__name__}:Missing',
+    f'{ZOO}::ExitsAtImport': 'exits_at_import:Thing',
+    'elsewhere::Quiet': f'{__name__}:Quiet',
+}
 OWN = ('CaptureNode', 'InferenceNode')
 
 
@@ -62,6 +215,8 @@ def install(folder: Path) -> Path:
         ZOO: _ENTRY_POINTS,
         'ours': {f'ours::{name}': f'zc_perception.nodes.components:{name}' for name in OWN},
     }
+    # As a script without a main guard may.
+    (folder / 'exits_at_import.py').write_text("raise SystemExit('no display')\n")
     for package, entries in groups.items():
         info = folder / f'{package}-1.0.dist-info'
         info.mkdir()
@@ -104,7 +259,6 @@ class Container(Program):
             cold=cold,
             variables=variables,
         )
-        self.pid = self.process.pid
         self.start()
         if wait:
             self.wait_for(']: ready')
@@ -120,55 +274,18 @@ class Container(Program):
     def end(self, number: int = signal.SIGINT) -> int:
         return self.interrupt(number=number)
 
-    def descriptors(self) -> int:
-        return len(os.listdir(f'/proc/{self.pid}/fd'))
-
-    def threads(self) -> list[str]:
-        """Return the names that the kernel has for its threads."""
-        names = []
-        for task in Path(f'/proc/{self.pid}/task').iterdir():
-            with suppress(OSError):  # the thread has ended meanwhile
-                names.append((task / 'comm').read_text().strip())
-        return sorted(names)
+    def holds(self) -> list[int]:
+        """Return the numbers of descriptors and threads."""
+        return [len(os.listdir(f'/proc/{self.process.pid}/{what}')) for what in ('fd', 'task')]
 
     def resident_bytes(self) -> int:
-        return int(Path(f'/proc/{self.pid}/statm').read_text().split()[1]) * os.sysconf(
-            'SC_PAGESIZE'
-        )
+        pages = Path(f'/proc/{self.process.pid}/statm').read_text().split()[1]
+        return int(pages) * os.sysconf('SC_PAGESIZE')
 
 
-class Call:
-    """A request without an answer yet."""
-
-    def __init__(self, future: Any) -> None:
-        self._future = future
-        self._done = threading.Event()
-        future.add_done_callback(lambda _: self._done.set())
-
-    @property
-    def answered(self) -> bool:
-        return self._done.is_set()
-
-    def answered_within(self, seconds: float) -> bool:
-        return self._done.wait(seconds)
-
-    def answer(self) -> Any:
-        assert self.answered_within(TIMEOUT_S), 'the container has not answered'
-        return self._future.result()
-
-
-def _done_within(future: Any, seconds: float) -> bool:
-    return Call(future).answered_within(seconds)
-
-
-class Client:
+class Client(Onlooker):
     def __init__(self, domain: int, container: str = '/ComponentManager') -> None:
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=domain)
-        self.node = rclpy.create_node('container_client', context=self.context)
-        # rclpy's executor may end when this thread destroys a subscription; this executor doesn't.
-        self._spinner = ExecutorThread(self.context, lambda: None)
-        self._spinner.executor.add_node(self.node)
+        super().__init__(domain, 'container_client')
         self._services = {
             # Room for as many answers as the container takes requests: otherwise the oldest
             # answers could be lost while this process is paused.
@@ -181,15 +298,14 @@ class Client:
                 (ListNodes, 'list_nodes'),
             )
         }
-        self._spinner.start()
         # The container loses an answer whose reader it hasn't discovered. list() repeats its
         # request, and its client was created last, so all are known then.
         self.list()
 
-    def send(self, kind: Any, request: Any) -> Call:
+    def _client(self, kind: Any) -> Any:
         client = self._services[kind]
         assert client.wait_for_service(TIMEOUT_S), f'no service {client.srv_name}'
-        return Call(client.call_async(request))
+        return client
 
     def begin_load(
         self,
@@ -199,22 +315,24 @@ class Client:
         parameters: dict[str, Any] | None = None,
         extra: dict[str, Any] | None = None,
         **fields: Any,
-    ) -> Call:
+    ) -> Future:
         """Request a component; *fields* are other fields of the request."""
         name = plugin if '::' in plugin else f'{package}::{plugin}'
         request = LoadNode.Request(package_name=package, plugin_name=name, **fields)
-        request.parameters = [
-            Parameter(name, value=value).to_parameter_msg()
-            for name, value in (parameters or {}).items()
-        ]
-        request.extra_arguments = [
-            Parameter(name, value=value).to_parameter_msg()
-            for name, value in (extra or {}).items()
-        ]
-        return self.send(LoadNode, request)
+        for field, values in (('parameters', parameters), ('extra_arguments', extra)):
+            messages = [each.to_parameter_msg() for each in overrides(values or {})]
+            setattr(request, field, messages)
+        return self._client(LoadNode).call_async(request)
+
+    def begin_unload(self, unique_id: int) -> Future:
+        return self._client(UnloadNode).call_async(UnloadNode.Request(unique_id=unique_id))
+
+    def answer(self, future: Future) -> Any:
+        assert self.done_within(future, TIMEOUT_S), 'the container has not answered'
+        return future.result()
 
     def load(self, plugin: str, package: str = ZOO, **options: Any) -> Any:
-        return self.begin_load(plugin, package, **options).answer()
+        return self.answer(self.begin_load(plugin, package, **options))
 
     def loaded(self, plugin: str, package: str = ZOO, **options: Any) -> int:
         """Load a component, which must succeed; return its id."""
@@ -222,46 +340,16 @@ class Client:
         assert answer.success, answer.error_message
         return int(answer.unique_id)
 
-    def begin_unload(self, unique_id: int) -> Call:
-        return self.send(UnloadNode, UnloadNode.Request(unique_id=unique_id))
-
     def unload(self, unique_id: int) -> Any:
-        return self.begin_unload(unique_id).answer()
+        return self.answer(self.begin_unload(unique_id))
 
     def list(self) -> dict[int, str]:  # noqa: A003
         """Return names by id, in the order of the answer."""
-        client = self._services[ListNodes]
-        assert client.wait_for_service(TIMEOUT_S), f'no service {client.srv_name}'
-        answer = answer_of(client, ListNodes.Request(), _done_within, TIMEOUT_S)
+        client = self._client(ListNodes)
+        answer = answer_of(client, ListNodes.Request(), self.done_within, TIMEOUT_S)
         return dict(zip(answer.unique_ids, answer.full_node_names, strict=True))
-
-    def call(self, kind: Any, service: str, request: Any) -> Any:
-        """Call another service; the request may be sent twice."""
-        client = self.node.create_client(kind, service)
-        try:
-            assert client.wait_for_service(TIMEOUT_S), f'no service {service}'
-            return answer_of(client, request, _done_within, TIMEOUT_S)
-        finally:
-            self.node.destroy_client(client)
 
     def hears(self, topic: str = '/ticking/ticks') -> None:
         """Wait for a message on *topic*, which shows that its publisher is spun."""
-        heard = threading.Event()
-        subscription = self.node.create_subscription(String, topic, lambda message: heard.set(), 1)
-        assert heard.wait(TIMEOUT_S), f'nothing on {topic}'
-        self.node.destroy_subscription(subscription)
-
-    def close(self) -> None:
-        self._spinner.stop()
-        self.node.destroy_node()
-        self.context.try_shutdown()
-        assert self._spinner.failure is None, self._spinner.failure
-
-
-@contextmanager
-def client(domain: int, container: str = '/ComponentManager') -> Iterator[Client]:
-    made = Client(domain, container)
-    try:
-        yield made
-    finally:
-        made.close()
+        heard = self.hear(String, topic, 1)
+        self.until(lambda: heard, f'nothing on {topic}')

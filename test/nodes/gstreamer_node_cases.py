@@ -32,8 +32,8 @@ from ffmpeg_image_transport_msgs.msg import FFMPEGPacket
 from foxglove_msgs.msg import CompressedVideo
 from link.gstreamer.feed_cases import spy
 from long_form import LONG
-from nodes.managed import Managed, managed, status
 from nodes.programs import parameters, Program
+from nodes.ros_kit import Managed, status
 import numpy as np
 import pytest
 from rclpy.qos import QoSProfile
@@ -102,7 +102,7 @@ class Source:
 
 @pytest.mark.parametrize('encoder', ['x264enc', 'openh264enc'])
 def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain: int) -> None:
-    with managed(free_domain) as run:
+    with Managed(free_domain) as run:
         # With such a long GOP, a late viewer sees nothing unless the node sends a key frame.
         node = run.make(GStreamerNode, {'encoder': encoder, 'gop_size': 1000})
         node.start()
@@ -161,7 +161,7 @@ def test_a_stuck_pipeline_over_another_process_costs_its_own_frames_only(free_do
 
     with (
         Program('capture_node', *camera, domain=free_domain, cold=True).start('[capture]: ready'),
-        managed(free_domain) as run,
+        Managed(free_domain) as run,
     ):
         node = run.make(GStreamerNode, {'pipeline': 'identity name=spy ! fakesink', 'window': 3})
         node.start()

@@ -27,6 +27,7 @@ import threading
 from typing import Any
 
 from ros_domains import discovery_range
+from waiting import eventually
 from warm_start import Started
 
 BIN = Path(sys.executable).parent
@@ -70,15 +71,13 @@ class Program:
             start_new_session=True,
         )
         self.lines: list[str] = []
-        self._ready = threading.Event()
-        self._ready_marks: tuple[str, ...] = ()
         self._reader = threading.Thread(target=self._read, daemon=True)
 
     def start(self, *ready_marks: str) -> Program:
-        """Begin reading, and wait until every mark was printed."""
-        self._ready_marks = ready_marks
+        """Begin reading, and wait until every mark was printed, or the program has ended."""
         self._reader.start()
-        if ready_marks and not self._ready.wait(TIMEOUT_S):
+        ready = lambda: all(mark in self.output for mark in ready_marks)  # noqa: E731
+        if not eventually(lambda: ready() or not self._reader.is_alive(), TIMEOUT_S):
             self.process.kill()
             raise AssertionError(f'{self.process.args} did not get ready:\n{self.output}')
         return self
@@ -87,11 +86,6 @@ class Program:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
-            if self._ready_marks and all(
-                any(mark in seen for seen in self.lines) for mark in self._ready_marks
-            ):
-                self._ready.set()
-        self._ready.set()
 
     @property
     def output(self) -> str:
@@ -100,6 +94,10 @@ class Program:
     def interrupt(self, timeout_s: float = TIMEOUT_S, number: int = signal.SIGINT) -> int:
         """Send a signal, wait up to *timeout_s*, and return the exit code."""
         self.process.send_signal(number)
+        return self.ended(timeout_s)
+
+    def ended(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Wait for the end, and return the exit code."""
         code = self.process.wait(timeout_s)
         self._reader.join(60.0)
         return code

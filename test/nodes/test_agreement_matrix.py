@@ -16,37 +16,264 @@
 """
 A consumer in another process: its needs, and which process starts first.
 
-Frames flow as they do in one process, or the reason is reported.
+Frames flow as they do in one process, or the reason is reported. As a program,
+``test_agreement_matrix VALUES ROW`` runs a row of cases, and writes a line of JSON for each.
+VALUES are the capture node's parameters as JSON. The program forks the processes of a case from
+itself to save imports, so it must not use ROS itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing, ExitStack
 import json
+import multiprocessing
+from multiprocessing.connection import Connection
 import os
 from pathlib import Path
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 from camera.gstreamer_process import gstreamer
 from long_form import LONG
-from nodes.agreement_matrix import ALONE, COLUMNS, complaint, ROWS
 from nodes.programs import environment
+from nodes.ros_kit import overrides
 import pytest
+import rclpy
+from waiting import eventually, until
 
-#: Limit after the last process is ready; it is long if other tests run at the same time.
-WITHIN_S = 2.0 if LONG else 60.0
-SIZE = {'width': 1366, 'height': 768}
+from zc_perception import create_frame_subscription
+from zc_perception.link.rungs import REFUSED
+from zc_perception.negotiation.constraints import parse_stand_in
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.process import ExecutorThread, NodeGroup
+
+ROWS = {
+    'stride 64': 'NV12; stride_align=64',
+    'offset align 4096': 'NV12; offset_align=4096',
+    'contiguous heap': 'any; contiguous',
+    'NV12 only': 'NV12',
+    'YUYV only': 'YUYV',
+    'tiled + linear': 'NV12:0x0300000000000010 NV12',
+    'implicit': 'NV12:INVALID',
+}
+ALONE = 'one process'
+ORDERS = (ALONE, 'consumer first', 'one dies in the middle')
+if LONG:
+    ORDERS += ('capture first', 'both at once', 'a third joins')
 CAMERAS: dict[str, dict[str, Any]] = {
-    'synthetic': {'camera': 'synthetic', **SIZE, 'framerate': 15.0},
+    'synthetic': {'camera': 'synthetic', 'width': 1366, 'height': 768, 'framerate': 15.0},
     'gstreamer': {
         'camera': 'gstreamer',
         'pipeline': 'videotestsrc is-live=true ! video/x-raw,width=1366,height=768,framerate=15/1',
     },
 }
-ORDERS = COLUMNS if LONG else (ALONE, 'consumer first', 'one dies in the middle')
-Cases = dict[tuple[str, str], dict[str, Any]]
+#: Limit after the last process is ready; it is long if other tests run at the same time.
+WITHIN_S = 2.0 if LONG else 60.0
+# Time for a case's result on a slow machine, which is either frames or a reported refusal.
+PATIENCE_S = 120.0
+_NAME = 'needy'
+
+
+class Consumer:
+    """A consumer in a process of its own, or in the camera's, whose *context* it then has."""
+
+    def __init__(self, context: rclpy.Context | None = None) -> None:
+        self._ends = ExitStack()
+        self._context = rclpy.Context() if context is None else context
+        if context is None:
+            rclpy.init(context=self._context)
+            self._ends.callback(self._context.try_shutdown)
+        self._spinner = ExecutorThread(self._context, lambda: None)
+        self._spinner.start()
+        self._came: list[float] = []
+
+    def join(self, name: str, needs: str) -> float:
+        """Subscribe; return the time."""
+        node = rclpy.create_node(name, context=self._context)
+        self._ends.callback(node.destroy_node)
+        self._subscription = create_frame_subscription(
+            node,
+            'image_raw',
+            lambda frame: self._came.append(time.monotonic()),
+            copy_free='required',
+            constraints=parse_stand_in(f'{name}: {needs}'),
+        )
+        self._spinner.executor.add_node(node)
+        return time.monotonic()
+
+    def seen(self) -> dict[str, Any]:
+        statistics = self._subscription.statistics()
+        return {
+            'frames': len(self._came),
+            'at': self._came[0] if self._came else time.monotonic(),
+            'refused': statistics.rung == REFUSED,
+            'reason': statistics.reason,
+        }
+
+    def close(self) -> None:
+        self._spinner.stop()
+        self._ends.close()
+
+
+class Camera:
+    """A ``capture_node``, and in the column ``one process`` a consumer beside it."""
+
+    def __init__(self) -> None:
+        self._ends = ExitStack()
+        self._node: Any = None
+        self._beside: Consumer | None = None
+
+    def start(self, values: dict[str, Any], needs: str = '') -> float:
+        """Start as the program does, with a consumer if it has *needs*; return the ready time."""
+        context = rclpy.Context()
+        rclpy.init(context=context)
+        self._ends.callback(context.try_shutdown)
+        if needs:
+            self._beside = self._ends.enter_context(closing(Consumer(context)))
+            self._beside.join(_NAME, needs)
+        self._node = CaptureNode(context=context, parameter_overrides=overrides(values))
+        group = self._ends.enter_context(NodeGroup(context, [self._node], lambda: None))
+        group.start()
+        return time.monotonic()
+
+    def seen(self) -> dict[str, Any]:
+        assert self._beside is not None
+        return self._beside.seen()
+
+    def knows(self, name: str) -> bool:
+        """Return whether the camera has received that consumer's needs."""
+        offer = self._node._offer
+        return any(name in one.participant for one in offer.consumers())
+
+    def told(self) -> list[str]:
+        """Return what the camera says of refusals."""
+        outcomes = self._node.session.outcomes() if self._node.session is not None else {}
+        refused = [str(one) for one in outcomes.values() if not one.has_buffers]
+        return [*self._node._server.server.statistics().last_refusal.values(), *refused]
+
+    def close(self) -> None:
+        self._ends.close()
+
+
+class Process:
+    """An object in a forked process, which a test may kill."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        fork = multiprocessing.get_context('fork')
+        self._ours, theirs = fork.Pipe()
+        self.process = fork.Process(target=_serve, args=(make, theirs, self._ours))
+        self.process.start()
+        theirs.close()
+
+    def ask(self, name: str, *arguments: object) -> None:
+        self._ours.send((name, *arguments))
+
+    def answer(self) -> Any:
+        assert self._ours.poll(2 * PATIENCE_S), 'no answer'
+        found = self._ours.recv()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def call(self, name: str, *arguments: object) -> Any:
+        self.ask(name, *arguments)
+        return self.answer()
+
+    def close(self) -> None:
+        self._ours.close()
+        self.process.join(PATIENCE_S)
+        self.process.kill()
+        self.process.join()
+
+
+def _serve(make: Callable[[], Any], theirs: Connection, ours: Connection) -> None:
+    ours.close()
+    with closing(make()) as target:
+        while True:
+            try:
+                name, *arguments = theirs.recv()
+            except EOFError:
+                return
+            try:
+                theirs.send(getattr(target, name)(*arguments))
+            except Exception as error:
+                theirs.send(RuntimeError(f'{type(error).__name__}: {error}'))
+
+
+def run_case(values: dict[str, Any], needs: str, order: str) -> dict[str, Any]:
+    with ExitStack() as stack:
+
+        def process(make: Callable[[], Any]) -> Process:
+            return stack.enter_context(closing(Process(make)))
+
+        def joined(name: str = _NAME) -> tuple[float, Process]:
+            consumer = process(Consumer)
+            return consumer.call('join', name, needs), consumer
+
+        def begun() -> tuple[float, Process]:
+            """Start both; return when the last one was ready, and the consumer under test."""
+            if order == ALONE:
+                return camera.call('start', values, needs), camera
+            if order == 'both at once':
+                consumer = process(Consumer)
+                camera.ask('start', values)
+                consumer.ask('join', _NAME, needs)
+                return max(camera.answer(), consumer.answer()), consumer
+            if order == 'consumer first':
+                _, consumer = joined()
+                return camera.call('start', values), consumer
+            camera.call('start', values)
+            if order == 'capture first':
+                return joined()
+            witness = process(Consumer)
+            witness.call('join', 'witness', 'any')
+            assert _served(witness, camera)['flows'], 'the witness got no frame'
+            if order == 'a third joins':
+                return joined()
+            _, victim = joined('victim')
+            eventually(lambda: camera.call('knows', 'victim'), 2.0)
+            victim.process.kill()
+            before = witness.call('seen')['frames']
+            goes_on = lambda: witness.call('seen')['frames'] > before + 3  # noqa: E731
+            until(goes_on, lambda: f'the witness: {witness.call("seen")}', PATIENCE_S)
+            return joined()
+
+        camera = process(Camera)
+        ready, tested = begun()
+        found = _served(tested, camera)
+        found['seconds'] = round(found.pop('at') - ready, 2)
+        return {**found, 'camera': camera.call('told')}
+
+
+def _served(consumer: Process, camera: Process) -> dict[str, Any]:
+    """Wait for a frame or a refusal; the camera must report the latter, too. Return the state."""
+
+    def look() -> Any:
+        seen = consumer.call('seen')
+        refused = seen['refused'] and camera.call('told')
+        return (seen['frames'] or refused) and seen
+
+    seen = until(look, lambda: consumer.call('seen'), PATIENCE_S, lambda: time.sleep(0.02))
+    flows = bool(seen['frames'])
+    return {'flows': flows, 'reason': '' if flows else seen['reason'], 'at': seen['at']}
+
+
+def complaint(found: dict[str, Any], alone: dict[str, Any], within_s: float) -> str:
+    """Return a case's error, empty if none; *alone* is the result in ``one process``."""
+    if 'error' in found or 'error' in alone:
+        return f'{found.get("error", "")} {alone.get("error", "")}'
+    if found['flows'] != alone['flows']:
+        return f'in one process it is {alone["flows"]} that frames flow, here: {found}'
+    if found['flows']:
+        late = found['seconds'] > within_s
+        return f'the first frame came {found["seconds"]} s after all were ready' if late else ''
+    ends = (found['reason'], ' '.join(found['camera']))
+    silent = not all(_NAME in text and ';' in text and '…' not in text for text in ends)
+    return f'it is not refused by name and with a next step at both ends: {ends}' if silent else ''
 
 
 def _variables(camera: str) -> dict[str, str]:
@@ -58,45 +285,42 @@ def _variables(camera: str) -> dict[str, str]:
     return {**found, 'LD_LIBRARY_PATH': ':'.join(libraries)}
 
 
+Cases = Mapping[str, dict[str, Any]]
+Matrix = Callable[[str, str], Cases]
+
+
 @pytest.fixture(scope='module')
-def matrix(
-    module_domain: int, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str], Cases]:
-    """Return the results of a camera's row of cases."""
+def matrix(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    """Return the results of a camera's row of cases, by order."""
     done: dict[tuple[str, str], Cases] = {}
 
     def of(camera: str, row: str) -> Cases:
         if (camera, row) not in done:
             folder = tmp_path_factory.mktemp('run')
-            program = Path(__file__).with_name('agreement_matrix.py')
-            cases = [f'{row}/{column}' for column in ORDERS]
+            command = [sys.executable, '-m', f'nodes.{Path(__file__).stem}']
+            variables = {
+                'ZC_RUNTIME_DIR': str(folder / 'run'),
+                'ROS_HOME': str(folder),
+                'PYTHONPATH': os.pathsep.join(sys.path),
+            }
             ended = subprocess.run(
-                [sys.executable, str(program), json.dumps(CAMERAS[camera]), *cases],
-                env={
-                    **environment(module_domain),
-                    **_variables(camera),
-                    'ZC_RUNTIME_DIR': str(folder / 'run'),
-                    'ROS_HOME': str(folder),
-                },
-                capture_output=True,
-                text=True,
+                [*command, json.dumps(CAMERAS[camera]), row],
+                env={**environment(module_domain), **_variables(camera), **variables},
+                stdout=subprocess.PIPE,
                 check=True,
             )
-            found = list(map(json.loads, ended.stdout.splitlines()))
-            done[camera, row] = {(one['row'], one['column']): one for one in found}
+            done[camera, row] = dict(map(json.loads, ended.stdout.splitlines()))
         return done[camera, row]
 
     return of
 
 
-@pytest.mark.parametrize('column', [column for column in ORDERS if column != ALONE])
+@pytest.mark.parametrize('order', ORDERS[1:])
 @pytest.mark.parametrize('row', ROWS if LONG else ('stride 64', 'YUYV only'))
 @pytest.mark.parametrize('camera', CAMERAS if LONG else ('synthetic',))
-def test_it_goes_as_in_one_process(
-    camera: str, row: str, column: str, matrix: Callable[[str, str], Cases]
-) -> None:
+def test_it_goes_as_in_one_process(camera: str, row: str, order: str, matrix: Matrix) -> None:
     cases = matrix(camera, row)
-    wrong = complaint(cases[row, column], cases[row, ALONE], WITHIN_S)
+    wrong = complaint(cases[order], cases[ALONE], WITHIN_S)
     assert not wrong, wrong
 
 
@@ -110,6 +334,20 @@ def test_it_goes_as_in_one_process(
     ],
 )
 def test_in_one_process_it_goes_as_the_camera_can(
-    camera: str, row: str, flows: bool, matrix: Callable[[str, str], Cases]
+    camera: str, row: str, flows: bool, matrix: Matrix
 ) -> None:
-    assert matrix(camera, row)[row, ALONE]['flows'] is flows
+    assert matrix(camera, row)[ALONE]['flows'] is flows
+
+
+def main(values: str, row: str) -> None:
+    for order in ORDERS:
+        try:
+            found = run_case(json.loads(values), ROWS[row], order)
+        except Exception as error:
+            found = {'error': f'{type(error).__name__}: {error}'}
+        assert threading.active_count() == 1, 'this process must stay fit for forking'
+        print(json.dumps([order, found]), flush=True)
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

@@ -16,17 +16,23 @@
 """
 Each fault is reported in ``/diagnostics`` within two seconds, with advice.
 
-The report ends soon after the fault.
+The report ends soon after the fault. The nodes are real, and the accelerator fails on command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+import os
 from pathlib import Path
+import threading
+import time
 from typing import Any
+from unittest.mock import Mock
 
-from nodes.fault_kit import FaultyAccelerator, fleet, Reader
-from nodes.ros_kit import overrides, set_or_why_not, spun
+from builtin_interfaces.msg import Time
+from nodes.ros_kit import alone, overrides, Reader, ros, set_or_why_not, spun
+import numpy as np
 import pytest
 import rclpy
 from rclpy.parameter import Parameter
@@ -34,16 +40,109 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
 from zc_perception.camera import recording, supervisor
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.process import NodeGroup
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.npu import recovering_device
+from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.observe import diagnostics, metrics
 
 OK, WARN, ERROR = 0, 1, 2
+CAMERA = {'width': 64, 'height': 128, 'framerate': 30.0, 'heap': 'memfd', 'pattern': 'bars'}
+
+
+class AcceleratorFaults:
+    """The accelerator's present faults, and a factory of accelerators with them."""
+
+    present = True
+    job_s = 0.0
+    refused = 0
+    """Of ten frames."""
+
+    def __call__(self) -> FaultyAccelerator:
+        if not self.present:
+            raise AcceleratorError('no card: check lspci')
+        return FaultyAccelerator(self)
+
+
+class FaultyAccelerator(OnnxAccelerator):
+    def __init__(self, faults: AcceleratorFaults) -> None:
+        super().__init__(CopyLedger(), {'threads': 1})
+        self._faults = faults
+        self._asked = 0
+        self.closed = False
+
+    def load(self, manifest: ModelManifest) -> None:
+        """Load the model, which then finds nothing and takes ``job_s``."""
+        super().load(manifest)
+
+        def run(*_: object) -> list[RawTensor]:
+            time.sleep(self._faults.job_s)
+            return [RawTensor(np.zeros((0, 6), np.float32))]
+
+        self._thread.engine.run = run  # type: ignore[method-assign, union-attr]
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities('onnx', 'a double', copy_free=True, max_in_flight=2, may_hang=False)
+
+    def import_frame(self, frame: Frame) -> ImportHandle:
+        if not self._faults.present:
+            raise DeviceLostError('the card was removed')
+        self._asked += 1
+        if self._asked % 10 < self._faults.refused:
+            raise AcceleratorError('the buffer was refused: EINVAL')
+        return super().import_frame(frame)
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
+class Fleet:
+    """Running capture and inference nodes, and the faults of the accelerator."""
+
+    group: NodeGroup
+
+    def __init__(self, context: rclpy.Context, reader: Reader, capture: dict[str, Any]) -> None:
+        self.accelerator = AcceleratorFaults()
+        self.context, self.reader = context, reader
+        self.capture = CaptureNode(
+            context=context, parameter_overrides=overrides(CAMERA | capture)
+        )
+        self.inference = InferenceNode(
+            accelerator_factory=self.accelerator,
+            context=context,
+            parameter_overrides=overrides({'model': 'hog', 'timeout': 20.0}),
+        )
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        self.reader.until(condition, lambda: f'{what}: {self.reader.messages()}')
+
+    def well(self, *names: str) -> None:
+        for name in names:
+            self.until(lambda name=name: self.reader.level(name) == 0, f'{name} is well')
+
+
+@contextmanager
+def fleet(domain: int, **capture: Any) -> Iterator[Fleet]:
+    """Yield running nodes whose diagnostics are all OK."""
+    with ros(domain) as context, Reader(domain) as reader:
+        made = Fleet(context, reader, capture)
+        with spun(context, made.capture, made.inference) as made.group:
+            made.well(*(f'capture: {part}' for part in ('camera', 'pool', 'link')))
+            made.well('inference: accelerator', 'inference: detections')
+            made.until(lambda: made.inference.processed > 15, 'detections')
+            yield made
 
 
 @pytest.fixture(autouse=True)
@@ -56,21 +155,15 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
-    with fleet(free_domain, capture={'slots': 6}) as run:
+    with fleet(free_domain, slots=6) as run:
         kept: list[Frame] = []
         hoarding = [True]
-
-        def keep(frame: Frame) -> None:
-            if hoarding:
-                kept.append(frame.keep())
-
-        adapter = frame_adapter('rgb8', run.capture.ledger, holder='x')
         subscription = AdaptedSubscription(
             run.capture,
-            adapter,
+            frame_adapter('rgb8', run.capture.ledger, holder='x'),
             'image_raw',
             QoSProfile(depth=1),
-            callback=keep,
+            callback=lambda frame: kept.append(frame.keep()) if hoarding else None,
             holder='slow_tracker',
         )
         subscription.update_rung()
@@ -80,8 +173,7 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
             'slow_tracker gets no more frames, because it holds all 1 frame(s) that it may hold',
             'see why slow_tracker releases none: it is too slow, or does not call release()',
         )
-        run.well('capture: pool')
-        run.well('capture: camera')
+        run.well('capture: pool', 'capture: camera')
         hoarding.clear()
         for frame in kept:
             frame.release()
@@ -93,18 +185,10 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
     with fleet(free_domain) as run:
         first, part = run.inference.accelerator, 'inference: accelerator'
         run.accelerator.present = False
-        run.reader.comes_to(
-            part,
-            ERROR,
-            'recovering for',
-            'attempt ',
-            'last error: no card: check lspci',
-            'dmesg | grep -i metis',
-        )
-        assert (
-            run.reader.values(part)['device_losses'],
-            run.reader.values(part)['recovered'],
-        ) == ('1', '0')
+        error = 'last error: no card: check lspci', 'dmesg | grep -i metis'
+        run.reader.comes_to(part, ERROR, 'recovering for', 'attempt ', *error)
+        values = run.reader.values(part)
+        assert (values['device_losses'], values['recovered']) == ('1', '0')
         frozen = run.inference.processed
         run.until(
             lambda: int(run.reader.values(part)['refused_recovering']) > 5,
@@ -151,9 +235,7 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int)
         comes_to('inference: link', ERROR, none + refused)
         assert 'too slow' not in run.reader.text('inference: detections')
         run.accelerator.refused = 0
-        run.well('inference: link')
-        run.well('inference: detections')
-        run.well('inference: accelerator')
+        run.well('inference: link', 'inference: detections', 'inference: accelerator')
 
 
 def test_a_disk_that_is_full(
@@ -166,23 +248,15 @@ def test_a_disk_that_is_full(
 
     monkeypatch.setattr(recording, '_open_new', opened)
     with fleet(free_domain) as run:
-        assert run.group is not None
         values = {'path': str(tmp_path / 'full'), 'disk_floor': 0}
-        recorder = RecorderNode(
-            context=run.context,
-            parameter_overrides=[Parameter(name, value=value) for name, value in values.items()],
-        )
+        recorder = RecorderNode(context=run.context, parameter_overrides=overrides(values))
         run.group.add_node(recorder)
         try:
             recorder.start()
-            run.reader.comes_to(
-                'recorder: recording',
-                ERROR,
-                'No space left on device',
-                'make room, then start a new recording',
-            )
-            for step in (recorder.trigger_deactivate, recorder.trigger_cleanup):
-                step()
+            full = 'No space left on device', 'make room, then start a new recording'
+            run.reader.comes_to('recorder: recording', ERROR, *full)
+            recorder.trigger_deactivate()
+            recorder.trigger_cleanup()
             assert not set_or_why_not(recorder, 'path', str(tmp_path / 'room'))
             recorder.start()
             run.well('recorder: recording')
@@ -195,32 +269,21 @@ def test_a_disk_that_is_full(
             recorder.destroy_node()
 
 
-PERIOD_S = 0.05
-WIDTH, HEIGHT = 64, 128
-
-
 class Foreigner(Reader):
     """Another program: it publishes pictures in changing encodings, and reads diagnostics."""
 
     def __init__(self, domain: int) -> None:
         super().__init__(domain)
         self.encoding, self.pixel_bytes = '32FC1', 4
-        self._sent = 0
+        self._stamp = Time(sec=1000)
         self._images = self.node.create_publisher(Image, 'image_raw', 2)
         self.node.create_subscription(Image, 'detections/image', lambda _: None, 2)
-        self.node.create_timer(PERIOD_S, self._send)
+        self.node.create_timer(0.05, self._send)
 
     def _send(self) -> None:
-        self._sent += 1
-        image = Image(
-            width=WIDTH, height=HEIGHT, encoding=self.encoding, step=WIDTH * self.pixel_bytes
-        )
-        image.header.frame_id, image.header.stamp.sec, image.header.stamp.nanosec = (
-            'lens',
-            1000,
-            self._sent,
-        )
-        image.data = bytes(image.step * HEIGHT)
+        self._stamp.nanosec += 1
+        image = Image(width=64, height=128, encoding=self.encoding, step=64 * self.pixel_bytes)
+        image.header.stamp, image.data = self._stamp, bytes(image.step * image.height)
         self._images.publish(image)
 
 
@@ -229,32 +292,53 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
 ) -> None:
     with Foreigner(free_domain) as foreigner:
         nodes = [
-            InferenceNode(
-                context=context, parameter_overrides=overrides({'model': 'hog', 'timeout': 20.0})
-            ),
-            OverlayNode(context=context),
-            RecorderNode(
-                context=context,
-                parameter_overrides=overrides({'path': str(tmp_path / 'a'), 'disk_floor': 0}),
-            ),
+            kind(context=context, parameter_overrides=overrides(values))
+            for kind, values in (
+                (InferenceNode, {'model': 'hog', 'timeout': 20.0}),
+                (OverlayNode, {}),
+                (RecorderNode, {'path': str(tmp_path / 'a'), 'disk_floor': 0}),
+            )
         ]
+        said = 'message(s) could not be converted lately'
         with spun(context, *nodes):
             for name in ('inference', 'overlay', 'recorder'):
-                foreigner.comes_to(
-                    f'{name}: link', WARN, 'message(s) could not be converted lately'
-                )
-            foreigner.comes_to(
-                'overlay: overlay',
-                WARN,
-                'no picture: ',
-                'message(s) could not be converted lately',
-            )
-            foreigner.comes_to(
-                'inference: detections',
-                ERROR,
-                'no frame could be converted lately',
-                'see part link',
-            )
+                foreigner.comes_to(f'{name}: link', WARN, said)
+            foreigner.comes_to('overlay: overlay', WARN, 'no picture: ', said)
+            none = 'no frame could be converted lately', 'see part link'
+            foreigner.comes_to('inference: detections', ERROR, *none)
             foreigner.encoding, foreigner.pixel_bytes = 'rgb8', 3
             foreigner.comes_to('inference: detections', OK, 'frames per second')
             foreigner.comes_to('overlay: overlay', OK)
+
+
+def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    own = threading.Thread(target=stop.wait, name='of the accelerator')
+    own.start()
+    monkeypatch.setattr(FaultyAccelerator, 'hot_threads', lambda _: (own,))
+    cpu = max(os.sched_getaffinity(0))
+    try:
+        with fleet(free_domain) as run:
+            run.inference.set_parameters([Parameter('cpu_affinity', value=[str(cpu)])])
+            assert own.native_id is not None and os.sched_getaffinity(own.native_id) == {cpu}
+    finally:
+        stop.set()
+        own.join()
+
+
+@pytest.mark.parametrize(
+    ('owner', 'method'), [(FaultyAccelerator, 'load'), (InferenceNode, '_subscribe')]
+)
+def test_a_start_that_fails_behind_the_accelerator_leaves_it_closed(
+    owner: Any, method: str, free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, method, Mock(side_effect=ConfigError('not so')))
+    made = FaultyAccelerator(AcceleratorFaults())
+    with (
+        pytest.raises(ConfigError, match='not so'),
+        alone(free_domain, InferenceNode, accelerator_factory=lambda: made),
+    ):
+        pass
+    assert made.closed

@@ -16,27 +16,38 @@
 """
 The programs' executor: entities destroyed by other threads don't end it, exceptions do.
 
-Idle nodes must not wake it, because a wake-up costs time for all of its nodes.
+Idle nodes must not wake it, because a wake-up costs time for all of its nodes. The threads'
+real-time settings are tested here, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+import gc
+import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import rclpy
 from rclpy.logging import LoggingSeverity, set_logger_level
-from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 
+from zc_perception.errors import ConfigError
 from zc_perception.link.endpoints import IN_PROCESS
+from zc_perception.nodes import realtime
+from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import ExecutorThread, NodeGroup, ros_context
+from zc_perception.nodes.realtime import parse_cpus, Realtime
+from zc_perception.observe.diagnostics import Level
 
 WAIT_S = 60.0
-ROUNDS = 150
 
 
 @pytest.fixture
@@ -47,35 +58,20 @@ def context(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> rclpy.Context:
     set_logger_level('', LoggingSeverity.INFO)  # it is global, and other tests read logs
 
 
-class Spinning:
-    def __init__(self, context: rclpy.Context) -> None:
-        self.failed = threading.Event()
-        self.node = rclpy.create_node('spinning', context=context)
-        self.thread = ExecutorThread(context, self.failed.set)
-        self.thread.executor.add_node(self.node)
-        self.thread.start()
-
-    def soon(self, function: object) -> None:
-        self.thread.executor.create_task(function)
-
-    def answers(self) -> bool:
-        answered = threading.Event()
-        self.soon(answered.set)
-        return answered.wait(WAIT_S)
-
-    def end(self) -> None:
-        self.thread.stop()
-        self.node.destroy_node()
-
-
 @pytest.fixture
-def spinning(context: rclpy.Context) -> Spinning:
-    made = Spinning(context)
-    yield made
-    made.end()
+def spinning(context: rclpy.Context) -> Iterator[Any]:
+    """Yield an executor's thread with a node; ``soon`` gives it work."""
+    failed, node = threading.Event(), rclpy.create_node('spinning', context=context)
+    thread = ExecutorThread(context, failed.set)
+    thread.executor.add_node(node)
+    thread.start()
+    soon = thread.executor.create_task
+    yield SimpleNamespace(failed=failed, node=node, thread=thread, soon=soon)
+    thread.stop()
+    node.destroy_node()
 
 
-def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Spinning) -> None:
+def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Any) -> None:
     node, busy = spinning.node, threading.Event()
 
     def again() -> None:  # for each task, the executor looks at all entities again
@@ -86,22 +82,20 @@ def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Spinnin
     sys.setswitchinterval(1e-6)
     again()
     try:
-        for _ in range(ROUNDS):
-            made = [
-                node.create_subscription(String, 'text', lambda _: None, QoSProfile(depth=1))
-                for _ in range(4)
-            ]
+        for _ in range(150):
+            made = [node.create_subscription(String, 'text', print, 1) for _ in range(4)]
             for subscription in made:
                 node.destroy_subscription(subscription)
             assert not spinning.failed.is_set(), spinning.thread.failure
     finally:
         busy.set()
         sys.setswitchinterval(interval)
-    assert spinning.answers()
-    assert spinning.thread.failure is None
+    answered = threading.Event()
+    spinning.soon(answered.set)
+    assert answered.wait(WAIT_S) and spinning.thread.failure is None
 
 
-def test_what_a_callback_raises_does(spinning: Spinning) -> None:
+def test_what_a_callback_raises_does(spinning: Any) -> None:
     def fail() -> None:
         raise ValueError('it can not go on')
 
@@ -110,8 +104,7 @@ def test_what_a_callback_raises_does(spinning: Spinning) -> None:
     assert 'it can not go on' in spinning.thread.failure
 
 
-def test_the_end_waits_for_a_callback_but_not_for_ever(context: rclpy.Context) -> None:
-    spinning = Spinning(context)
+def test_the_end_waits_for_a_callback_but_not_for_ever(spinning: Any) -> None:
     running, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def late() -> None:
@@ -122,7 +115,8 @@ def test_the_end_waits_for_a_callback_but_not_for_ever(context: rclpy.Context) -
 
     spinning.soon(late)
     assert running.wait(WAIT_S)
-    spinning.end()
+    spinning.thread.stop()
+    spinning.node.destroy_node()
     assert not ended.is_set(), 'the end did not wait for ever'
     go_on.set()
     assert ended.wait(WAIT_S)
@@ -130,14 +124,9 @@ def test_the_end_waits_for_a_callback_but_not_for_ever(context: rclpy.Context) -
     assert spinning.thread.failure is None and not spinning.failed.is_set()
 
 
-SMALL = {
-    'capture': {'width': 64, 'height': 64, 'framerate': 30.0},
-    'inference': {'accelerator': 'onnx', 'model': 'hog'},
-}
-
-
 def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.Context) -> None:
-    graph = PerceptionGraph(context, SMALL)
+    small = {'width': 64, 'height': 64, 'framerate': 30.0}
+    graph = PerceptionGraph(context, {'capture': small, 'inference': {'model': 'hog'}})
     executed: list[object] = []
     with NodeGroup(context, graph.nodes, lambda: None) as group:
         assert [timer for node in group.nodes for timer in node.timers] == []
@@ -154,8 +143,122 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
         )[1]
         group.soon(lambda: None)
         assert done.wait(WAIT_S) and graph.inference.subscription.statistics().rung == IN_PROCESS
-        assert graph.inference.processed > 90
         # One turn is the request above; none is for a frame.
-        assert len(executed) <= 3, (
-            f'the executor was woken {len(executed)} times for {graph.inference.processed} frames'
-        )
+        assert len(executed) <= 3, f'for {graph.inference.processed} frames'
+
+
+# Real-time settings: their effect, and the one-sentence advice if the system refuses.
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+class Calls:
+    """System calls that are recorded; those in ``refused`` fail."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Any, ...]] = []
+        self.refused: set[str] = set()
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        self.made.append((name, *arguments))
+        if name in self.refused:
+            raise PermissionError(1, 'Operation not permitted')
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    found = Calls()
+    for name in ('sched_setaffinity', 'sched_setscheduler'):
+        monkeypatch.setattr(realtime.os, name, partial(found, name))
+    monkeypatch.setattr(realtime, '_PROCESS', realtime._Process())
+    monkeypatch.setattr(realtime, '_libc_call', found)
+    return found
+
+
+@pytest.fixture
+def thread() -> Iterator[threading.Thread]:
+    stop = threading.Event()
+    running = threading.Thread(target=stop.wait, args=(60,), daemon=True)
+    running.start()
+    yield running
+    stop.set()
+    running.join(60.0)
+
+
+def knobs(*threads: threading.Thread, node: Any = None, **values: Any) -> Realtime:
+    parameters = {spec.name: spec.default for spec in NODES['inference']} | values
+    return Realtime(node or Mock(), parameters, lambda: threads)
+
+
+def test_cpus_are_numbers_and_ranges() -> None:
+    assert parse_cpus([]) == set()
+    assert parse_cpus([f' {CPUS[0]} ']) == parse_cpus([f'{CPUS[0]}-{CPUS[0]}']) == {CPUS[0]}
+    assert parse_cpus([str(cpu) for cpu in CPUS]) == set(CPUS)
+
+
+@pytest.mark.parametrize('entry', ['4096', '', '1-', '3-1', '0-²', '9' * 5000, '0-9' + '9' * 18])
+def test_what_is_no_cpu_of_this_process_is_refused(entry: str) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"parameter 'cpu_affinity' has .*; it must be CPUs that this process may use: ",
+    ):
+        parse_cpus([entry])
+
+
+@pytest.mark.parametrize(
+    ('refused', 'values', 'grant'),
+    [
+        (
+            'sched_setscheduler',
+            {'realtime_priority': 42},
+            'LimitRTPRIO=42 (systemd) or rtprio 42 (limits.conf)',
+        ),
+        (
+            'mlockall',
+            {'lock_memory': True},
+            'LimitMEMLOCK=infinity (systemd) or memlock unlimited (limits.conf)',
+        ),
+        ('sched_setaffinity', {'cpu_affinity': [str(CPUS[0])]}, 'cpuset'),
+    ],
+)
+def test_a_refusal_is_one_warning_with_what_to_grant(
+    refused: str, values: dict[str, Any], grant: str, calls: Calls, thread: threading.Thread
+) -> None:
+    calls.refused.add(refused)
+    node = Mock()
+    made = knobs(thread, node=node, **values)
+    made.configure()
+    made.activate()
+    made.apply()
+    ((said,),) = (call.args for call in node.get_logger().warning.call_args_list)
+    assert grant in said and 'Operation not permitted' in said and '\n' not in said
+    (status,) = made.statuses()
+    assert status.level is Level.WARN and next(iter(values)) in status.message
+    calls.refused.clear()
+    made.cleanup()
+    made.configure()
+    made.activate()
+    assert made.statuses() == [], 'it was granted meanwhile'
+
+
+def test_what_is_the_process_s_ends_with_the_last_node_that_wants_it(calls: Calls) -> None:
+    first, second = (knobs(lock_memory=True, gc_freeze=True) for _ in range(2))
+    first.configure()
+    second.configure()
+    first.cleanup()
+    first.cleanup()
+    assert calls.made == [('mlockall', 3)] and gc.get_freeze_count() > 0
+    second.cleanup()
+    assert calls.made == [('mlockall', 3), ('munlockall',)] and gc.get_freeze_count() == 0
+
+
+def test_the_real_system_binds_the_calling_thread() -> None:
+    found: list[set[int]] = []
+
+    def bound() -> None:
+        knobs(threading.current_thread(), cpu_affinity=[str(CPUS[-1])]).activate()
+        found.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=bound)
+    thread.start()
+    thread.join(60.0)
+    assert found == [{CPUS[-1]}] and os.sched_getaffinity(0) == set(CPUS)

@@ -26,12 +26,9 @@ from pathlib import Path
 
 from camera.gstreamer_process import build_plugin, check, gstreamer, names_of, Outcome, run_cases
 from link.unixfd.unixfd_kit import gst
-from nodes.managed import managed, status
 from nodes.programs import parameters, Program
-from nodes.ros_kit import ros
+from nodes.ros_kit import Managed, Onlooker, status
 import pytest
-import rclpy
-from rclpy.executors import SingleThreadedExecutor
 from waiting import until
 
 from zc_perception import Frame, FrameSubscription
@@ -69,35 +66,19 @@ def test_a_pipeline_of_memfds_outlives_a_consumer_in_another_process(
         with frame.map() as planes:
             values.append({int(value) for plane in planes for value in (plane.min(), plane.max())})
 
-    camera = Program(
-        'capture_node',
-        *parameters(camera='gstreamer', pipeline=f'"{pipeline}"'),
-        domain=free_domain,
-        cold=True,
-        variables=machine,
-    )
-    with camera, ros(free_domain) as context:
-        camera.start("from heap 'gstreamer/memfd'")
-        executor = SingleThreadedExecutor(context=context)
-        node = rclpy.create_node('viewer', context=context)
-        frames = FrameSubscription(node, 'image_raw', look)
-        executor.add_node(node)
-        until(
-            lambda: (
-                executor.spin_once(timeout_sec=0.1),
-                frames.statistics().rung == 'shared_memory' and len(values) >= FRAMES,
-            )[1],
+    words = parameters(camera='gstreamer', pipeline=f'"{pipeline}"')
+    camera = Program('capture_node', *words, domain=free_domain, cold=True, variables=machine)
+    with camera.start("from heap 'gstreamer/memfd'"), Onlooker(free_domain) as viewer:
+        frames = FrameSubscription(viewer.node, 'image_raw', look)
+        viewer.until(
+            lambda: frames.statistics().rung == 'shared_memory' and len(values) >= FRAMES,
             lambda: f'{len(values)} frames, {frames.statistics()}\n{camera.output}',
         )
-        node.destroy_node()
-        executor.shutdown()
+        frames.destroy()
         assert camera.process.poll() is None
         assert camera.interrupt() == 0
     # All pixels of a frame have one value: its buffer was not refilled while it was held.
     assert all(len(numbers) == 1 for numbers in values)
-
-
-# Capture's parameter ``unixfd``, read by GStreamer 1.26's ``unixfdsrc``.
 
 
 OPTIONS = {'width': 128, 'height': 64, 'framerate': 100.0, 'heap': 'memfd'}
@@ -106,9 +87,10 @@ OPTIONS = {'width': 128, 'height': 64, 'framerate': 100.0, 'heap': 'memfd'}
 def test_a_stock_pipeline_reads_the_camera_until_it_is_deactivated(
     free_domain: int, tmp_path: Path
 ) -> None:
+    """GStreamer 1.26's ``unixfdsrc`` reads what capture's parameter ``unixfd`` names."""
     tmp_path.chmod(0o700)
     path = tmp_path / 'front.sock'
-    with managed(free_domain) as run:
+    with Managed(free_domain) as run:
         capture = run.make(CaptureNode, {**OPTIONS, 'unixfd': str(path), 'unixfd_window': 3})
         capture.start()
         pixels = tmp_path / 'pixels'
@@ -129,14 +111,12 @@ def test_a_stock_pipeline_reads_the_camera_until_it_is_deactivated(
         assert not path.exists()
 
 
-# ``gstreamer_node``, in processes with GStreamer 1.22 and 1.26.
-
-
 CASES = Path(__file__).with_name('gstreamer_node_cases.py')
 
 
 @pytest.fixture(scope='module', params=['machine', '1.26'])
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Run ``gstreamer_node`` in processes with GStreamer 1.22 and 1.26."""
     folder = tmp_path_factory.mktemp('node')
     return run_cases([CASES], folder, newer=request.param == '1.26')
 

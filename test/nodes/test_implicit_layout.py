@@ -16,79 +16,139 @@
 """
 Cameras whose images no CPU can read.
 
-They run alone, with consumers that accept such images, and with consumers that can't.
+They run alone, with consumers that accept such images, and with consumers that can't. As a
+program, ``test_implicit_layout MODIFIER COUNT`` is a viewer that reads them as a device does. It
+ends after COUNT frames or by SIGINT, and prints its result as one JSON object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 import json
 import os
 from pathlib import Path
-import subprocess
 import sys
+import time
 from typing import Any
 
-from nodes.managed import status
-from nodes.programs import environment
-from nodes.ros_kit import overrides, ros, spun, WAIT_S
-from nodes.tiled_camera import content, NVIDIA_BLOCK, TiledCamera
+from frame_kit import next_frame, nv12, pool_of
+from nodes.programs import Program
+from nodes.ros_kit import Managed, status
 import pytest
 import rclpy
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
-from waiting import until
-from warm_start import Started
 
 from zc_perception import Frame, FrameSubscription
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.frame import Header
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU
+from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.observe.diagnostics import Level, Status
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
-HERE = Path(__file__).parent
+SIZE = (128, 96)
+NVIDIA_BLOCK = 3 << 56 | 0x10
+
+
+def content(sequence: int, size: int) -> bytes:
+    """Return the bytes in the buffer of frame *sequence*, which has no rows."""
+    cycle = bytes((sequence + step * 7) % 251 for step in range(251))
+    return (cycle * (size // 251 + 1))[:size]
+
+
+def is_good(frame: Frame, modifier: int) -> bool:
+    memory = frame.data.buffers[0].memory()
+    wanted = content(frame.data.sequence, len(memory))
+    return frame.data.modifier == modifier and bytes(memory) == wanted
+
+
+class TiledCamera(SyntheticCamera):
+    """
+    A live camera of one modifier, which stands in for a sensor with a vendor's tiles.
+
+    With *converts* it offers LINEAR, too, at a higher cost.
+    """
+
+    device = 'tiled camera'  # type: ignore[assignment]
+
+    def __init__(self, modifier: int = INVALID, *, converts: bool = False) -> None:
+        drawn = {'heap': SealedMemfd(), 'now_ns': time.time_ns, 'ledger': CopyLedger()}
+        super().__init__(*SIZE, 60.0, 'lens', seed=1, pattern='counter', **drawn)
+        self._modifier = modifier
+        self._converts = converts
+        self._tiled: BufferPool | None = None
+
+    def constraints(self) -> BufferConstraints:
+        formats = ((NV12, self._modifier), *(((NV12, LINEAR),) if self._converts else ()))
+        return replace(
+            super().constraints(), participant=self.device, formats=formats, cpu_access=NO_CPU
+        )
+
+    def allocate(self, request: AllocationRequest) -> None:
+        if request.modifiers[0] == LINEAR:
+            super().allocate(request)
+        else:
+            layout = replace(nv12(*SIZE), modifier=self._modifier)
+            self._pool = self._tiled = pool_of(layout, request.slots, reserve=2)
+
+    def capture(self) -> Frame | None:
+        if self._tiled is None:
+            return super().capture()
+        if not self._wait_for_turn():
+            return None
+        slot = self._tiled.acquire()
+        if slot is None:
+            self._skip()
+            return None
+        memory = slot.buffers[0].memory(write=True)
+        memory[:] = content(self._sequence, len(memory))
+        header = Header(time.time_ns(), 'lens')
+        frame = next_frame(self._tiled, self._sequence, slot, header=header)
+        self._sequence += 1
+        self._captured += 1
+        return frame
 
 
 class Bench:
-    """A capture node with a tiled camera, and a foreign node, both spun."""
+    """A capture node with a tiled camera, and a foreign node in the same context, both spun."""
 
-    def __init__(
-        self, context: rclpy.Context, camera: TiledCamera, values: dict[str, Any]
-    ) -> None:
-        self.capture = CaptureNode(
-            camera_factory=lambda identity: camera,
-            context=context,
-            parameter_overrides=overrides(values),
-        )
-        self.user = Node('user', context=context)
+    def __init__(self, run: Managed, camera: TiledCamera, values: dict[str, Any]) -> None:
+        self.until, self.hear = run.eventually, run.hear
+        self.capture = run.make(CaptureNode, values, camera_factory=lambda identity: camera)
+        self.user = Node('user', context=run.context)
+        run.spins(self.user)
 
     def status(self, part: str) -> Status:
         found: Status = status(self.capture, part)
         return found
 
-    def until(self, condition: Callable[[], Any]) -> None:
-        until(condition, self.capture.collect_diagnostics)
-
     def captured(self) -> int:
         return int(self.status('camera').values['captured'])  # type: ignore[call-overload]
+
+    def goes_on(self) -> None:
+        before = self.captured()
+        self.until(lambda: self.captured() > before + 20)
 
 
 @contextmanager
 def running(domain: int, camera: TiledCamera, **values: Any) -> Iterator[Bench]:
-    with ros(domain) as context:
-        bench = Bench(context, camera, values)
-        try:
-            with spun(context, bench.capture) as group:
-                group.add_node(bench.user)
-                bench.until(lambda: bench.captured() > 3)
-                yield bench
-        finally:
-            bench.user.destroy_node()
+    with Managed(domain) as run:
+        bench = Bench(run, camera, values)
+        bench.capture.start()
+        bench.until(lambda: bench.captured() > 3)
+        yield bench
+        bench.user.destroy_node()
 
 
 @pytest.fixture(autouse=True)
@@ -101,12 +161,10 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
     free_domain: int,
 ) -> None:
     with running(free_domain, TiledCamera(), jpeg_quality=80) as bench:
-        messages: list[Any] = []
-        bench.user.create_subscription(Image, 'image_raw', messages.append, 1)
-        bench.user.create_subscription(CompressedImage, 'image_raw/compressed', messages.append, 1)
+        raw = bench.hear(Image, 'image_raw')
+        compressed = bench.hear(CompressedImage, 'image_raw/compressed')
         bench.until(lambda: bench.status('link').values['readers_without_picture'] == 2)
-        before = bench.captured()
-        bench.until(lambda: bench.captured() > before + 20)
+        bench.goes_on()
         found = bench.status('link')
         assert found.level is Level.WARN
         assert found.message == (
@@ -115,30 +173,19 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
         )
         assert "'viewer: NV12'" in found.advice
         assert (found.values['conversions'], found.values['conversion_errors']) == (0, 0)
-        assert not messages
+        assert not raw and not compressed
 
 
-class Viewer:
-    def __init__(self, modifier: int, count: int, domain: int) -> None:
-        pipes: dict[str, Any] = {
-            'stdin': subprocess.PIPE,
-            'stdout': subprocess.PIPE,
-            'stderr': subprocess.PIPE,
-            'text': True,
-        }
-        path = f'{HERE.parent}:{os.environ.get("PYTHONPATH", "")}'
-        command = [sys.executable, str(HERE / 'tiled_camera.py'), str(modifier), str(count)]
-        self.process = Started(command, env={**environment(domain), 'PYTHONPATH': path}, **pipes)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == 'listening'
+def viewer(modifier: int, count: int, domain: int) -> Program:
+    command = [sys.executable, '-m', f'nodes.{Path(__file__).stem}', str(modifier), str(count)]
+    variables = {'PYTHONPATH': os.pathsep.join(sys.path)}
+    return Program(command, domain=domain, variables=variables).start('listening')
 
-    def result(self, *, ask: bool = False) -> tuple[dict[str, Any], str]:
-        """Return the viewer's result and its log; with *ask*, don't wait for all frames."""
-        if not ask:
-            self.process.wait(WAIT_S)
-        out, err = self.process.communicate(timeout=WAIT_S)
-        found: dict[str, Any] = json.loads(out)
-        return found, err
+
+def result(viewer: Program) -> dict[str, Any]:
+    (line,) = (line for line in viewer.lines if line.startswith('{'))
+    found: dict[str, Any] = json.loads(line)
+    return found
 
 
 def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(
@@ -146,24 +193,21 @@ def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(
 ) -> None:
     modifier = NVIDIA_BLOCK
     with running(free_domain, TiledCamera(modifier)) as bench:
-        heard: list[String] = []
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        bench.user.create_subscription(String, 'image_raw/_zc', heard.append, latched)
+        heard = bench.hear(String, 'image_raw/_zc', 1, latched=True)
         bench.until(lambda: heard)
         assert json.loads(heard[0].data)['formats'] == ['NV12:0x0300000000000010']
         good: list[bool] = []
-
-        def look(frame: Frame) -> None:
-            memory = frame.data.buffers[0].memory()
-            good.append(
-                frame.data.modifier == modifier
-                and bytes(memory) == content(frame.data.sequence, len(memory))
-            )
-
         npu = BufferConstraints('npu', formats=((NV12, modifier),))
-        frames = FrameSubscription(bench.user, 'image_raw', look, constraints=npu)
-        found, log = Viewer(modifier, 5, free_domain).result()
-        assert (found['good'], found['rung']) == (5, 'shared_memory'), (found, log)
+        frames = FrameSubscription(
+            bench.user,
+            'image_raw',
+            lambda frame: good.append(is_good(frame, modifier)),
+            constraints=npu,
+        )
+        with viewer(modifier, 5, free_domain) as program:
+            assert program.ended() == 0, program.output
+        found = result(program)
+        assert (found['good'], found['rung']) == (5, 'shared_memory'), program.output
         bench.until(lambda: len(good) > 5)
         assert all(good) and frames.statistics().rung == 'in_process'
         assert bench.status('negotiation').values['participant npu'] == 'accepted'
@@ -176,32 +220,27 @@ def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(
 def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(
     free_domain: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    camera = TiledCamera()
-    with running(free_domain, camera) as bench:
+    with running(free_domain, TiledCamera()) as bench, viewer(LINEAR, 1, free_domain) as far:
         frames: list[Frame] = []
         needs = BufferConstraints('near', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ)
         near = FrameSubscription(bench.user, 'image_raw', frames.append, constraints=needs)
-        far = Viewer(LINEAR, 1, free_domain)
         bench.until(lambda: near.statistics().rung == 'ros_message')
         refused = bench.status('negotiation')
         why = 'format NV12 INVALID is not one of its formats (NV12 LINEAR)'
-        assert (
-            refused.level is Level.WARN
-            and f'near refused: {why}' in refused.message
-            and why in near.statistics().reason
-        )
-        bench.until(
-            lambda: (
-                'viewer' in bench.status('link').message
-                and 'NV12 INVALID' in bench.status('link').message
-            )
-        )
-        before = bench.captured()
-        bench.until(lambda: bench.captured() > before + 20)
-        found, log = far.result(ask=True)
+        assert refused.level is Level.WARN and f'near refused: {why}' in refused.message
+        assert why in near.statistics().reason
+
+        def far_is_named() -> bool:
+            message = bench.status('link').message
+            return 'viewer' in message and 'NV12 INVALID' in message
+
+        bench.until(far_is_named)
+        bench.goes_on()
+        assert far.interrupt() == 0, far.output
+        found = result(far)
         both = 'no common pixel format and modifier (tiled camera: NV12 INVALID; viewer'
         assert found['good'] == 0 and both in found['reason']
-        assert 'NV12 INVALID' in log
+        assert any('NV12 INVALID' in line for line in far.lines if not line.startswith('{'))
         said = capfd.readouterr().err
         assert 'near refused: format NV12 INVALID' in said and 'viewer' in said
         assert not frames and bench.status('link').values['conversion_errors'] == 0
@@ -211,11 +250,36 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(
 def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(
     free_domain: int,
 ) -> None:
-    with running(
-        free_domain, TiledCamera(converts=True), participants=['viewer: NV12; cpu=read']
-    ) as bench:
+    values = {'participants': ['viewer: NV12; cpu=read']}
+    with running(free_domain, TiledCamera(converts=True), **values) as bench:
         assert [one.participant for one in bench.capture._known_consumers()] == ['viewer']
-        messages: list[Image] = []
-        bench.user.create_subscription(Image, 'image_raw', messages.append, 1)
+        messages = bench.hear(Image, 'image_raw')
         bench.until(lambda: messages)
         assert bench.status('link').level is Level.OK
+
+
+def main(modifier: int, count: int) -> None:
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    node = rclpy.create_node('viewer')
+    good: list[bool] = []
+    frames = FrameSubscription(
+        node,
+        'image_raw',
+        lambda frame: good.append(is_good(frame, modifier)),
+        constraints=BufferConstraints('viewer', formats=((NV12, modifier),)),
+    )
+    print('listening', flush=True)
+    # The announcement file may connect this viewer before the graph shows the publisher.
+    with suppress(KeyboardInterrupt):
+        while len(good) < count or frames.statistics().rung == 'unmatched':
+            rclpy.spin_once(node, timeout_sec=0.1)
+    link = frames.statistics()
+    found = {'good': good[:count].count(True), 'rung': link.rung, 'reason': link.reason}
+    print(json.dumps(found), flush=True)
+    frames.destroy()
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+if __name__ == '__main__':
+    main(*map(int, sys.argv[1:]))

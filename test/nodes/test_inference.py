@@ -13,32 +13,31 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The inference node and its accelerator: choice, log, threads, notices, end."""
+"""The inference node: its accelerator's choice, log, threads and end; its messages."""
 
 from __future__ import annotations
 
 import contextlib
-from functools import partial
-import os
 from pathlib import Path
-import threading
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodes.fault_kit import AcceleratorFaults, FaultyAccelerator, fleet
-from nodes.managed import status
-from nodes.ros_kit import alone
+from nodes.ros_kit import alone, status
 import numpy as np
 import pytest
-from rclpy.parameter import Parameter
+from rclpy.serialization import deserialize_message
+from vision_msgs.msg import Detection2DArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import ConfigError
+from zc_perception.frame import Header
+from zc_perception.link import rclpy_compat
 from zc_perception.machine.system import HostTree
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes import messages
 from zc_perception.nodes.inference import (
     ACCELERATOR,
     ClassFilter,
@@ -47,42 +46,24 @@ from zc_perception.nodes.inference import (
     Pace,
     select_accelerator,
 )
+from zc_perception.nodes.messages import (
+    cdr_is_understood,
+    detections_writer,
+    DetectionsCdr,
+    DetectionsWriter,
+    label_message,
+)
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.metis_card import choose_card
 from zc_perception.observe.diagnostics import Level
 
 
-def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop = threading.Event()
-    own = threading.Thread(target=stop.wait, name='of the accelerator')
-    own.start()
-    monkeypatch.setattr(FaultyAccelerator, 'hot_threads', lambda _: (own,))
-    cpu = max(os.sched_getaffinity(0))
-    try:
-        with fleet(free_domain) as run:
-            run.inference.set_parameters([Parameter('cpu_affinity', value=[str(cpu)])])
-            assert own.native_id is not None and os.sched_getaffinity(own.native_id) == {cpu}
-    finally:
-        stop.set()
-        own.join()
-
-
-@pytest.mark.parametrize(
-    ('parameters', 'message'),
-    [
-        ({'axl_ioctls': ['sumbit=70']}, "parameter 'axl_ioctls' has 'sumbit=70'"),
-        ({'accelerator': 'cpu'}, "axruntime, onnx; 'cpu' is called 'onnx' now"),
-        ({'accelerator': 'axruntime'}, "model 'road' (engine onnx) can't run on axruntime"),
-    ],
-)
-def test_wrong_parameters_are_one_sentence(
-    free_domain: int, parameters: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError) as refused, alone(free_domain, InferenceNode, parameters):
-        pass
-    assert message in str(refused.value) and '\n' not in str(refused.value)
+def test_a_wrong_parameter_is_one_sentence(free_domain: int) -> None:
+    wrong = alone(free_domain, InferenceNode, {'accelerator': 'cpu'})
+    with pytest.raises(ConfigError) as refused, wrong:
+        pytest.fail('never reached')
+    assert "axruntime, onnx; 'cpu' is called 'onnx' now" in str(refused.value)
+    assert '\n' not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -120,38 +101,30 @@ def test_what_the_diagnostics_of_detections_say_while_there_is_no_rate() -> None
         assert DETECTIONS.status({}, **{**seen, name: value}).message == said
 
 
-class _Lines:
-    def __init__(self, lines: list[str], debug: list[str] | None = None) -> None:
-        self.info = self.warning = self.error = lambda text, **options: lines.append(text)
-        self.debug = lambda text, **options: debug is not None and debug.append(text)
+def lines(logger: Mock, *levels: str) -> list[str]:
+    return [call.args[0] for level in levels for call in getattr(logger, level).call_args_list]
 
 
 def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reasons are in diagnostics, and logged at debug level only."""
+    nothing = HostTree(tmp_path, tmp_path)
     monkeypatch.setattr(
-        axl_accelerator,
-        'choose_card',
-        lambda wanted, tree: choose_card(wanted, HostTree(tmp_path, tmp_path)),
+        axl_accelerator, 'choose_card', lambda wanted, _: choose_card(wanted, nothing)
     )
     for wanted, quiet in (('', True), ('01:00.0', False)):
-        with alone(
-            free_domain, InferenceNode, {'model': 'hog', 'accelerator_device': wanted}
-        ) as node:
-            said: list[str] = []
-            debug: list[str] = []
-            monkeypatch.setattr(node, 'get_logger', partial(_Lines, said, debug))
+        values, logger = {'model': 'hog', 'accelerator_device': wanted}, Mock()
+        with alone(free_domain, InferenceNode, values) as node:
+            monkeypatch.setattr(node, 'get_logger', lambda logger=logger: logger)
             node.start()
+            said = lines(logger, 'info', 'warning', 'error')
             assert [line for line in said if line.startswith('running on the CPU')] == [
                 'running on the CPU (model hog, OpenCV HOG)'
             ]
-            reasons = [line for line in (debug if quiet else said) if "doesn't fit" in line]
-            assert (
-                len(reasons) == 2
-                and 'no Metis card' in reasons[0]
-                and 'engine: axruntime' in reasons[1]
-            )
+            told = lines(logger, 'debug') if quiet else said
+            first, second = reasons = [line for line in told if "doesn't fit" in line]
+            assert 'no Metis card' in first and 'engine: axruntime' in second
             assert any('card' in line for line in said) is not quiet
             assert status(node, 'accelerator').values['why_no_better'] == '; '.join(reasons)
 
@@ -164,28 +137,13 @@ def test_log_and_diagnostics_say_what_a_shipped_model_finds(
     free_domain: int, monkeypatch: pytest.MonkeyPatch, model: str, words: str
 ) -> None:
     with alone(free_domain, InferenceNode, {'model': model, 'accelerator': 'onnx'}) as node:
-        said: list[str] = []
-        monkeypatch.setattr(node, 'get_logger', partial(_Lines, said))
+        logger = Mock()
+        monkeypatch.setattr(node, 'get_logger', lambda: logger)
         node.start()
-        (line,) = [line for line in said if line.startswith(f'model {model} finds ')]
+        begin = f'model {model} finds '
+        (line,) = [line for line in lines(logger, 'info') if line.startswith(begin)]
         assert words in line
         assert words in status(node, 'accelerator').values['model_finds']
-
-
-@pytest.mark.parametrize(
-    ('owner', 'method'), [(FaultyAccelerator, 'load'), (InferenceNode, '_subscribe')]
-)
-def test_a_start_that_fails_behind_the_accelerator_leaves_it_closed(
-    owner: Any, method: str, free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owner, method, Mock(side_effect=ConfigError('not so')))
-    made = FaultyAccelerator(AcceleratorFaults())
-    with (
-        pytest.raises(ConfigError, match='not so'),
-        alone(free_domain, InferenceNode, accelerator_factory=lambda: made),
-    ):
-        pass
-    assert made.closed
 
 
 MS = 1_000_000
@@ -195,11 +153,7 @@ NAMES = ('car', 'pedestrian', 'sign', '7')
 def taken(max_rate: float, moments: list[int]) -> list[int]:
     now = [0]
     pace = Pace(max_rate, lambda: now[0])
-    accepted = []
-    for now[0] in moments:
-        if pace.accepts():
-            accepted.append(now[0])
-    return accepted
+    return [now[0] for now[0] in moments if pace.accepts()]
 
 
 @pytest.mark.parametrize(
@@ -243,19 +197,12 @@ def test_only_wanted_classes_come_out_and_all_of_them(
         np.array(classes, np.intp),
     )
     # The label '7' is taken as a name; there is no index 7.
-    indices = {NAMES.index(name) if name in NAMES else int(name) for name in wanted} or {
-        0,
-        1,
-        2,
-        3,
-    }
+    indices = {NAMES.index(name) if name in NAMES else int(name) for name in wanted}
     left = ClassFilter(sorted(wanted), NAMES)(found)
-    keep = [number for number, index in enumerate(classes) if index in indices]
+    keep = [number for number, index in enumerate(classes) if not wanted or index in indices]
     assert left.classes.tolist() == [classes[number] for number in keep]
-    assert (
-        left.scores.tolist() == [float(number) for number in keep]
-        and left.boxes.tolist() == found.boxes[keep].tolist()
-    )
+    assert left.scores.tolist() == found.scores[keep].tolist()
+    assert left.boxes.tolist() == found.boxes[keep].tolist()
 
 
 @pytest.mark.parametrize(
@@ -263,10 +210,8 @@ def test_only_wanted_classes_come_out_and_all_of_them(
     [
         (
             'cat',
-            (
-                "has 'cat', which the model doesn't know; did you mean 'car'?; it has car, "
-                'pedestrian, sign, 7, or their indices from 0 to 3'
-            ),
+            "has 'cat', which the model doesn't know; did you mean 'car'?; it has car, "
+            'pedestrian, sign, 7, or their indices from 0 to 3',
         ),
         ('4', "has '4', which"),
         ('²', "has '²', which"),
@@ -287,3 +232,102 @@ def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> Non
         with contextlib.closing(selected.reopen()) as again:
             threads = [one.facts()['threads'] for one in (selected.accelerator, again)]
             assert threads == [1, 2]
+
+
+# Detections as messages and as bytes. The middleware must read the same from the bytes as from the
+# message; otherwise messages are sent.
+HEADER = Header(3_000_000_005, 'front')
+COORDINATES = st.floats(-1e5, 1e5, width=32)
+FRAME_IDS = st.text(
+    st.characters(exclude_characters='\0', exclude_categories=('Cs',)), max_size=40
+)
+BOXES = st.tuples(*[COORDINATES] * 4)
+IDS = st.just(0) | st.integers(1, 2**63 - 1)
+ROWS = st.lists(
+    st.tuples(BOXES, st.floats(0, 1, width=32), st.integers(0, 1200), IDS), max_size=12
+)
+
+
+def detections(rows: list[tuple], tracked: bool = False) -> Detections:
+    boxes, scores, classes, ids = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Detections(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(scores, np.float32),
+        np.array(classes, np.intp),
+        ids=np.array(ids, np.int64) if tracked else None,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    frames=st.lists(
+        st.tuples(st.integers(0, 2**31 * 10**9 - 1), FRAME_IDS, ROWS, st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
+    classes=st.integers(0, 120),
+)
+def test_the_middleware_reads_what_the_message_says(frames: list[tuple], classes: int) -> None:
+    """One writer for several frames, as in the node: nothing of an earlier frame may remain."""
+    cdr, message = DetectionsCdr(classes), DetectionsWriter(classes)
+    for stamp_ns, frame_id, rows, tracked in frames:
+        header, found = Header(stamp_ns, frame_id), detections(rows, tracked)
+        written = cdr.write(header, found)
+        with patch.object(messages, '_COMPILED', None):
+            assert cdr.write(header, found) == written
+        said = deserialize_message(written, Detection2DArray)
+        assert said == message.write(header, found)
+        assert [each.id for each in said.detections] == [
+            str(row[3]) if tracked and row[3] else '' for row in rows
+        ]
+
+
+def test_a_message_has_the_frame_s_header_the_box_s_centre_and_its_class() -> None:
+    found = detections([((1, 2, 5, 10), 0.5, 12345, 0)])
+    written = DetectionsCdr(20).write(HEADER, found)
+    message = deserialize_message(written, Detection2DArray)
+    stamp = message.header.stamp
+    assert (stamp.sec, stamp.nanosec, message.header.frame_id) == (3, 5, 'front')
+    (detection,) = message.detections
+    (result,) = detection.results
+    box, pose = detection.bbox, result.pose
+    assert (box.center.position.x, box.center.position.y, box.center.theta) == (3.0, 6.0, 0.0)
+    assert (box.size_x, box.size_y, detection.id) == (4.0, 8.0, '')
+    assert detection.header == message.header
+    assert (result.hypothesis.class_id, result.hypothesis.score) == ('12345', 0.5)
+    assert pose.pose.orientation.w == 1.0 and not pose.covariance.any()
+
+
+def test_here_it_is_used() -> None:
+    assert cdr_is_understood(DetectionsWriter(3).write)
+    assert isinstance(detections_writer(3)(HEADER, Detections.empty()), bytes)
+
+
+@pytest.mark.parametrize('field', ['id', 'frame_id'])
+def test_bytes_that_say_something_else_are_not_used(field: str) -> None:
+    def write(header: Header, found: Detections) -> Detection2DArray:
+        message = DetectionsWriter(3).write(header, found)
+        if field == 'id':
+            for detection in message.detections:
+                detection.id = 'x'
+        elif len(message.header.frame_id) == 3:  # wrong only for frame ids of one length
+            message.header.frame_id += '!'
+        return message
+
+    assert not cdr_is_understood(write)
+
+
+def test_where_the_middleware_does_not_understand_messages_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse = Mock(side_effect=RuntimeError('not this format'))
+    monkeypatch.setattr(rclpy_compat, 'deserialize_message', refuse)
+    message = detections_writer(3)(HEADER, detections([((1, 2, 5, 10), 0.5, 2, 0)]))
+    assert isinstance(message, Detection2DArray)
+    assert message.detections[0].results[0].hypothesis.class_id == '2'
+
+
+def test_labels_name_the_ids() -> None:
+    message = label_message(['car', 'sign'], 0.5)
+    labels = [(each.class_id, each.class_name) for each in message.class_map]
+    assert (labels, message.threshold) == ([(0, 'car'), (1, 'sign')], 0.5)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mcap.reader import make_reader
-from nodes.managed import CLEANUP, DEACTIVATE, managed, status
+from nodes.ros_kit import CLEANUP, DEACTIVATE, Managed, status
 from npu.onnx_kit import export
 import numpy as np
 import pytest
@@ -78,18 +78,12 @@ def recorded(folder: Path) -> list[Any]:
 def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
     task: str, free_domain: int, tmp_path: Path
 ) -> None:
-    parameters = {
-        'model': model(tmp_path, task),
-        'accelerator': 'onnx',
-        'timeout': 20.0,
-        'threads': 1,
-    }
+    parameters = {'model': model(tmp_path, task), 'accelerator': 'onnx', 'timeout': 20.0}
+    parameters |= {'threads': 1, 'annotations': task != 'pose', 'tracking': 'bytetrack'}
     camera = {'width': 128, 'height': 96, 'framerate': 10.0, 'heap': 'memfd', 'pattern': 'counter'}
-    with managed(free_domain) as run:
+    with Managed(free_domain) as run:
         capture = run.make(CaptureNode, camera)
-        inference = run.make(
-            InferenceNode, {**parameters, 'annotations': task != 'pose', 'tracking': 'bytetrack'}
-        )
+        inference = run.make(InferenceNode, parameters)
         overlay = run.make(OverlayNode, {})
         record = {'path': str(tmp_path / 'drive'), 'topics': ['detections/annotations']}
         recorder = run.make(RecorderNode, {**record, 'frames': False, 'disk_floor': 0})
@@ -111,12 +105,8 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
         if task == 'segment':
             message = next(message for message in masks if stamp_ns(message.header) in boxes)
             assert message.header == boxes[stamp_ns(message.header)].header
-            assert (message.width, message.height, message.step, message.encoding) == (
-                128,
-                96,
-                256,
-                'mono16',
-            )
+            assert (message.width, message.height, message.step) == (128, 96, 256)
+            assert message.encoding == 'mono16'
             labels = np.frombuffer(message.data, np.uint16).reshape(96, 128)
             expected = np.zeros_like(labels)
             expected[20:68, 24:56] = 1  # up to the middle between the prototypes' pixels 6 and 7
@@ -137,33 +127,24 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
         assert bool(shapes) is (task == 'pose')
         if task == 'pose':
             lines, points = shapes
-            assert [(p.x, p.y) for p in points.points] == [
-                (2 * x, 2 * (y - 8)) for x, y, _ in POINTS
-            ]
+            places = [(2 * x, 2 * (y - 8)) for x, y, _ in POINTS]
+            assert [(p.x, p.y) for p in points.points] == places
             assert [c.a for c in points.outline_colors] == pytest.approx([s for *_, s in POINTS])
             assert (lines.type, points.type, len(lines.points)) == (4, 1, 24)
         assert run.change(inference, DEACTIVATE) and run.change(inference, CLEANUP)
         assert not inference.observers
-        topic = 'masks' if task == 'segment' else 'annotations'
-        run.eventually(
-            lambda: not run.manager.get_publishers_info_by_topic(f'/detections/{topic}')
-        )
+        topic = '/detections/masks' if task == 'segment' else '/detections/annotations'
+        run.eventually(lambda: not run.manager.get_publishers_info_by_topic(topic))
 
 
 def _shows(task: str, message: Image) -> bool:
     """Return whether the class's colour is where only this task draws."""
-    picture = (
-        np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3).astype(int)
-    )
-    green = picture[..., 1] - picture[..., ::2].max(axis=2)
+    picture = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3)
+    green = picture[..., 1] > picture[..., ::2].max(axis=2).astype(int) + 40
     if task == 'segment':
-        return bool(
-            (green[40:66, 28:54] > 40).mean() > 0.9 and (green[40:66, 60:84] < 40).mean() > 0.9
-        )
-    if task == 'pose':
-        return bool((green[33:40, 41:48] > 40).any())
+        return bool(green[40:66, 28:54].mean() > 0.9 and green[40:66, 60:84].mean() < 0.1)
     # The turned box's left corner lies outside the upright box.
-    return bool((green[24:44, 14:22] > 40).any())
+    return bool((green[33:40, 41:48] if task == 'pose' else green[24:44, 14:22]).any())
 
 
 def test_masks_in_tiles_are_refused_by_name(tmp_path: Path) -> None:
@@ -180,46 +161,36 @@ def test_masks_in_tiles_are_refused_by_name(tmp_path: Path) -> None:
         check_classes({**values, 'classes': ['cat']})
 
 
-# The topic ``detections_3d``: for frames with a depth picture of exactly the same stamp.
-
-
 DISTANCE = 4.0
 FRAME = 'camera_optical_frame'
 
 
-def depth_of(header: Any, encoding: str = '16UC1', frame_id: str = FRAME) -> Image:
+def depth_of(
+    header: Any, encoding: str = '16UC1', frame_id: str = FRAME, late_ns: int = 0
+) -> Image:
     """Return the depth of a wall, at half the frames' size, in rows with padding."""
     rows = np.full((180, 326), DISTANCE * 1000, '<u2')
     message = Image(height=180, width=320, step=652, encoding=encoding, data=rows.tobytes())
     message.header.stamp, message.header.frame_id = header.stamp, frame_id
+    message.header.stamp.nanosec += late_ns
     return message
 
 
 def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not(
     free_domain: int,
 ) -> None:
-    with managed(free_domain) as run:
+    """The depth picture of a frame has exactly the same stamp."""
+    with Managed(free_domain) as run:
         capture = run.make(CaptureNode, {'heap': 'memfd', 'framerate': 20.0, 'seed': 4})
-        inference = run.make(
-            InferenceNode,
-            {
-                'threads': 1,
-                'timeout': 20.0,
-                'depth_topic': 'depth',
-                'tracking': 'bytetrack',
-                'track_score': 0.1,
-            },
-        )
+        parameters = {'threads': 1, 'timeout': 20.0, 'depth_topic': 'depth', 'track_score': 0.1}
+        inference = run.make(InferenceNode, {**parameters, 'tracking': 'bytetrack'})
         flat: dict[int, Detection2DArray] = {}
         depth = run.manager.create_publisher(Image, 'depth', 10)
         how: dict[str, Any] = {}
 
         def answer(message: Detection2DArray) -> None:
             flat[message.header.stamp.nanosec] = message
-            if how is not None:
-                other = depth_of(message.header, **{k: v for k, v in how.items() if k != 'late'})
-                other.header.stamp.nanosec += how.get('late', 0)
-                depth.publish(other)
+            depth.publish(depth_of(message.header, **how))
 
         run.manager.create_subscription(Detection2DArray, 'detections', answer, 10)
         space = run.hear(Detection3DArray, 'detections_3d')
@@ -245,16 +216,13 @@ def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not
         for box, one in zip(seen.detections, message.detections, strict=True):
             assert (one.id, one.header) == (box.id, box.header) and one.id
             assert one.results[0].hypothesis == box.results[0].hypothesis
-            place, size, centre = one.bbox.center.position, one.bbox.size, box.bbox.center.position
-            assert (place.x, place.y, place.z) == pytest.approx(
-                ((centre.x - 320) / 500 * DISTANCE, (centre.y - 180) / 500 * DISTANCE, DISTANCE),
-                abs=1e-6,
-            )
-            assert size.x == pytest.approx(box.bbox.size_x / 500 * DISTANCE)
-            assert (
-                one.results[0].pose.pose == one.bbox.center
-                and one.bbox.center.orientation.w == 1.0
-            )
+            place, centre = one.bbox.center.position, box.bbox.center.position
+            scale = DISTANCE / 500
+            there = (centre.x - 320) * scale, (centre.y - 180) * scale, DISTANCE
+            assert (place.x, place.y, place.z) == pytest.approx(there, abs=1e-6)
+            assert one.bbox.size.x == pytest.approx(box.bbox.size_x * scale)
+            assert one.results[0].pose.pose == one.bbox.center
+            assert one.bbox.center.orientation.w == 1.0
         drawn = next(each for each in markers if len(each.markers) > 1)
         assert [m.action for m in drawn.markers[:2]] == [Marker.DELETEALL, Marker.ADD]
         assert all(m.type == Marker.CUBE and m.header.frame_id == FRAME for m in drawn.markers[1:])
@@ -262,7 +230,7 @@ def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not
         for wrong, said in (
             ({'encoding': 'rgb8'}, 'depth pictures are rgb8, not 16UC1'),
             ({'frame_id': 'elsewhere'}, "depth pictures have the frame_id 'elsewhere'"),
-            ({'late': 1}, 'frames lately had no depth picture with exactly the same stamp'),
+            ({'late_ns': 1}, 'frames lately had no depth picture with exactly the same stamp'),
         ):
             how.clear()
             how.update(wrong)

@@ -21,12 +21,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+import itertools
 import math
 import threading
 from typing import Any
 from unittest.mock import Mock
 
 import cv2
+from frame_kit import written_frame
 from nodes.ros_kit import alone, Onlooker, overrides, ros, set_or_why_not, spun
 import numpy as np
 from pixel.format_samples import rgb_planes
@@ -71,15 +73,30 @@ class Viewer(Onlooker):
         self.pictures: list[Image] = []
         self.jpegs: list[CompressedImage] = []
         self.detections = self.node.create_publisher(Detection2DArray, 'detections', 10)
+        self._fed = 0
 
-    def look(self, kind: str) -> Any:
-        if kind == 'raw':
-            return self.node.create_subscription(
-                Image, 'detections/image', self.pictures.append, 10
-            )
-        return self.node.create_subscription(
-            CompressedImage, 'detections/image/compressed', self.jpegs.append, 10
+    def look(self, kind: type[Image | CompressedImage] = Image) -> Any:
+        form, seen = ('', self.pictures) if kind is Image else ('/compressed', self.jpegs)
+        return self.node.create_subscription(kind, f'detections/image{form}', seen.append, 10)
+
+    def detect(self, stamp_ns: int, *boxes: tuple[float, float, float, float]) -> None:
+        found = Detections(
+            np.array(boxes, np.float32).reshape(-1, 4),
+            np.full(len(boxes), 0.5, np.float32),
+            np.zeros(len(boxes), np.int64),
         )
+        self.detections.publish(DetectionsWriter(1).write(Header(stamp_ns, 'lens'), found))
+
+    def feed(self, stamps: list[int], done: Callable[[], Any], what: str) -> None:
+        """Publish detections of new frames until *done*."""
+
+        def fed() -> Any:
+            if stamps and stamps[-1] != self._fed:
+                self._fed = stamps[-1]
+                self.detect(self._fed)
+            return done()
+
+        self.until(fed, what)
 
 
 @contextmanager
@@ -88,28 +105,17 @@ def camera_and_overlay(
 ) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
     """Yield a camera whose stamps are frame numbers, an overlay and a viewer, without a model."""
     stamps: list[int] = []
+    camera = overrides({'framerate': 30.0, 'pattern': 'counter'})
     with ros(domain) as context, Viewer(domain) as viewer:
-        capture = CaptureNode(
-            context=context,
-            parameter_overrides=overrides({'framerate': 30.0, 'pattern': 'counter'}),
-        )
+        capture = CaptureNode(context=context, parameter_overrides=camera)
         publish = capture.publisher.publish
-        capture.publisher.publish = lambda frame: (
+        capture.publisher.publish = lambda frame: (  # type: ignore[method-assign]
             publish(frame),
             stamps.append(frame.header.stamp_ns),
-        )[0]  # type: ignore[method-assign]
+        )[0]
         node = OverlayNode(context=context, parameter_overrides=overrides(overlay))
         with spun(context, capture, node):
             yield capture, node, viewer, stamps
-
-
-def detect(viewer: Viewer, stamp_ns: int, *boxes: tuple[float, float, float, float]) -> None:
-    found = Detections(
-        np.array(boxes, np.float32).reshape(-1, 4),
-        np.full(len(boxes), 0.5, np.float32),
-        np.zeros(len(boxes), np.int64),
-    )
-    viewer.detections.publish(DetectionsWriter(1).write(Header(stamp_ns, 'lens'), found))
 
 
 def stamp_in(picture: Image | CompressedImage) -> int:
@@ -123,9 +129,7 @@ def _stamp(number: int) -> int:
 def _keep(
     history: PictureHistory, make_frame: Callable[..., Frame], number: int, **size: int
 ) -> None:
-    with make_frame(
-        stamp_ns=number * 1_000_000_000 + 7, fill=lambda luma, chroma: luma.fill(number), **size
-    ) as frame:
+    with make_frame(stamp_ns=_stamp(number), **size) as frame:
         history.keep(frame)
 
 
@@ -134,7 +138,7 @@ def test_history_is_bounded_copies_and_pins_no_slot(
 ) -> None:
     pool, history = make_pool(slots=1), PictureHistory(limit=3, scale=0.5)
     for number in range(1, 10):
-        with make_frame(pool, stamp_ns=number * 1_000_000_000 + 7) as frame:
+        with make_frame(pool, stamp_ns=_stamp(number)) as frame:
             history.keep(frame)
         assert pool.statistics().holders == {}
     assert len(history) == 3 and history.take(_stamp(6)) is None
@@ -146,24 +150,14 @@ def test_history_is_bounded_copies_and_pins_no_slot(
     assert len(history) == 0
 
 
-def _write(frame: Frame, planes: list[Any]) -> None:
-    with frame.map(write=True) as targets:
-        for target, plane in zip(targets, planes, strict=True):
-            np.copyto(target, plane)
-
-
 def test_a_picture_of_another_format_has_the_frame_s_colours(
     make_pool: Callable[..., Any],
 ) -> None:
     rgb = np.broadcast_to(np.array([200, 120, 40], np.uint8), (48, 64, 3))
     planes = rgb_planes('BG24', rgb, np.random.default_rng(0))
     pool, history = make_pool(slots=1, fourcc=fourcc_code('BG24')), PictureHistory(2, 0.5)
-    colorimetry = Colorimetry(Matrix.RGB, Range.FULL)
-    with Frame.publish_slot(
-        pool, pool.acquire(), header=Header(5, ''), colorimetry=colorimetry, sequence=0,
-        captured_ns=0,
-    ) as frame:  # fmt: skip
-        _write(frame, planes)
+    options = {'header': Header(5, ''), 'colorimetry': Colorimetry(Matrix.RGB, Range.FULL)}
+    with written_frame(pool, planes, **options) as frame:
         assert history.keep(frame) == sum(plane.nbytes for plane in planes)
     picture = history.take(5)
     assert picture is not None and picture.luma.shape == (24, 32)
@@ -196,16 +190,12 @@ def test_labels_do_not_hide_each_other_and_the_most_certain_come_first() -> None
     assert 3 <= len(fields) <= 5
     for i, one in enumerate(fields):
         for other in fields[slice(i + 1, None)]:
-            assert (
-                one[2] <= other[0]
-                or other[2] <= one[0]
-                or one[3] <= other[1]
-                or other[3] <= one[1]
-            )
-    assert fields[0][:2] == (0, 0) and fields[1][:2] == (
-        109,
-        100 - (fields[1][3] - fields[1][1]),
-    ), 'the caption, then the best box'
+            beside = one[2] <= other[0] or other[2] <= one[0]
+            assert beside or one[3] <= other[1] or other[3] <= one[1]
+    height = fields[1][3] - fields[1][1]
+    assert fields[0][:2] == (0, 0) and fields[1][:2] == (109, 100 - height), (
+        'the caption, then the best box'
+    )
     assert all(min(f) >= 0 and f[2] <= 640 and f[3] <= 360 for f in fields)
 
 
@@ -227,10 +217,6 @@ def test_trails_follow_who_has_an_id_and_end_with_it_or_with_a_jump_of_time() ->
     assert columns(10**8, 300.0) == [], 'time went back'
 
 
-def draws() -> bool:
-    return any(thread.name == 'overlay overlay' for thread in threading.enumerate())
-
-
 def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(
     context: rclpy.Context, free_domain: int
 ) -> None:
@@ -244,101 +230,59 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(
     with spun(context, *graph.nodes), Viewer(free_domain) as viewer:
         viewer.until(lambda: graph.inference.processed > 5, 'detections')
         assert graph.overlay.drawn == 0 and graph.ledger.count('overlay') == 0
-
-        subscription = viewer.look('raw')
+        subscription = viewer.look()
         viewer.until(lambda: len(viewer.pictures) >= 5, 'pictures')
         viewer.node.destroy_subscription(subscription)
-        viewer.until(
-            lambda: graph.overlay.collect_diagnostics()[0].message.startswith('idle'), 'rest'
-        )
-        viewer.until(lambda: not draws(), 'the end of the thread')
+        viewer.until(lambda: verdict(graph.overlay).message.startswith('idle'), 'rest')
+        viewer.until(lambda: 'Thread(overlay overlay,' not in str(threading.enumerate()))
     for picture in viewer.pictures:
-        assert (picture.encoding, picture.width, picture.height, picture.step) == (
-            'bgr8',
-            640,
-            360,
-            1920,
-        )
+        size = picture.width, picture.height, picture.step
+        assert (picture.encoding, *size) == ('bgr8', 640, 360, 1920)
         assert stamp_in(picture) in stamps and picture.header.frame_id == 'camera_optical_frame'
     # Boxes have pure class colours, which are rare in the noisy scene.
     pixels = np.frombuffer(viewer.pictures[-1].data, np.uint8).reshape(-1, 3)
-    assert (pixels == (60, 220, 60)).all(axis=1).sum() + (pixels == (40, 160, 255)).all(
-        axis=1
-    ).sum() > 20
+    colours = (60, 220, 60), (40, 160, 255)
+    assert sum((pixels == colour).all(axis=1).sum() for colour in colours) > 20
 
 
 def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain: int) -> None:
     with camera_and_overlay(free_domain, jpeg_quality=95) as (_, overlay, viewer, stamps):
-        viewer.look('jpeg')
-
-        def feed(done: Callable[[], bool]) -> Callable[[], bool]:
-            def fed() -> bool:
-                if stamps and not done():
-                    detect(viewer, stamps[-1])
-                return done()
-
-            return fed
-
-        viewer.until(feed(lambda: len(viewer.jpegs) >= 3), 'JPEG pictures')
+        viewer.look(CompressedImage)
+        viewer.feed(stamps, lambda: len(viewer.jpegs) >= 3, 'JPEG pictures')
         assert not viewer.pictures and overlay._message.header.stamp.sec == 0, (
             'nobody looks at the raw ones'
         )
-        viewer.look('raw')
-        both: list[tuple[Image, CompressedImage]] = []
+        viewer.look()
 
-        def same() -> bool:
-            both[:] = [
-                (p, j) for p in viewer.pictures for j in viewer.jpegs if stamp_in(p) == stamp_in(j)
-            ]
-            return bool(both)
+        def both() -> list[tuple[Image, CompressedImage]]:
+            pairs = itertools.product(viewer.pictures, viewer.jpegs)
+            return [(p, j) for p, j in pairs if stamp_in(p) == stamp_in(j)]
 
-        viewer.until(feed(same), 'the same picture in both forms')
-        picture, jpeg = both[0]
-        assert (
-            jpeg.format == 'bgr8; jpeg compressed bgr8'
-            and jpeg.header.frame_id == picture.header.frame_id == 'lens'
-        )
+        viewer.feed(stamps, both, 'the same picture in both forms')
+        picture, jpeg = both()[0]
+        assert jpeg.format == 'bgr8; jpeg compressed bgr8'
+        assert jpeg.header.frame_id == picture.header.frame_id == 'lens'
         decoded = cv2.imdecode(np.frombuffer(jpeg.data, np.uint8), cv2.IMREAD_COLOR)
         pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height, picture.width, 3)
         assert decoded.shape == pixels.shape and np.abs(decoded.astype(int) - pixels).mean() < 4
-
-
-def kept_stamps(overlay: OverlayNode) -> list[int]:
-    """Return a list that collects the stamps of the frames that the overlay keeps."""
-    stamps: list[int] = []
-    keep = overlay._keep
-
-    def note(frame: Frame, history: PictureHistory) -> None:
-        stamp = frame.header.stamp_ns
-        keep(frame, history)
-        stamps.append(stamp)
-
-    overlay._keep = note  # type: ignore[method-assign]
-    return stamps
 
 
 def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
     free_domain: int,
 ) -> None:
     with camera_and_overlay(free_domain, history=128) as (_, overlay, viewer, _):
-        kept = kept_stamps(overlay)
-        viewer.look('raw')
-        sent: list[int] = []
-
-        def drawn() -> bool:
-            if kept and kept[-1] not in sent:
-                sent.append(kept[-1])
-                detect(viewer, sent[-1])
-            return bool(viewer.pictures)
-
-        viewer.until(drawn, 'a picture: all readers have found their writers')
+        kept, keep = list[int](), overlay._keep
+        overlay._keep = lambda frame, history: (  # type: ignore[method-assign]
+            stamp := frame.header.stamp_ns,
+            keep(frame, history),
+            kept.append(stamp),
+        )
+        viewer.look()
+        viewer.feed(kept, lambda: viewer.pictures, 'all readers have found their writers')
 
         def draw(stamp: int, *boxes: tuple[float, float, float, float]) -> Image:
-            detect(viewer, stamp, *boxes)
-            viewer.until(
-                lambda: any(stamp_in(picture) == stamp for picture in viewer.pictures),
-                'its picture',
-            )
+            viewer.detect(stamp, *boxes)
+            viewer.until(lambda: stamp in map(stamp_in, viewer.pictures), 'its picture')
             assert stamp_in(viewer.pictures[-1]) == stamp
             return viewer.pictures[-1]
 
@@ -358,27 +302,19 @@ def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
             'the box is a quarter of its size in the frame'
         )
         unmatched = overlay.unmatched
-        detect(viewer, 12345)
-        viewer.until(
-            lambda: overlay.unmatched > unmatched,
-            'detections of a frame that never was are counted',
-        )
+        viewer.detect(12345)
+        viewer.until(lambda: overlay.unmatched > unmatched, 'no such frame: it is counted')
 
 
 def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int) -> None:
-    with camera_and_overlay(free_domain) as (_, overlay, viewer, stamps):
+    with camera_and_overlay(free_domain) as (_, overlay, viewer, _):
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         labels = viewer.node.create_publisher(LabelInfo, 'label_info', latched)
         labels.publish(LabelInfo(class_map=[VisionClass(class_id=2, class_name='traffic sign')]))
         viewer.until(lambda: overlay._names == {'2': 'traffic sign'}, 'labels')
-        found = Detections(
-            np.array([[10.0, 20.0, 50.0, 60.0]], np.float32),
-            np.array([0.5], np.float32),
-            np.array([2]),
-            ids=np.array([31]),
-        )
-        message = DetectionsWriter(4).write(Header(stamps[-1] if stamps else 1, 'lens'), found)
-        box = overlay._box(message.detections[0])
+        array = message(1, (30.0, 40.0, 40.0, 40.0, '2', 0.5))
+        array.detections[0].id = '31'
+        box = overlay._box(array.detections[0])
         assert box == LabelledBox(10.0, 20.0, 50.0, 60.0, '2', 'traffic sign', 0.5, '31')
 
 
@@ -481,32 +417,18 @@ def test_what_costs_pictures_is_a_warning(seen: dict[str, Any], words: str, advi
     assert found.advice and advice in found.advice
 
 
-def wait_for_a_picture(viewer: Viewer, stamps: list[int]) -> None:
-    viewer.pictures.clear()
-
-    def drawn() -> bool:
-        if stamps:
-            detect(viewer, stamps[-1])
-        return bool(viewer.pictures)
-
-    viewer.until(drawn, 'a picture')
-
-
 def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
     free_domain: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[BaseException | None] = []
-    monkeypatch.setattr(
-        threading, 'excepthook', lambda arguments: ended.append(arguments.exc_value)
-    )
+    monkeypatch.setattr(threading, 'excepthook', lambda args: ended.append(args.exc_value))
     with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
-        viewer.look('raw')
-        wait_for_a_picture(viewer, stamps)
+        viewer.look()
+        viewer.feed(stamps, lambda: viewer.pictures, 'a picture')
         with monkeypatch.context() as patch:
             patch.setattr(overlay, '_draw_newest', Mock(side_effect=RuntimeError('unforeseen')))
             viewer.until(lambda: bool(ended), 'the end of the thread')
-        assert overlay._thread is not None
-        overlay._thread.join(60.0)
+        overlay._thread.join(60.0)  # type: ignore[union-attr]
         status = verdict(overlay)
         assert status.level is Level.ERROR and status.message == (
             "the thread that draws has ended; its traceback is on the node's stderr"
@@ -514,30 +436,24 @@ def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
         assert 'deactivate and activate the node' in status.advice
         captured = len(stamps)
         viewer.until(lambda: len(stamps) > captured + 5, 'more frames')
-        holders = capture.camera.pool.statistics
-        viewer.until(
-            lambda: not any('overlay' in holder for holder in holders().holders),
-            'no lease is kept',
-        )
+        held = capture.camera.pool.statistics
+        viewer.until(lambda: 'overlay' not in str(held().holders), 'no lease is kept')
         overlay.trigger_deactivate()
         overlay.trigger_activate()
-        wait_for_a_picture(viewer, stamps)
+        viewer.pictures.clear()
+        viewer.feed(stamps, lambda: viewer.pictures, 'a picture')
         viewer.until(lambda: verdict(overlay).level is Level.OK, 'the advice helps')
 
 
-def test_frames_that_can_not_be_drawn_are_a_warning_until_they_can(free_domain: int) -> None:
+def test_frames_that_can_not_be_drawn_are_a_warning_until_they_can(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with camera_and_overlay(free_domain) as (_, overlay, viewer, _):
-        viewer.look('raw')
+        viewer.look()
         viewer.until(lambda: overlay.ledger.count('overlay') > 0, 'frames')
-        keep = overlay._history.keep
-
-        def refuse(frame: Frame) -> int:
-            raise FormatError("NV15 frames can't be read")
-
-        overlay._history.keep = refuse  # type: ignore[method-assign]
-        viewer.until(lambda: overlay.collect_diagnostics()[0].level is Level.WARN, 'a warning')
-        assert "NV15 frames can't be read" in overlay.collect_diagnostics()[0].message
-        overlay._history.keep = keep  # type: ignore[method-assign]
-        viewer.until(
-            lambda: overlay.collect_diagnostics()[0].level is Level.OK, 'no warning any more'
-        )
+        with monkeypatch.context() as patch:
+            refuse = Mock(side_effect=FormatError("NV15 frames can't be read"))
+            patch.setattr(overlay._history, 'keep', refuse)
+            viewer.until(lambda: verdict(overlay).level is Level.WARN, 'a warning')
+            assert "NV15 frames can't be read" in verdict(overlay).message
+        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')

@@ -23,9 +23,8 @@ import time
 from typing import Any
 
 from foxglove_msgs.msg import CompressedVideo
-from nodes.managed import managed, status
 from nodes.programs import BIN, environment, parameters, Program
-from nodes.ros_kit import ros, wait_until_known
+from nodes.ros_kit import Managed, ros, status, wait_until_known
 import numpy as np
 import pytest
 import rclpy
@@ -63,19 +62,17 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
         until(lambda: file.exists() and file.read_bytes().count(b'capture: camera') > 1, 'status')
         assert recorder.interrupt() == 0
     with Reader(path) as reader:
-        counts = {name: topic.msgcount for name, topic in reader.topics.items()}
+        counts = messages_of(reader)
         assert counts.keys() == {'/image_raw', '/camera_info', '/diagnostics'}, counts
         store = get_typestore(Stores.EMPTY)
         for connection in reader.connections:
             store.register(get_types_from_msg(connection.msgdef.data, connection.msgtype))
-        read = [
-            (connection.topic, store.deserialize_cdr(content, connection.msgtype))
-            for connection, _, content in reader.messages()
-        ]
-    info = next(message for topic, message in read if topic == '/camera_info')
+        read: dict[str, list[Any]] = {name: [] for name in counts}
+        for connection, _, content in reader.messages():
+            read[connection.topic].append(store.deserialize_cdr(content, connection.msgtype))
+    info = read['/camera_info'][0]
     assert (info.width, info.height, len(info.k)) == (320, 240, 9)
-    names = {s.name for topic, message in read if topic == '/diagnostics' for s in message.status}
-    assert 'capture: camera' in names
+    assert 'capture: camera' in {s.name for one in read['/diagnostics'] for s in one.status}
     frames = counts['/image_raw']
     written = f"{frames} frames and {sum(counts.values()) - frames} messages in '{path}' (1 files)"
     assert f'{written}, 0 left out because the disk was too slow, 0 refused' in recorder.output
@@ -91,9 +88,8 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
     for planes in found:  # frames may be missing: on a busy machine only the newest are kept
         number = next(n for n in range(number + 1, 10_000) if matches(scene, n, *planes))
     file.write_bytes(file.read_bytes()[:-1000])  # as after a kill
-    repaired = warm_start.run(
-        [str(BIN / 'zc_record'), '--repair', str(path)], env=environment(free_domain), timeout=120
-    )
+    words = [str(BIN / 'zc_record'), '--repair', str(path)]
+    repaired = warm_start.run(words, env=environment(free_domain), timeout=120)
     assert repaired.returncode == 0 and "a_0.mcap' had no end; " in repaired.stdout
     with Reader(path) as reader:
         assert len(list(reader.messages())) == reader.message_count > 0
@@ -110,11 +106,8 @@ def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
 ) -> None:
     with ros(free_domain) as context:
         node = rclpy.create_node('recorder', context=context)
-        publisher, ask = (
-            node.create_publisher(String, 'status', 1),
-            node.get_publishers_info_by_topic,
-        )
-        before = list(node.subscriptions)
+        publisher = node.create_publisher(String, 'status', 1)
+        ask, before = node.get_publishers_info_by_topic, list(node.subscriptions)
 
         def slowly(name: str) -> Any:
             found = ask(name)
@@ -134,20 +127,19 @@ def test_a_disk_without_room_ends_the_start_with_one_clear_line(
     tmp_path: Path, free_domain: int
 ) -> None:
     with record(free_domain, path=tmp_path / 'a', disk_floor=2**31 - 1).start() as recorder:
-        assert recorder.process.wait(60) == 2
+        assert recorder.ended() == 2
     assert 'MiB free, less than' in recorder.output and 'Traceback' not in recorder.output
 
 
-def topics_of(recording: Path) -> dict[str, int]:
-    with Reader(recording) as reader:
-        return {name: topic.msgcount for name, topic in reader.topics.items()}
+def messages_of(reader: Reader) -> dict[str, int]:
+    return {name: topic.msgcount for name, topic in reader.topics.items()}
 
 
 def test_triggers_are_answered_with_what_was_written_or_why_not(
     free_domain: int, tmp_path: Path
 ) -> None:
     values = {'path': str(tmp_path / 'events'), 'black_box': 30.0, 'disk_floor': 0}
-    with managed(free_domain) as run:
+    with Managed(free_domain) as run:
         recorder = run.make(RecorderNode, values)
         video = run.manager.create_publisher(CompressedVideo, 'image_raw/foxglove', 30)
         client = run.manager.create_client(Trigger, '/recorder/trigger')
@@ -172,7 +164,9 @@ def test_triggers_are_answered_with_what_was_written_or_why_not(
         assert all(answer.success for answer in two), two
         found = sorted((tmp_path / 'events').iterdir())
         assert len(found) == 2 and all(str(path) in str(two) for path in found)
-        assert all(topics_of(path)['/image_raw/foxglove'] == 20 for path in found)
+        for path in found:
+            with Reader(path) as reader:
+                assert messages_of(reader)['/image_raw/foxglove'] == 20
         (tmp_path / 'events').rename(tmp_path / 'moved')
         (tmp_path / 'events').touch()
         (answer,) = answers(1)

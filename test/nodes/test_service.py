@@ -22,13 +22,13 @@ The tests cover the protocol, and programs that work, wait for a camera, and han
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-import math
+from contextlib import closing
 import os
 from pathlib import Path
 import socket
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 from nodes.programs import parameters, Program
 from nodes.ros_kit import overrides, spun
@@ -44,6 +44,7 @@ from zc_perception.nodes.process import Liveness, serve
 
 TIMEOUT_S = 60.0
 WATCHDOG_US = '600000'
+SMALL = {'width': 128, 'height': 96}
 
 
 class Systemd:
@@ -62,66 +63,38 @@ class Systemd:
             heard.append(self.socket.recv(4096).decode())
         return heard
 
-    def heard(self) -> list[str]:
-        messages: list[str] = []
-        self.socket.settimeout(0.0)
-        while True:
-            try:
-                messages.append(self.socket.recv(4096).decode())
-            except BlockingIOError:
-                self.socket.settimeout(TIMEOUT_S)
-                return messages
+    def close(self) -> None:
+        self.socket.close()
 
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    listening = Systemd(str(tmp_path / 'notify'))
-    yield listening
-    listening.socket.close()
+    with closing(Systemd(str(tmp_path / 'notify'))) as listening:
+        yield listening
 
 
 Start = Callable[..., list[float | None]]
 
 
-class Waiting:
-    """A clock, and a wait that returns ``False`` until the last turn; it may return early."""
-
-    def __init__(self, turns: int, longest_s: float) -> None:
-        self.now = 100.0
-        self.left = turns
-        self.longest_s = longest_s
-        self.waits: list[float | None] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait(self, timeout_s: float | None) -> bool:
-        self.waits.append(timeout_s)
-        self.now += min(timeout_s or 0.001, self.longest_s)
-        self.left -= 1
-        return self.left <= 0
-
-
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """
-    Serve with these variables; return the length of each wait.
-
-    No wait exceeds *longest_s*. The last of *worries* stays.
-    """
+    """Return a function that serves for some turns, and returns the length of each wait."""
 
     def start(
-        address: str,
-        timeout_us: str = '',
-        turns: int = 1,
-        worries: tuple[str, ...] = ('',),
-        longest_s: float = math.inf,
+        address: str, timeout_us: str = '', worries: tuple[str, ...] = ('',)
     ) -> list[float | None]:
+        """Serve for as many turns as there are worries."""
         monkeypatch.setenv('NOTIFY_SOCKET', address)
         monkeypatch.setenv('WATCHDOG_USEC', timeout_us)
-        clock, left = Waiting(turns, longest_s), list(worries)
-        serve(clock.wait, lambda: left.pop(0) if len(left) > 1 else left[0], clock)
-        return clock.waits
+        waits, now, left = list[float | None](), [100.0], list(worries)
+
+        def wait(timeout_s: float | None) -> bool:
+            waits.append(timeout_s)
+            now[0] += timeout_s or 0.001
+            return len(waits) >= len(worries)
+
+        serve(wait, lambda: left.pop(0) if len(left) > 1 else left[0], lambda: now[0])
+        return waits
 
     return start
 
@@ -131,29 +104,26 @@ def test_abstract_addresses_are_understood_and_no_manager_costs_nothing(served: 
     for address in ('', '@', 'relative/path', 'vsock:2:1234', '/not/there'):
         assert served(address) == [None]
     name = f'zc-test-{os.getpid()}'
-    listener = Systemd(b'\0' + name.encode())
-    served('@' + name)
-    assert listener.heard() == ['READY=1', 'STOPPING=1']
-    listener.socket.close()
+    with closing(Systemd(b'\0' + name.encode())) as listener:
+        served('@' + name)
+        assert listener.hears('STOPPING=1') == ['READY=1', 'STOPPING=1']
 
 
 def test_the_watchdog_is_fed_where_there_is_one(served: Start, systemd: Systemd) -> None:
     for timeout_us, waits in (('0', None), ('-5', None), ('soon', None), ('6000000', 2.0)):
         assert served(systemd.address, timeout_us) == [waits]
-        assert ('WATCHDOG=1' in systemd.heard()) is (waits is not None)
+        assert ('WATCHDOG=1' in systemd.hears('STOPPING=1')) is (waits is not None)
 
 
 def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_a_worry(
     served: Start, systemd: Systemd
 ) -> None:
-    waits = served(systemd.address, '3000000', 10, ('', '', '', 'the executor\nhangs'))
+    worries = ('', '', '', *['the executor\nhangs'] * 7)
+    waits = served(systemd.address, '3000000', worries)
     assert all(timeout is not None and 0.0 <= timeout <= 1.0 for timeout in waits)
-    said = systemd.heard()
-    assert (
-        said.count('WATCHDOG=1') == 3
-        and said[0] == 'READY=1'
-        and said[1].startswith('STATUS=running')
-    )
+    said = systemd.hears('STOPPING=1')
+    assert said.count('WATCHDOG=1') == 3
+    assert said[0] == 'READY=1' and said[1].startswith('STATUS=running')
     assert said[-2:] == ['STATUS=the executor hangs', 'STOPPING=1'], (
         'each status once, in one line'
     )
@@ -164,9 +134,8 @@ def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     """Set the environment so that the next program runs as a service."""
     monkeypatch.setenv('NOTIFY_SOCKET', systemd.address)
     monkeypatch.setenv('WATCHDOG_USEC', WATCHDOG_US)
-    monkeypatch.setenv(
-        'WATCHDOG_PID', str(os.getpid())
-    )  # as under ros2 launch, whose child the program is
+    # As under ros2 launch, whose child the program is.
+    monkeypatch.setenv('WATCHDOG_PID', str(os.getpid()))
     return systemd
 
 
@@ -174,9 +143,8 @@ def test_a_camera_that_is_waited_for_is_no_reason_to_be_restarted(
     service: Systemd, free_domain: int
 ) -> None:
     args = parameters(camera='v4l2', device='/dev/video77')
-    with Program('capture_node', *args, domain=free_domain).start(
-        'the camera is not there: '
-    ) as program:
+    mark = 'the camera is not there: '
+    with Program('capture_node', *args, domain=free_domain).start(mark) as program:
         service.hears('READY=1')
         service.hears('WATCHDOG=1', 6)
         assert program.interrupt() == 0, program.output
@@ -190,35 +158,21 @@ def test_a_container_is_ready_lives_and_stops(service: Systemd, free_domain: int
 
 
 # What nodes and executors report to a service's watchdog.
-
-
-@dataclass
-class Node:
-    name: str = '/capture'
-    done: int | None = 0
-    reason: str = ''
-    patience_s: float = 3.0
-
-    def get_fully_qualified_name(self) -> str:
-        return self.name
-
-    def progress(self) -> int | None:
-        return self.done
-
-    def given_up(self) -> str:
-        return self.reason
+def node_of(done: int | None = 0, *, reason: str = '', name: str = '/capture') -> Mock:
+    made = Mock(patience_s=3.0 if name == '/capture' else 60.0)
+    made.get_fully_qualified_name.return_value = name
+    made.progress.return_value, made.given_up.return_value = done, reason
+    return made
 
 
 class Scene:
     """Nodes, a clock, and an executor that runs its work on command."""
 
-    def __init__(self, *nodes: Node) -> None:
-        self.nodes = list(nodes)
+    def __init__(self, *nodes: Any) -> None:
         self.waiting: list[Callable[[], object]] = []
         self.now = 100.0
-        self.liveness = Liveness(
-            lambda: self.nodes, {'the executor': self.waiting.append}, lambda: self.now
-        )
+        executors = {'the executor': self.waiting.append}
+        self.liveness = Liveness(lambda: nodes, executors, lambda: self.now)
 
     def after(self, seconds: float, *, run: bool = True) -> str:
         """Advance the clock; return the worry. The executor runs unless *run* is ``False``."""
@@ -230,28 +184,28 @@ class Scene:
 
 
 def test_who_stands_still_is_one_after_its_own_patience_and_none_when_it_moves_again() -> None:
-    node, other = Node(), Node('/inference', 0, patience_s=60.0)
-    scene = Scene(node, other)
+    node = node_of()
+    scene = Scene(node, node_of(name='/inference'))
     assert [scene.after(1.0) for _ in range(4)] == [''] * 4
     assert scene.after(1.0) == '/capture has made no progress for 4 s'
-    node.done = 1
+    node.progress.return_value = 1
     assert scene.after(1.0) == ''
 
 
 def test_who_knows_why_may_stand_still_and_starts_anew_afterwards() -> None:
-    node = Node()
+    node = node_of()
     scene = Scene(node)
     assert scene.after(3.0) == ''
-    node.done = None
+    node.progress.return_value = None
     assert [scene.after(100.0) for _ in range(3)] == ['', '', '']
-    node.done = 0
+    node.progress.return_value = 0
     assert [scene.after(seconds) for seconds in (1.0, 3.0)] == ['', '']
     assert scene.after(1.0) != ''
 
 
 def test_who_has_given_up_is_a_worry_at_once() -> None:
-    node = Node(done=None, reason='no memory')
-    assert Scene(node).after(0.1) == '/capture has given up: no memory'
+    scene = Scene(node_of(None, reason='no memory'))
+    assert scene.after(0.1) == '/capture has given up: no memory'
 
 
 def test_an_executor_that_runs_nothing_is_a_worry_and_is_asked_once() -> None:
@@ -260,37 +214,30 @@ def test_an_executor_that_runs_nothing_is_a_worry_and_is_asked_once() -> None:
     for _ in range(3):
         scene.after(1.0, run=False)
     assert len(scene.waiting) == 1
-    assert (
-        scene.after(PATIENCE_S, run=False)
-        == f'the executor has run nothing for {PATIENCE_S + 3:.0f} s'
-    )
+    said = f'the executor has run nothing for {PATIENCE_S + 3:.0f} s'
+    assert scene.after(PATIENCE_S, run=False) == said
     assert scene.after(1.0) == ''
     assert len(scene.waiting) == 1, 'asked again'
 
 
 def test_real_nodes_say_how_far_they_are(context: rclpy.Context) -> None:
-    graph = PerceptionGraph(
-        context,
-        {'capture': {'width': 128, 'height': 96}, 'inference': {'timeout': 4.0, 'threads': 1}},
-    )
+    values = {'capture': SMALL, 'inference': {'timeout': 4.0, 'threads': 1}}
+    graph = PerceptionGraph(context, values)
     assert graph.capture.progress() is None, 'nothing flows yet'
     with spun(context, *graph.nodes) as group:
         until(lambda: (graph.capture.progress() or 0) > 5)
         until(lambda: graph.inference.processed > 5)
         until(lambda: graph.inference.progress() is not None)
         assert graph.inference.patience_s == PATIENCE_S + 8.0
-        assert graph.overlay.progress() is None and not any(
-            node.given_up() for node in graph.nodes
-        )
+        assert graph.overlay.progress() is None
+        assert not any(node.given_up() for node in graph.nodes)
         assert Liveness(lambda: graph.nodes, {'the executor': group.soon}).worry() == ''
 
 
 def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(
     context: rclpy.Context,
 ) -> None:
-    node = CaptureNode(
-        context=context, parameter_overrides=overrides({'width': 128, 'height': 96})
-    )
+    node = CaptureNode(context=context, parameter_overrides=overrides(SMALL))
     with spun(context, node):
         hangs, go_on = threading.Event(), threading.Event()
         read = node.camera.capture
@@ -308,9 +255,7 @@ def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(
         now[0] += PATIENCE_S + 1.0
         assert liveness.worry() == f'/capture has made no progress for {PATIENCE_S + 1:.0f} s'
 
-        def unplugged(*_: object) -> Any:
-            raise CameraLostError('it was unplugged')
-
+        unplugged = Mock(side_effect=CameraLostError('it was unplugged'))
         node.camera.capture = unplugged  # type: ignore[method-assign]
         node.supervisor._open_camera = unplugged
         go_on.set()

@@ -17,58 +17,22 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from nodes.fault_kit import Reader
-from nodes.managed import Managed
-from nodes.programs import parameters, PERCEPTION_READY, Program
-from nodes.ros_kit import Onlooker, spun
+from nodes.ros_kit import Managed, Onlooker, Reader, ros, set_or_why_not, spun, status
+import pytest
 import rclpy
-from rclpy.parameter import Parameter
-from rclpy.qos import ReliabilityPolicy
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from vision_msgs.msg import Detection2DArray, LabelInfo
 from waiting import until
 
-from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.perception import PerceptionGraph
-
-
-def test_a_plain_program_gets_detections_info_and_labels_and_nothing_is_converted(
-    free_domain: int,
-) -> None:
-    """The rate is moderate, so that two busy cores keep up."""
-    args = parameters(
-        capture__framerate=15, capture__frame_id='front_camera', inference__timeout=20.0
-    )
-    with (
-        Program('perception', *args, domain=free_domain).start(*PERCEPTION_READY),
-        Reader(free_domain) as reader,
-    ):
-        arrays = reader.hear(Detection2DArray, 'detections', 50)
-        infos = reader.hear(CameraInfo, 'camera_info', 50)
-        labels = reader.hear(LabelInfo, 'label_info', 1, latched=True)
-        parts = 'capture: link', 'capture: pool', 'inference: link'
-        reader.until(lambda: len(arrays) >= 25 and len(infos) >= 25 and labels, 'all topics')
-        reader.until(lambda: all(map(reader.values, parts)), reader.messages)
-        link, pool, received = map(reader.values, parts)
-    assert [c.class_name for c in labels[0].class_map] == ['car', 'pedestrian', 'sign', 'cone']
-    headers = list(map(_header, arrays))
-    assert headers == sorted(set(headers))
-    assert {frame_id for _, frame_id in headers} == {'front_camera'}
-    assert len(set(headers) & set(map(_header, infos))) > 5, "detections have their frame's header"
-    assert {(info.width, info.height) for info in infos} == {(640, 360)}
-    boxes = [detection for array in arrays for detection in array.detections]
-    assert {box.results[0].hypothesis.class_id for box in boxes} <= {'0', '1', '2', '3'}
-    centres = [box.bbox.center.position for box in boxes]
-    assert centres and all(0 <= at.x <= 640 and 0 <= at.y <= 360 for at in centres)
-    assert (link['conversions'], link['image_readers']) == ('0', '0')
-    assert int(link['published']) > 15 and received['rung'] == 'in_process'
-    assert re.fullmatch(r'memfd|udmabuf|dma_heap/.+', pool['heap'])
-
-
-# All messages of one frame have its header, in any order of joining.
+from zc_perception.camera.stereo import Side, StereoSides
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.capture import CaptureNode, StereoRig, StereoSide
+from zc_perception.nodes.perception import PerceptionGraph, stereo_nodes
 
 
 def _header(message: Any) -> tuple[int, str]:
@@ -78,16 +42,14 @@ def _header(message: Any) -> tuple[int, str]:
 def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
     context: rclpy.Context, free_domain: int
 ) -> None:
-    cameras = ['left', 'right']
-    published: dict[str, set[tuple[int, str]]] = {camera: set() for camera in cameras}
+    """In any order of joining: the listener comes when everything runs already."""
+    heights = {'left': 192, 'right': 160}
+    kinds = {'image_raw': Image, 'camera_info': CameraInfo, 'detections': Detection2DArray}
+    published: dict[str, set[tuple[int, str]]] = {camera: set() for camera in heights}
     graphs = {}
-    for number, camera in enumerate(cameras):
-        values = {
-            'framerate': 10.0,
-            'width': 320,
-            'height': 192 - 32 * number,
-            'frame_id': f'{camera}_optical',
-        }
+    for camera, height in heights.items():
+        size = {'width': 320, 'height': height}
+        values = {'framerate': 10.0, 'frame_id': f'{camera}_optical', **size}
         graphs[camera] = PerceptionGraph(
             context, {'capture': values, 'inference': {'timeout': 20.0}}, camera
         )
@@ -98,27 +60,27 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
         )
     nodes = [node for graph in graphs.values() for node in graph.nodes]
     with spun(context, *sorted(nodes, key=lambda node: node.get_name() != 'capture')):
-        # A late subscriber: everything runs already.
-        until(
-            lambda: all(graph.inference.processed >= 3 for graph in graphs.values()), 'detections'
-        )
+        until(lambda: all(graph.inference.processed >= 3 for graph in graphs.values()))
         with Onlooker(free_domain) as listener:
-            kinds = {'image_raw': Image, 'camera_info': CameraInfo, 'detections': Detection2DArray}
+            infos = listener.hear(CameraInfo, '/left/camera_info', 50)
+            listener.until(lambda: len(infos) > 5)
+            links = [status(graph.capture, 'link').values for graph in graphs.values()]
+            assert [(each['conversions'], each['image_readers']) for each in links] == [(0, 0)] * 2
             heard = {
                 (camera, topic): listener.hear(kind, f'/{camera}/{topic}', 50)
-                for camera in cameras
+                for camera in heights
                 for topic, kind in kinds.items()
             }
             labels = {
                 camera: listener.hear(LabelInfo, f'/{camera}/label_info', 1, latched=True)
-                for camera in cameras
+                for camera in heights
             }
             listener.until(
                 lambda: all(len(seen) >= 10 for seen in heard.values()),
                 lambda: {key: len(seen) for key, seen in heard.items()},
             )
             listener.until(lambda: all(labels.values()), 'labels, which were published long ago')
-    for number, camera in enumerate(cameras):
+    for camera, height in heights.items():
         images, infos, detections = (list(map(_header, heard[camera, topic])) for topic in kinds)
         for seen in (images, infos, detections):
             assert {frame_id for _, frame_id in seen} == {f'{camera}_optical'}
@@ -130,46 +92,116 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
         assert {stamp for stamp in images if first <= stamp <= last} <= set(infos), (
             'no picture without its camera_info'
         )
-        assert {c.class_name for c in labels[camera][0].class_map} >= {'car', 'pedestrian'}
-        for array in heard[camera, 'detections']:
-            assert all(_header(each) == _header(array) for each in array.detections)
-        sizes = {(m.width, m.height) for m in heard[camera, 'image_raw']}
-        assert sizes == {(320, 192 - 32 * number)}, 'nothing of the other camera'
+        (message,) = labels[camera]
+        names = [each.class_name for each in message.class_map]
+        assert names == ['car', 'pedestrian', 'sign', 'cone']
+        boxes = [box for array in heard[camera, 'detections'] for box in array.detections]
+        assert boxes and {box.results[0].hypothesis.class_id for box in boxes} <= set('0123')
+        centres = [box.bbox.center.position for box in boxes]
+        assert all(0 <= at.x <= 320 and 0 <= at.y <= height for at in centres)
+        assert {_header(box) for box in boxes} <= set(detections)
+        sizes = {(each.width, each.height) for each in heard[camera, 'image_raw']}
+        assert sizes == {(320, height)}, 'nothing of the other camera'
 
 
 # QoS overrides reach every topic, also those created later.
-
-
 SMALL = {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}
-COMPRESSED = 'qos_overrides./image_raw/compressed.publisher'
 TOPIC = '/image_raw/compressed'
-
-
-def offered(node: CaptureNode) -> Any:
-    (found,) = node.get_publishers_info_by_topic(TOPIC)
-    return found.qos_profile
+COMPRESSED = f'qos_overrides.{TOPIC}.publisher'
 
 
 def test_the_compressed_topic_has_its_own_whenever_it_comes(run: Managed) -> None:
     node = run.make(CaptureNode, {**SMALL, f'{COMPRESSED}.reliability': 'best_effort'})
     assert node.parameters.unclaimed() == []
     for wanted in (0, 60):
-        assert node.set_parameters_atomically([Parameter('jpeg_quality', value=wanted)]).successful
+        assert not set_or_why_not(node, 'jpeg_quality', wanted)
     run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)
-    assert offered(node).reliability == ReliabilityPolicy.BEST_EFFORT
-    (raw,) = node.get_publishers_info_by_topic('/image_raw')
-    assert raw.qos_profile.reliability == ReliabilityPolicy.RELIABLE
+    for topic, wanted in ((TOPIC, 'BEST_EFFORT'), ('/image_raw', 'RELIABLE')):
+        (offered,) = node.get_publishers_info_by_topic(topic)
+        assert offered.qos_profile.reliability.name == wanted
 
 
 def test_a_latched_compressed_topic_has_a_picture_for_who_comes_late(run: Managed) -> None:
-    node = run.make(
-        CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.durability': 'transient_local'}
-    )
+    values = {'jpeg_quality': 50, f'{COMPRESSED}.durability': 'transient_local'}
+    node = run.make(CaptureNode, SMALL | values)
     node.start()
-    run.eventually(
-        lambda: node.publisher.statistics().conversions >= 2, 'converted, though nobody reads'
-    )
+    unread = 'converted, though nobody reads'
+    run.eventually(lambda: node.publisher.statistics().conversions >= 2, unread)
     node.trigger_deactivate()
     pictures = run.hear(CompressedImage, TOPIC, 1, latched=True)
     run.eventually(lambda: pictures, 'the last one')
     assert node.publisher.statistics().image_readers == 0
+
+
+# ``perception --stereo`` as seen by another program: pairs with one stamp, and diagnostics.
+BOTH = {'camera': 'synthetic', 'stamps': 'now', 'keep_all': False, 'stereo_tolerance': 0.005}
+SIDES = ('left', 'right')
+
+
+@contextmanager
+def pair(domain: int, folder: Path, sections: dict[str, str]) -> Iterator[Reader]:
+    """Run both sides in the namespace ``truck`` with these parameters; yield a reader."""
+    file = folder / 'stereo.yaml'
+    values = {**sections, 'inference': 'model: hog'}.items()
+    file.write_text(''.join(f'/**/{n}: {{ros__parameters: {{{these}}}}}\n' for n, these in values))
+    arguments = '--params-file', str(file), '-r', '__ns:=/truck'
+    with (
+        ros(domain, *arguments) as context,
+        spun(context, *stereo_nodes(context, lambda: None)),
+        Reader(domain) as reader,
+    ):
+        yield reader
+
+
+def stamps(messages: list[Any]) -> set[int]:
+    return {_header(message)[0] for message in messages}
+
+
+def test_two_cameras_give_pairs_in_two_namespaces(tmp_path: Path, free_domain: int) -> None:
+    # Synthetic cameras have no common trigger: a tolerance above one frame's time pairs any two.
+    both = 'width: 128, height: 128, framerate: 60.0, pattern: counter, stereo_tolerance: 0.02'
+    names = [f'truck/{side}/capture: stereo' for side in SIDES]
+    own = {f'{side}/capture': f'frame_id: {side[0]}' for side in SIDES}
+    with pair(free_domain, tmp_path, {'capture': both, **own}) as reader:
+        infos = [reader.hear(CameraInfo, f'/truck/{side}/camera_info', 50) for side in SIDES]
+        images = [reader.hear(Image, f'/truck/{side}/image_raw', 50) for side in SIDES]
+        pairs = lambda of: len(stamps(of[0]) & stamps(of[1]))  # noqa: E731
+        # Best-effort readers may miss big messages; camera_info is small.
+        reader.until(lambda: pairs(infos) >= 30 and pairs(images) >= 5, reader.messages)
+        counted = lambda name: int(reader.values(name).get('pairs', 0))  # noqa: E731
+        reader.until(lambda: all(map(counted, names)), reader.messages)
+        left, right = map(stamps, infos)
+        values = [reader.values(name) for name in names]
+    first, last = max(min(left), min(right)), min(max(left), max(right))
+    both_ran = {stamp for stamp in left | right if first <= stamp <= last}
+    # There is nothing but pairs, but the middleware may lose some messages.
+    assert len(left & right) >= 0.8 * len(both_ran)
+    assert [{image.header.frame_id for image in one} for one in images] == [{'l'}, {'r'}]
+    for found, side in zip(values, SIDES, strict=True):
+        assert {'unmatched_left', 'unmatched_right'} <= set(found)
+        assert (found['side'], found['tolerance']) == (side, '20 ms')
+
+
+def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: int) -> None:
+    name, gone = 'truck/left/capture: stereo', 'camera: v4l2, device: /dev/video77'
+    sections = {'capture': 'width: 128, height: 128', 'right/capture': gone}
+    with pair(free_domain, tmp_path, sections) as reader:
+        infos = reader.hear(CameraInfo, '/truck/left/camera_info')
+        alone = lambda: int(reader.values(name).get('unmatched_left', 0))  # noqa: E731
+        reader.until(lambda: alone() > 5, reader.messages)
+        assert 'the right camera is not open' in reader.text(name) and not infos
+        assert reader.values(name)['pairs'] == '0'
+
+
+def test_the_rule_is_the_parameters() -> None:
+    rig = StereoRig()
+    recorded = {'camera': 'replay', 'stamps': 'recorded', 'stereo_tolerance': 0.0123}
+    StereoSide(rig, Side.LEFT).begin('left', BOTH | recorded)
+    assert isinstance(rig.sides, StereoSides) and rig.sides.rule.by_stamp
+    assert rig.sides.rule.tolerance_ns == 12_300_000
+    said = "node 'right'.*replays a recording with the recorded stamps"
+    with pytest.raises(ConfigError, match=said):
+        StereoSide(rig, Side.RIGHT).begin('right', {**BOTH, 'stereo_tolerance': 0.0123})
+    keeps = {**BOTH, 'camera': 'replay', 'keep_all': True}
+    with pytest.raises(ConfigError, match="parameter 'keep_all' is true"):
+        StereoSide(StereoRig(), Side.LEFT).begin('left', keeps)

@@ -255,7 +255,7 @@ def test_it_goes_on_while_a_simulation_s_time_stands_still(free_domain: int) -> 
     with Onlooker(free_domain) as reader:
         node = rclpy.create_node(
             'capture',
-            context=reader.context,
+            context=reader.own_context,
             parameter_overrides=overrides({'use_sim_time': True}),
         )
         reader.executor.add_node(node)

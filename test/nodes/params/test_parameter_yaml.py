@@ -21,17 +21,30 @@ Files that rcl rejects or misreads are rejected in one line; each parameter has 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import ctypes
+import json
+import math
 from pathlib import Path
+import re
 import subprocess
 import sys
+from typing import Any
 
-from nodes.rcl_parameters import comparable, rcl_reads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodes.ros_kit import ros
+from npu.json_schema import conforms
 import pytest
+from rclpy.node import Node
+import yaml
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.params import yaml_file
+from zc_perception.link.rclpy_compat import parameter_overrides
+from zc_perception.nodes.params import schema, yaml_file
+from zc_perception.nodes.params.verdict import check_file, node_kinds
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
+from zc_perception.parameters import ParameterSpec
 
 NODES = ('/capture', '/front/capture', '/front/rear/capture', '/b')
 
@@ -161,6 +174,33 @@ MISREAD_BY_RCL: dict[str, tuple[str | bytes, str]] = {
 }  # fmt: skip
 
 
+def rcl_reads(path: Path, domain: int) -> dict[str, dict[str, Any]]:
+    """Return the nodes' parameters as rcl itself reads them."""
+    found = {}
+    with ros(domain, '--params-file', str(path)) as context:
+        for full_name in NODES:
+            namespace, _, name = full_name.rpartition('/')
+            where = {'context': context, 'namespace': namespace or '/'}
+            node = Node(name, **where, start_parameter_services=False, enable_rosout=False)
+            values = parameter_overrides(node).items()
+            found[full_name] = {key: parameter.value for key, parameter in values}
+            node.destroy_node()
+    return found
+
+
+def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with types, so that NaNs are equal, and -0.0 differs from 0.0."""
+    return {name: _typed(value) for name, value in values.items()}
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_typed(item) for item in value] or 'nothing'
+    if isinstance(value, float):
+        return 'float', 'nan' if math.isnan(value) else value.hex()
+    return 'nothing' if value is None else (type(value).__name__, value)
+
+
 def file(folder: Path, content: str | bytes) -> Path:
     path = folder / 'case.yaml'
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -172,10 +212,9 @@ def test_what_nodes_get_is_what_rcl_gives_them(
     case: str, tmp_path: Path, module_domain: int
 ) -> None:
     path = file(tmp_path, TAKEN[case])
-    given = rcl_reads(path, module_domain, NODES)
-    assert given is not None
-    for node in NODES:
-        assert comparable(read_parameter_yaml(str(path)).values(node)) == comparable(given[node])
+    read = read_parameter_yaml(str(path))
+    for node, values in rcl_reads(path, module_domain).items():
+        assert comparable(read.values(node)) == comparable(values)
 
 
 @pytest.mark.parametrize('case', [*REFUSED, *MISREAD_BY_RCL])
@@ -187,22 +226,17 @@ def test_what_rcl_refuses_or_misreads_is_refused_in_one_line(
     with pytest.raises(ConfigError) as refused:
         read_parameter_yaml(str(path))
     said = str(refused.value)
-    assert (
-        said.startswith(f"parameter file '{path}'")
-        and message in said
-        and '\n' not in said
-        and '.c:' not in said
-    )
+    assert said.startswith(f"parameter file '{path}'") and message in said
+    assert '\n' not in said and '.c:' not in said
     if case in MISREAD_BY_RCL:
-        assert rcl_reads(path, module_domain) is not None, 'rcl says nothing of it'
+        rcl_reads(path, module_domain)  # it says nothing of it
 
 
 def test_each_parameter_has_its_lines(tmp_path: Path) -> None:
     text = (
         'front:\n  capture:\n    ros__parameters:\n      a: {b: 1,\n        c: [2,\n 3]}\n '
-        '     a.b: 2\n'
+        '     a.b: 2\n/front/capture:\n  ros__parameters: {d: 1}\n'
     )
-    text += '/front/capture:\n  ros__parameters: {d: 1}\n'
     assert read_parameter_yaml(str(file(tmp_path, text))).lines == {
         ('/front/capture', ''): [2, 8],
         ('/front/capture', 'a.b'): [4, 7],
@@ -214,15 +248,9 @@ def test_each_parameter_has_its_lines(tmp_path: Path) -> None:
 def test_without_ros_the_values_are_those_of_plain_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = str(
-        file(
-            tmp_path,
-            (
-                '/**/capture: {ros__parameters: {a: 3, b: x, c: [p, q], d: 1.5, e: yes, f: "5", '
-                'g: 2020-99-99, h: ~}}\n'
-            ),
-        )
-    )
+    text = P('a: 3, b: x, c: [p, q], d: 1.5, e: yes, f: "5", g: 2020-99-99, h: ~')
+    text = text.replace('/capture', '/**/capture')
+    path = str(file(tmp_path, text))
     by_ros = read_parameter_yaml(path)
     monkeypatch.setattr(yaml_file, '_rcl', lambda: None)
     plain = read_parameter_yaml(path)
@@ -231,11 +259,8 @@ def test_without_ros_the_values_are_those_of_plain_yaml(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"^params_file '.*no\.yaml' can't be read: No such file or directory; name "
-        r'another file$',
-    ):
+    gone = "can't be read: No such file or directory; name another file"
+    with pytest.raises(ConfigError, match=rf"^params_file '.*no\.yaml' {gone}$"):
         read_parameter_yaml(str(tmp_path / 'no.yaml'), 'params_file')
     with pytest.raises(ConfigError, match='Is a directory'):
         read_parameter_yaml(str(tmp_path))
@@ -266,3 +291,143 @@ def test_the_structs_are_those_of_rcl_s_header(tmp_path: Path) -> None:
         [str(program)], capture_output=True, text=True, check=True
     ).stdout.split()
     assert dict(zip(wanted, map(int, said), strict=True)) == wanted
+
+
+# The JSON schema of parameter files agrees with the nodes; shipped files satisfy both.
+CONFIG = Path(__file__).resolve().parents[3] / 'config'
+SCHEMA_FILE = CONFIG / 'perception.schema.json'
+SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding='utf-8'))
+FILES = sorted(
+    path.name
+    for path in CONFIG.glob('*.yaml')
+    if '/**/capture' in path.read_text(encoding='utf-8')
+)
+WRITE = f'.venv/bin/python -m zc_perception.nodes.params.schema config/{SCHEMA_FILE.name}'
+FRESH = schema.file_schema()
+SPECS = {(name, spec.name): spec for name, node in node_kinds().items() for spec in node.SPECS}
+
+
+def section(node: str, **values: Any) -> dict[str, Any]:
+    return {f'/**/{node}': {'ros__parameters': values}}
+
+
+def test_the_schema_in_the_repository_is_the_nodes_declarations(tmp_path: Path) -> None:
+    assert json.loads(schema.text()) == SCHEMA, f'write it anew: {WRITE}'
+    assert SCHEMA_FILE.read_text(encoding='utf-8') == schema.text(), f'write it anew: {WRITE}'
+    assert schema.main([str(tmp_path / 'x.json')]) == 0
+    assert (tmp_path / 'x.json').read_text(encoding='utf-8') == schema.text()
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_each_shipped_file_suits_the_schema_and_names_it_for_editors(name: str) -> None:
+    text = (CONFIG / name).read_text(encoding='utf-8')
+    assert text.splitlines()[0] == f'# yaml-language-server: $schema={SCHEMA_FILE.name}'
+    assert conforms(yaml.safe_load(text), SCHEMA)
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_the_nodes_take_each_shipped_file(name: str) -> None:
+    file = read_parameter_yaml(str(CONFIG / name))
+    cameras = {'stereo.yaml': ('left', 'right'), 'multi_camera.yaml': ('front', 'rear')}.get(
+        name, ('',)
+    )
+    nodes = {
+        f'{"/" if camera else ""}{camera}/{kind}': kind
+        for camera in cameras
+        for kind in ('capture', 'inference', 'overlay')
+    }
+    # Values that depend on the vehicle, and don't exist here.
+    video = {'video': __file__} if name == 'replay_people.yaml' else {}
+    there = {'capture': video, 'inference': {'model': 'road'}}
+    below_a_namespace = {f'/truck{path}': kind for path, kind in nodes.items()}
+    assert check_file(file, nodes, there) == check_file(file, below_a_namespace, there) == [], (
+        'and have nothing to warn of'
+    )
+    for path, kind in nodes.items():
+        values = file.values(path)
+        assert values == file.values(f'/truck{path}')
+        assert kind == 'overlay' or values, 'the file is about this node'
+    if len(cameras) == 2:
+        one, other = (file.values(f'/{camera}/capture') for camera in cameras)
+        assert one['frame_id'] != other['frame_id'], 'its own section counts'
+
+
+WRONG: dict[str, Any] = {
+    'a list': [],
+    'no section': {'camera': 'synthetic'},
+    'parameters without their key': {'/**/capture': {'camera': 'synthetic'}},
+    'an unknown key': section('capture', widht=640),
+    "another node's key": section('overlay', camera='synthetic'),
+    'in a namespace': {'front': {'capture': {'ros__parameters': {'widht': 640}}}},
+    'in all nodes': {'/**': {'ros__parameters': {'width': 'wide'}}},
+    'below all namespaces': {'/**': {'capture': {'ros__parameters': {'width': 'wide'}}}},
+}
+RIGHT: dict[str, Any] = {
+    'nothing': {},
+    'controls, nested': section('capture', controls={'brightness': 3}),
+    'controls, by name': section('capture', **{'controls.brightness': 3}),
+    'quality of service': section('inference', **{'qos_overrides./detections.publisher.depth': 1}),
+    'the clock': section('overlay', use_sim_time=True),
+    "another package's node": {'/planner': {'ros__parameters': {'widht': 640}}},
+    'a namespace': {
+        'front': {
+            'capture': {'ros__parameters': {'width': 640}},
+            'planner': {'ros__parameters': {'x': 1}},
+        }
+    },
+    "all nodes, others' too": {'/**': {'ros__parameters': {'width': 640, 'planner_rate': 3}}},
+}
+
+
+def test_what_is_wrong_is_refused_and_what_is_right_is_not() -> None:
+    assert [case for case, content in WRONG.items() if conforms(content, SCHEMA)] == []
+    assert [case for case, content in RIGHT.items() if not conforms(content, SCHEMA)] == []
+
+
+def values_near(spec: ParameterSpec) -> st.SearchStrategy[Any]:
+    """Return values near the limits, some just outside them, and values of other types."""
+    bounds = [4] * spec.even + [
+        bound for bound in (spec.low, spec.high, spec.besides) if bound is not None
+    ]
+    near = [kind(bound + step) for bound in bounds for step in (-1, 0, 1) for kind in (int, float)]
+    numbers = st.one_of(
+        st.integers(-(2**31), 2**31),
+        st.floats(allow_nan=False, allow_infinity=False),
+        *map(st.just, near),
+    )
+    texts = st.sampled_from([*spec.choices, '', 'x', 'true'])
+    return st.one_of(
+        st.booleans(), numbers, texts, st.lists(st.one_of(texts, st.integers(0, 3)), max_size=2)
+    )
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_schema_and_node_agree_on_every_value(data: st.DataObject) -> None:
+    (node, name), spec = data.draw(
+        st.sampled_from(sorted(SPECS.items(), key=lambda item: item[0]))
+    )
+    value = data.draw(values_near(spec))
+    if type(value) is float and type(spec.default) is not float and value == int(value):
+        return  # in JSON Schema 3.0 is an integer, in ROS it isn't
+    try:
+        spec.convert(value)
+        allowed = True
+    except ConfigError:
+        allowed = False
+    # A schema can't express the checks that are Python functions.
+    agreed = conforms(section(node, **{name: value}), FRESH)
+    assert agreed == allowed or (agreed and spec.check is not None)
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_the_comments_of_a_shipped_file_say_whether_it_can_change_at_run_time(name: str) -> None:
+    node = ''
+    for line in (CONFIG / name).read_text(encoding='utf-8').splitlines():
+        if match := re.match(r'/\*\*/(?:\w+/)?(\w+):', line):
+            node = match[1]
+        elif match := re.match(r'    (\w+): ', line):
+            spec = SPECS[node, match[1]]
+            assert ' # ' in line and line.endswith(
+                f'run time: {"yes" if spec.dynamic else "no"}'
+            ), f'{node}.{spec.name}: {line}'

@@ -32,7 +32,6 @@ from rclpy.exceptions import InvalidNamespaceException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.validate_namespace import validate_namespace
-import yaml
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.command_lines import check_cameras, check_namespace
@@ -88,27 +87,21 @@ def started_with(domain: int, *arguments: str) -> Iterator[Node]:
         node.destroy_node()
 
 
-def parameter_file(folder: Path, line: str) -> str:
-    file = folder / 'parameters.yaml'
-    file.write_text(f'/**/tested:\n  ros__parameters:\n    {line}\n', encoding='utf-8')
+def write(folder: Path, text: str) -> str:
+    file = folder / 'vehicle.yaml'
+    file.write_text(text, encoding='utf-8')
     return str(file)
+
+
+def block(section: str, values: str) -> str:
+    return f'{section}: {{ros__parameters: {{{values}}}}}\n'
 
 
 def test_defaults_overrides_and_integers_for_numbers(make: Make) -> None:
     node = make(rate=25, mode='slow')
     parameters = NodeParameters(node, SPECS)
-    assert dict(parameters) == {
-        'rate': 25.0,
-        'count': 3,
-        'mode': 'slow',
-        'active': True,
-        'names': [],
-        'share': -1.0,
-        'way': 'auto',
-        'device': '',
-        'title': '',
-        'side': 0,
-    }
+    defaults = {spec.name: spec.default for spec in SPECS}
+    assert dict(parameters) == {**defaults, 'rate': 25.0, 'mode': 'slow'}
     assert type(parameters['rate']) is float
     assert node.get_parameter('rate').value == 25.0
 
@@ -157,9 +150,8 @@ def test_wrong_start_values_and_mistyped_names_are_said_together(make: Make) -> 
 def test_lists_of_strings_come_from_files_empty_ones_too(
     text: str, value: list[str], free_domain: int, tmp_path: Path
 ) -> None:
-    with started_with(
-        free_domain, '--params-file', parameter_file(tmp_path, f'names: {text}')
-    ) as node:
+    file = write(tmp_path, block('/**/tested', f'names: {text}'))
+    with started_with(free_domain, '--params-file', file) as node:
         assert NodeParameters(node, SPECS)['names'] == value
         shown = node.get_parameter('names')
         assert shown.type_ is Parameter.Type.STRING_ARRAY and shown.value == (value or ['']), (
@@ -189,11 +181,8 @@ def test_descriptors_tell_ros2_param_describe_everything(make: Make) -> None:
     node = make()
     NodeParameters(node, SPECS)
     rate, count, mode = (node.describe_parameter(n) for n in ('rate', 'count', 'mode'))
-    assert (
-        rate.description == 'A rate. [Hz]'
-        and rate.floating_point_range[0].to_value == 100.0
-        and not rate.read_only
-    )
+    assert rate.description == 'A rate. [Hz]' and not rate.read_only
+    assert rate.floating_point_range[0].to_value == 100.0
     assert count.read_only and count.integer_range[0].from_value == 1
     assert mode.additional_constraints == 'one of: fast, slow'
 
@@ -204,17 +193,12 @@ def test_an_unknown_key_is_told_with_the_nearest_one_of_this_node_before_others(
     node = make(raet=1.0, elsewhere=2, use_sim_time=False)
     parameters = NodeParameters(node, SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
-    assert (
-        parameters.unknown('raet', ['raett'])
-        == "parameter 'raet' is unknown; did you mean 'rate'?"
-    )
-    assert (
-        parameters.unknown('elsewher', ['elsewhere'])
-        == "parameter 'elsewher' is unknown; did you mean 'elsewhere'?"
-    )
-    assert parameters.unknown('xyz').startswith(
-        "parameter 'xyz' is unknown; known are active, count, "
-    )
+    for key, others, said in (
+        ('raet', ['raett'], "did you mean 'rate'?"),
+        ('elsewher', ['elsewhere'], "did you mean 'elsewhere'?"),
+        ('xyz', [], 'known are active, count, '),
+    ):
+        assert parameters.unknown(key, others).startswith(f"parameter '{key}' is unknown; {said}")
 
 
 def test_a_whole_number_is_plain_digits_in_a_range() -> None:
@@ -230,10 +214,8 @@ def test_what_is_declared_is_never_taken_away(make: Make) -> None:
     for spec in specs:
         removed = Parameter(spec.name, Parameter.Type.NOT_SET)
         assert parameters.judged([removed])[1] == [
-            (
-                f"parameter '{spec.name}' can't be removed; set it to its default, "
-                f'{spec.default!r}, instead'
-            )
+            f"parameter '{spec.name}' can't be removed; set it to its default, "
+            f'{spec.default!r}, instead'
         ]
         assert not node.set_parameters([removed])[0].successful and node.has_parameter(spec.name)
 
@@ -254,44 +236,20 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(m
     parameters = NodeParameters(node, SPECS, changed, check=check, changeable=lambda: '')
     (reason,) = parameters.judged([Parameter('title', value='x'), Parameter('rate', value=1.0)])[1]
     assert "parameter 'title' can't be checked: ValueError: odd" in reason
-    done = node.set_parameters_atomically(
-        [
-            Parameter('rate', value=1.0),
-            Parameter('mode', value='slow'),
-            Parameter('active', value=False),
-        ]
-    )
-    assert (
-        not done.successful
-        and done.reason
-        == "parameter 'mode' can't be put in force: RuntimeError: no way; nothing was changed"
-    )
+    wanted = overrides({'rate': 1.0, 'mode': 'slow', 'active': False})
+    done = node.set_parameters_atomically(wanted)
+    said = "parameter 'mode' can't be put in force: RuntimeError: no way; nothing was changed"
+    assert (done.successful, done.reason) == (False, said)
     assert (parameters['rate'], parameters['mode'], parameters['active']) == (30.0, 'fast', True)
     assert told == [('rate', 1.0), ('mode', 'slow'), ('mode', 'fast'), ('rate', 30.0)]
 
 
 # Check of a file: its nodes, its errors, and the values of each node.
-
-
-FILE = """\
-/**/capture:
-  ros__parameters:
-    slots: 0
-    widht: 64
-/front/inference:
-  ros__parameters: {max_rate: fast, classes: [nope]}
-/**:
-  ros__parameters:
-    qos_overrides./front/image_raw.publisher.depth: -1
-    nobodys: 1
-"""
 NODES = {'/front/capture': 'capture', '/front/inference': 'inference', '/front/overlay': 'overlay'}
 
 
 def read(folder: Path, text: str) -> ParameterYaml:
-    path = folder / 'vehicle.yaml'
-    path.write_text(text)
-    return read_parameter_yaml(str(path), 'params_file')
+    return read_parameter_yaml(write(folder, text), 'params_file')
 
 
 def verdict(folder: Path, text: str, *namespaces: str) -> Verdict:
@@ -300,24 +258,23 @@ def verdict(folder: Path, text: str, *namespaces: str) -> Verdict:
 
 
 def test_every_mistake_is_found_with_its_node_section_and_line(tmp_path: Path) -> None:
-    found = verdict(tmp_path, FILE)
-    places = [
-        (one.node, one.section, one.line, one.text.split(' is ')[0]) for one in found.problems
-    ]
-    assert places == [
-        ('capture', '/**/capture', 4, "parameter 'widht'"),
-        ('capture', '/**/capture', 3, "parameter 'slots'"),
+    text = block('/**/capture', '\n slots: 0,\n widht: 64')
+    text += block('/front/inference', 'max_rate: fast, classes: [nope]')
+    text += block('/**', 'qos_overrides./front/image_raw.publisher.depth: -1, nobodys: 1')
+    found = verdict(tmp_path, text)
+    places = [(each.node, each.section, each.line, each.text) for each in found.problems]
+    assert [(*place, text.split(' is ')[0]) for *place, text in places] == [
+        ('capture', '/**/capture', 3, "parameter 'widht'"),
+        ('capture', '/**/capture', 2, "parameter 'slots'"),
         ('capture', '', 0, "parameter 'qos_overrides./front/image_raw.publisher.depth'"),
-        ('inference', '/front/inference', 6, "parameter 'max_rate'"),
+        ('inference', '/front/inference', 4, "parameter 'max_rate'"),
     ]
-    assert (
-        found.warnings == ["section '/**': no node here has a parameter 'nobodys' (line 10)"]
-        and found.misses == []
-    )
+    assert found.warnings == ["section '/**': no node here has a parameter 'nobodys' (line 5)"]
+    assert found.misses == []
 
 
 def test_the_same_mistake_of_two_cameras_is_said_once(tmp_path: Path) -> None:
-    found = verdict(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}\n', '/front', '/rear')
+    found = verdict(tmp_path, block('/**/capture', 'slots: 0'), '/front', '/rear')
     assert [str(one) for one in found.problems] == [
         "parameter 'slots' is 0; it must be an integer from 3 to 64 (line 1)"
     ]
@@ -337,23 +294,17 @@ def test_the_same_mistake_of_two_cameras_is_said_once(tmp_path: Path) -> None:
 def test_the_nodes_that_a_file_is_for(
     text: str, namespaces: list[str], nodes: list[str], tmp_path: Path
 ) -> None:
-    sections = read(
-        tmp_path, f'{text}: {{ros__parameters: {{use_sim_time: false}}}}\n' if text else ''
-    ).sections
+    sections = read(tmp_path, block(text, 'use_sim_time: false') if text else '').sections
     found = expected_nodes(sections, namespaces or None)
-    assert sorted(found) == nodes and all(
-        node.endswith(f'/{kind}') for node, kind in found.items()
-    )
+    assert sorted(found) == nodes
+    assert all(node.endswith(f'/{kind}') for node, kind in found.items())
 
 
 def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_path: Path) -> None:
-    text = (
-        '/*/capture: {ros__parameters: {slots: 4}}\n\n/**/infrence: {ros__parameters: '
-        '{in_flight: 2}}\n'
-    )
+    text = block('/*/capture', 'slots: 4') + block('/**/infrence', 'in_flight: 2')
     found = verdict(tmp_path, text)
     assert [(one.section, one.line) for one in found.misses] == [('/*/capture', 1)]
-    assert [(one.section, one.line) for one in found.problems] == [('/**/infrence', 3)]
+    assert [(one.section, one.line) for one in found.problems] == [('/**/infrence', 2)]
     assert "did you mean 'inference'?" in found.problems[0].text
 
 
@@ -387,7 +338,7 @@ REFUSED: list[tuple[str, str, str]] = [
 def test_what_is_wrong_is_said_in_one_line_that_names_the_file(
     section: str, values: str, message: str, tmp_path: Path
 ) -> None:
-    file = read(tmp_path, f'{section}: {{ros__parameters: {{{values}}}}}')
+    file = read(tmp_path, block(section, values))
     with pytest.raises(ConfigError) as refusal:
         check_file(file, NODES)
     said = str(refusal.value)
@@ -397,44 +348,32 @@ def test_what_is_wrong_is_said_in_one_line_that_names_the_file(
 def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path) -> None:
     video = tmp_path / 'drive.avi'
     video.touch()
-    file = read(tmp_path, '/**/capture: {ros__parameters: {camera: replay}}')
+    file = read(tmp_path, block('/**/capture', 'camera: replay'))
     assert check_file(file, NODES, {'capture': {'video': str(video)}}) == []
     assert check_file(file, NODES, {'capture': {'camera': 'synthetic'}}) == []
-    with pytest.raises(
-        ConfigError,
-        match=r"vehicle.yaml', with launch arguments camera, video: capture: video "
-        r"'/nope' does not exist",
-    ):
-        check_file(
-            file,
-            NODES,
-            {'capture': {'camera': 'replay', 'video': '/nope'}, 'recorder': {'path': ''}},
-        )
-    (problem,) = judge(
-        read(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}'),
-        NODES,
-        {'capture': {'slots': 1}},
-    ).problems
-    assert (problem.text.split(';')[0], problem.section, problem.line) == (
-        "parameter 'slots' is 1",
-        '',
-        0,
-    ), 'it is not in the file'
+    said = "vehicle.yaml', with launch arguments camera, video: capture: video '/nope' "
+    arguments = {'capture': {'camera': 'replay', 'video': '/nope'}, 'recorder': {'path': ''}}
+    with pytest.raises(ConfigError, match=f'{said}does not exist'):
+        check_file(file, NODES, arguments)
+    file = read(tmp_path, block('/**/capture', 'slots: 0'))
+    (problem,) = judge(file, NODES, {'capture': {'slots': 1}}).problems
+    assert problem.text.startswith("parameter 'slots' is 1;")
+    assert (problem.section, problem.line) == ('', 0), 'it is not in the file'
 
 
 OF_ANY_NODE: list[tuple[str, list[str]]] = [
     (
-        '/**: {ros__parameters: {wheelbase: 3, scal: 1}}',
+        block('/**', 'wheelbase: 3, scal: 1'),
         ["'/**': 'scal'; did you mean 'scale'?", "'/**': 'wheelbase'"],
     ),
     (
-        '/**: {ros__parameters: {widht: 3}}\n/front/*: {ros__parameters: {widht: 3}}',
+        block('/**', 'widht: 3') + block('/front/*', 'widht: 3'),
         ["'/**', '/front/*': 'widht'; did you mean 'width'?"],
     ),
-    ('/**: {ros__parameters: {slots: 8, scale: 1.0, controls.gain: 1, max_frames: 8}}', []),
-    ('/**: {ros__parameters: {use_sim_time: true, qos_overrides./x.publisher.depth: 1}}', []),
-    ('/rear/*: {ros__parameters: {widht: 3}}', []),
-    ('/planner: {ros__parameters: {widht: 3}}', []),
+    (block('/**', 'slots: 8, scale: 1.0, controls.gain: 1, max_frames: 8'), []),
+    (block('/**', 'use_sim_time: true, qos_overrides./x.publisher.depth: 1'), []),
+    (block('/rear/*', 'widht: 3'), []),
+    (block('/planner', 'widht: 3'), []),
 ]
 
 
@@ -443,34 +382,20 @@ def test_a_key_for_any_node_that_none_has_is_a_warning(
     text: str, warned: list[str], tmp_path: Path
 ) -> None:
     file = read(tmp_path, text)
-    expected = [each.replace(': ', ': no node here has a parameter ', 1) for each in warned]
-    assert check_file(file, NODES) == [
-        f'{file.where}: section {each} (line 1)' for each in expected
-    ]
+    words = [each.replace(': ', ': no node here has a parameter ', 1) for each in warned]
+    assert check_file(file, NODES) == [f'{file.where}: section {each} (line 1)' for each in words]
 
 
 def test_each_component_gets_of_all_nodes_parameters_those_that_it_has(tmp_path: Path) -> None:
-    everybody = {
-        'use_sim_time': True,
-        'width': 320,
-        'score_threshold': 0.5,
-        'planner_rate': 3,
-        'qos_overrides./x.publisher.depth': 1,
-    }
-    sections = {
-        '/**': everybody,
-        '/**/capture': {'participants': []},
-        '/**/overlay': {'scale': 0.5},
-    }
-    file = read(
-        tmp_path,
-        yaml.safe_dump({name: {'ros__parameters': values} for name, values in sections.items()}),
+    everybody = (
+        'use_sim_time: true, width: 320, score_threshold: 0.5, planner_rate: 3, '
+        'qos_overrides./x.publisher.depth: 1'
     )
-    shared = everybody.keys() - {'score_threshold', 'width', 'planner_rate'}
-    assert component_values(file, '/inference', 'inference', {}).keys() == shared | {
-        'score_threshold'
-    }
-    assert component_values(file, '/overlay', 'overlay', {}).keys() == shared | {'scale'}
+    text = block('/**', everybody) + block('/**/capture', 'participants: []')
+    file = read(tmp_path, text + block('/**/overlay', 'scale: 0.5'))
+    shared = {'use_sim_time', 'qos_overrides./x.publisher.depth'}
+    for kind, own in (('inference', 'score_threshold'), ('overlay', 'scale')):
+        assert component_values(file, f'/{kind}', kind, {}).keys() == shared | {own}
     capture = component_values(file, '/capture', 'capture', {'slots': 6, 'width': 64})
     assert capture.keys() == shared | {'width', 'participants', 'slots'}
     assert (capture['participants'], capture['width'], capture['slots']) == ([''], 64, 6), (
@@ -480,7 +405,7 @@ def test_each_component_gets_of_all_nodes_parameters_those_that_it_has(tmp_path:
 
 def test_what_the_chosen_kind_does_not_read_is_said_once_with_its_line(tmp_path: Path) -> None:
     """The component doesn't get the value, so it doesn't report it again without its line."""
-    file = read(tmp_path, '/**/capture:\n  ros__parameters:\n    seed: 3\n    width: 64\n')
+    file = read(tmp_path, block('/**/capture', '\n\n seed: 3, width: 64'))
     chosen = {'camera': 'v4l2', 'device': '/dev/video7'}
     assert check_file(file, {'/capture': 'capture'}, {'capture': chosen}) == [
         f"{file.where}, with launch arguments camera, device: section '/**/capture': "
@@ -491,8 +416,6 @@ def test_what_the_chosen_kind_does_not_read_is_said_once_with_its_line(tmp_path:
 
 
 # ROS arguments and parameter files that rcl rejects: the reason is given in one line.
-
-
 def refusal(*arguments: str) -> str:
     with (
         pytest.raises(ConfigError) as refused,
@@ -502,209 +425,160 @@ def refusal(*arguments: str) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ('text', 'line', 'words'),
-    [
-        ('capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', 4, 'indentation'),
-        ('capture:\n  ros__parameters:\n    frame_id: "a\n', 4, 'quote is not closed'),
-        ('capture:\n  ros__parameters:\n    frame_id: @a\n', 3, 'quotes'),
-    ],
-)
-def test_a_bad_parameter_file_is_named_with_its_line(
-    text: str, line: int, words: str, tmp_path: Path
-) -> None:
-    path = tmp_path / 'bad.yaml'
-    path.write_text(text, encoding='utf-8')
-    found = refusal('--params-file', str(path))
-    assert f"'{path}'" in found and f'line {line}' in found and words in found
-    assert 'rcl' not in found and '.c:' not in found
+def test_a_bad_parameter_file_is_named_with_its_line(tmp_path: Path) -> None:
+    for text, line, words in (
+        ('width: 640\n   height: 480\n', 4, 'indentation'),
+        ('frame_id: "a\n', 4, 'quote is not closed'),
+        ('frame_id: @a\n', 3, 'quotes'),
+    ):
+        path = write(tmp_path, f'capture:\n  ros__parameters:\n    {text}')
+        found = refusal('--params-file', path)
+        assert f"'{path}'" in found and f'line {line}' in found and words in found
+        assert 'rcl' not in found and '.c:' not in found
 
 
 def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
-    assert (
-        str(explain_ros_arguments(['--params-file', str(pipe)], RuntimeError('why')))
-        == 'ROS arguments: why'
-    )
+    explained = explain_ros_arguments(['--params-file', str(pipe)], RuntimeError('why'))
+    assert str(explained) == 'ROS arguments: why'
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'words'),
-    [
+def test_a_bad_argument_is_named() -> None:
+    for arguments, words in (
         (['-p', 'width:=[1,'], "'-p width:=[1,' can't be read; write -p NAME:=VALUE"),
         (['-r', 'image_raw'], "'-r image_raw' can't be read; write -r FROM:=TO"),
         (['--nonsense'], "unknown: ['--nonsense']"),
-    ],
-)
-def test_a_bad_argument_is_named(arguments: list[str], words: str) -> None:
-    found = refusal(*arguments)
-    assert found.startswith('ROS arguments: ') and words in found and '.c:' not in found
+    ):
+        found = refusal(*arguments)
+        assert found.startswith('ROS arguments: ') and words in found and '.c:' not in found
 
 
-NAMES = ['/capture', '/inference', '/overlay']
-FRONT = ['/front/capture', '/front/inference', '/front/overlay']
+Kinds = dict[str, str]
+NAMES: Kinds = {f'/{kind}': kind for kind in ('capture', 'inference', 'overlay')}
+FRONT: Kinds = {f'/front{node}': kind for node, kind in NAMES.items()}
+TRUCK: Kinds = {'/truck/front/capture': 'capture'}
 
 
-def check(argv: list[str], nodes: list[str], kind: str = '') -> None:
-    """Check a command line; *kind* is the kind of these nodes unless it is their name."""
-    CommandLine(argv).check([(node, kind or node.rpartition('/')[2]) for node in nodes])
+def check(nodes: Kinds, *arguments: str) -> None:
+    CommandLine(['perception', '--ros-args', *arguments]).check(list(nodes.items()))
 
 
-def _file(folder: Path, *sections: str) -> list[str]:
-    path = folder / 'parameters.yaml'
-    path.write_text(''.join(f'{s}:\n  ros__parameters:\n    width: 640\n' for s in sections))
-    return ['perception', '--ros-args', '--params-file', str(path)]
-
-
-def test_sections_that_reach_a_node_or_are_somebody_elses_pass(tmp_path: Path) -> None:
-    for section in ('capture', '/**/capture', 'lidar_driver'):
-        check(_file(tmp_path, section), NAMES)
-    for section in ('/**/capture', 'front/capture', '/*/capture', '/front/*', '/rear/planner'):
-        check(_file(tmp_path, section), FRONT)
-
-
-def _sections(folder: Path, text: str) -> list[str]:
-    path = folder / 'parameters.yaml'
-    path.write_text(text)
-    return ['capture_node', '--ros-args', '--params-file', str(path)]
+def sections(*names: str) -> str:
+    return ''.join(block(name, 'width: 640') for name in names)
 
 
 @pytest.mark.parametrize(
-    ('section', 'nodes', 'message'),
+    ('text', 'nodes', 'message'),
     [
         (
-            'capture',
+            sections('capture'),
             FRONT,
-            r"'capture' does not match node '/front/capture'; write '/\*\*/capture'",
+            "'capture' does not match node '/front/capture'; write '/**/capture'",
         ),
         (
-            '/*/capture',
+            sections('/*/capture'),
             NAMES,
-            r"'\*/capture' does not match node '/capture'; write '/\*\*/capture'",
+            "'*/capture' does not match node '/capture'; write '/**/capture'",
         ),
         (
-            '/front/capture',
-            ['/truck/front/capture'],
-            r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'",
+            sections('/front/capture'),
+            TRUCK,
+            "does not match node '/truck/front/capture'; write '/**/front/capture'",
         ),
-        ('/fornt/capture', FRONT, "'/front/capture'; did you mean 'front'?.* section of its own"),
-        ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
-        ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
+        (sections('/fornt/capture'), FRONT, "'/front/capture'; did you mean 'front'?"),
+        (sections('/fornt/capture'), FRONT, ' section of its own'),
+        (sections('/**/fornt/capture'), TRUCK, "did you mean 'front'?"),
+        (sections('/truk/front/capture'), TRUCK, "did you mean 'truck/front'?"),
         (
-            '/frontleft/capture',
-            ['/front_left/capture', '/front_right/capture'],
+            sections('/frontleft/capture'),
+            {'/front_left/capture': 'capture', '/front_right/capture': 'capture'},
             "node '/front_left/capture'; did you mean 'front_left'?",
         ),
-        ('inferense', NAMES, "no node 'inferense' here; did you mean 'inference'"),
-    ],
-)
-def test_sections_that_miss_are_refused_with_the_right_spelling(
-    section: str, nodes: list[str], message: str, tmp_path: Path
-) -> None:
-    argv = _file(tmp_path, section)
-    with pytest.raises(ConfigError, match=message) as refused:
-        check(argv, nodes)
-    assert argv[-1] in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ('sections', 'node'),
-    [
-        (['/**/capture', '/**/front/capture', '/rear/overlay'], '/front/capture'),
-        (['/cam1/capture'], '/cam0/capture'),  # another number means another camera
-        (['/front_left/capture'], '/front_right/capture'),
-        (['/car/front/capture'], '/truck/front/capture'),
-        # Both names exist, so none is mistyped.
-        (['/fornt/capture', '/front/capture'], '/front/capture'),
-    ],
-)
-def test_sections_of_cameras_that_are_not_here_pass(
-    sections: list[str], node: str, tmp_path: Path
-) -> None:
-    check(_file(tmp_path, *sections), [node])
-
-
-@pytest.mark.parametrize(
-    ('section', 'node', 'right'),
-    [
-        ('capture', '/front_cam', '/**/front_cam'),
-        ('/truck/capture', '/truck/front_cam', '/**/truck/front_cam'),
-    ],
-)
-def test_a_section_for_a_node_that_has_another_name_is_refused(
-    section: str, node: str, right: str, tmp_path: Path
-) -> None:
-    argv = _file(tmp_path, '/**', section)
-    with pytest.raises(ConfigError) as refused:
-        check(argv, [node], 'capture')
-    assert str(refused.value) == (
-        f"parameter file '{argv[-1]}': '{section.lstrip('/')}' does not match node "
-        f"'{node}', which is the capture node; write '{right}' (line 4)"
-    )
-    check(_file(tmp_path, section, right), [node], 'capture')  # the section is for another node
-
-
-@pytest.mark.parametrize(
-    ('node', 'right'), [('/cam', "'cam' in its place"), ('/a/cam', "'/**/cam', in a par")]
-)
-def test_an_argument_for_a_node_that_has_another_name_is_refused(node: str, right: str) -> None:
-    with pytest.raises(
-        ConfigError, match=re.escape(f"'capture' does not match node '{node}'; write {right}")
-    ):
-        check(['x', '--ros-args', '-p', 'capture:width:=64'], [node], 'capture')
-
-
-@pytest.mark.parametrize(
-    ('text', 'places'),
-    [
-        ('/**/capture: {ros__parameters: {width: 64,\n width: 32}}', 'line 1 and line 2'),
+        (sections('inferense'), NAMES, "no node 'inferense' here; did you mean 'inference'"),
         (
-            '/capture: {ros__parameters: {width: 64}}\n---\n\n'
-            'capture: {ros__parameters: {width: x}}',
-            'line 1 and line 4',
+            sections('/**', 'capture'),
+            {'/front_cam': 'capture'},
+            "'capture' does not match node '/front_cam', which is the capture node; write "
+            "'/**/front_cam' (line 2)",
+        ),
+        (
+            sections('/**', '/truck/capture'),
+            {'/truck/front_cam': 'capture'},
+            "'truck/capture' does not match node '/truck/front_cam', which is the capture node; "
+            "write '/**/truck/front_cam' (line 2)",
+        ),
+        (
+            block('/**/capture', 'width: 64,\n width: 32'),
+            NAMES,
+            "'width' is given in line 1 and line 2, and ROS takes one of them; write it once",
+        ),
+        (
+            block('/capture', 'width: 64') + '---\n\n' + block('capture', 'width: x'),
+            NAMES,
+            "'width' is given in line 1 and line 4, and ROS takes one of them; write it once",
         ),
     ],
 )
-def test_a_key_that_is_there_twice_is_refused_with_both_lines(
-    text: str, places: str, tmp_path: Path
+def test_what_misses_or_is_there_twice_is_refused_with_what_to_write(
+    text: str, nodes: Kinds, message: str, tmp_path: Path
 ) -> None:
-    argv = _sections(tmp_path, text)
-    with pytest.raises(
-        ConfigError,
-        match=f"'width' is given in {places}, and ROS takes one of them; write it once",
-    ):
-        check(argv, NAMES)
-    other = text.replace('capture', 'planner').replace('/**', '/planner').replace('width', 'rate')
-    check(_sections(tmp_path, other), NAMES)  # another package's node may need it
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        check(nodes, '--params-file', file)
+    assert str(refused.value).startswith(f"parameter file '{file}': ")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ('text', 'nodes'),
+    [
+        *((sections(name), NAMES) for name in ('capture', '/**/capture', 'lidar_driver')),
+        *((sections(name), FRONT) for name in ('/**/capture', 'front/capture', '/*/capture')),
+        *((sections(name), FRONT) for name in ('/front/*', '/rear/planner')),
+        (sections('/**/capture', '/**/front/capture', '/rear/overlay'), FRONT),
+        # Sections of cameras that are not here: another number means another camera.
+        (sections('/cam1/capture'), {'/cam0/capture': 'capture'}),
+        (sections('/front_left/capture'), {'/front_right/capture': 'capture'}),
+        (sections('/car/front/capture'), TRUCK),
+        # Both names exist, so none is mistyped.
+        (sections('/fornt/capture', '/front/capture'), {'/front/capture': 'capture'}),
+        (sections('capture', '/**/front_cam'), {'/front_cam': 'capture'}),
+        # Another package's node may need a key twice.
+        (block('/planner/rear', 'rate: 64,\n rate: 32'), NAMES),
+    ],
+)
+def test_what_reaches_a_node_or_is_somebody_elses_passes(
+    text: str, nodes: Kinds, tmp_path: Path
+) -> None:
+    check(nodes, '--params-file', write(tmp_path, text))
 
 
 def test_arguments_that_miss_are_refused_too_and_those_that_reach_a_node_pass() -> None:
     for argument, nodes, message in (
         ('capure:framerate:=7.0', NAMES, "no node 'capure' here; did you mean 'capture'"),
         ('rear/capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
+        ('capture:x:=1', {'/cam': 'capture'}, "not match node '/cam'; write 'cam' in its place"),
+        ('capture:x:=1', {'/a/cam': 'capture'}, "match node '/a/cam'; write '/**/cam', in a par"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            check(['perception', '--ros-args', '-p', argument], nodes)
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            check(nodes, '-p', argument)
     for argument in ('capture:framerate:=7.0', 'video:=/a:b/c.avi'):
-        check(['perception', '--ros-args', '-p', argument], NAMES)
+        check(NAMES, '-p', argument)
 
 
 def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path: Path) -> None:
-    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
-    first.write_text(
-        '/**:\n  ros__parameters: {everywhere: 1, meant: 1, by_argument: 1, nested: 1, other: 1, '
-        'qos_overrides: {/image: {publisher: {depth: 3}}}}\n'
-        '/front/*:\n  ros__parameters: {in_front: 1}\n'
+    everybody = (
+        'everywhere: 1, meant: 1, by_argument: 1, nested: 1, other: 1, '
+        'qos_overrides: {/image: {publisher: {depth: 3}}}'
     )
-    second.write_text(
-        '/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    '
-        'ros__parameters: {nested: 1}\n'
-    )
-    files = ['--params-file', str(first), '--params-file', str(second)]
-    line = CommandLine(
-        ['x', '--ros-args', *files, '-p', 'by_argument:=2', '-p', 'capture:other:=3']
-    )
+    first = write(tmp_path, block('/**', everybody) + block('/front/*', 'in_front: 1'))
+    nested = f'front: {{{block("inference", "nested: 1").strip()}}}'
+    second = tmp_path / 'b.yaml'
+    second.write_text(block('/**/capture', 'meant: 2') + nested)
+    files = ['--params-file', first, '--params-file', str(second)]
+    arguments = ['-p', 'by_argument:=2', '-p', 'capture:other:=3']
+    line = CommandLine(['x', '--ros-args', *files, *arguments])
 
     def meant(node: str, whom: MeantFor) -> set[str]:
         return {key for key, found in line.keys(node).items() if found is whom}
@@ -713,15 +587,10 @@ def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path:
     assert meant('/capture', MeantFor.ANY_NODE) == always | {'nested'}
     assert meant('/front/capture', MeantFor.ANY_NODE) == always | {'nested', 'in_front', 'other'}
     assert meant('/front/inference', MeantFor.ANY_NODE) == always | {'meant', 'in_front', 'other'}
-    assert (
-        meant('/capture', MeantFor.THIS_NODE),
-        meant('/front/inference', MeantFor.THIS_NODE),
-    ) == ({'meant', 'other'}, {'nested'})
+    assert meant('/capture', MeantFor.THIS_NODE) == {'meant', 'other'}
+    assert meant('/front/inference', MeantFor.THIS_NODE) == {'nested'}
     assert meant('/capture', MeantFor.THIS_PROCESS) == {'by_argument'}
     assert CommandLine().keys('/capture') == {}
-
-
-# Names of cameras and namespaces must be valid in ROS.
 
 
 @pytest.mark.parametrize('name', ['a//b', 'a/', 'a/4x', 'ä', 'a\n', '~'])
@@ -746,10 +615,7 @@ def test_cameras_have_different_names() -> None:
 def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(free_domain: int) -> None:
     words = '--ros-args', '-r', f'__ns:=/{"n" * 230}'
     with Program('capture_node', *words, domain=free_domain).start('error:') as node:
-        assert node.process.wait(60.0) == 2
-        node._reader.join(60.0)
+        assert node.ended() == 2
     (line,) = [line for line in node.lines if 'rmw_fastrtps' not in line]
-    assert (
-        'topic length should not exceed' in line
-        and 'choose another name or a shorter namespace' in line
-    )
+    assert 'topic length should not exceed' in line
+    assert 'choose another name or a shorter namespace' in line
