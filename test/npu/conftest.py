@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, ExitStack
 import gc
 from pathlib import Path
 import sys
@@ -30,12 +31,11 @@ from npu.card_kit import counting_accelerator, Opened
 from npu.host_tree import Host
 from npu.scheduler_kit import Bench, MakeFrame, MakePool, QUICK_S, ScriptedAccelerator
 import pytest
-from waiting import eventually
+from waiting import until
 
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import recovering_device, scheduler
-from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
@@ -70,16 +70,14 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
-    made: list[AxlAccelerator] = []
+    with ExitStack() as made:
 
-    def make(**options: Any) -> Opened:
-        accelerator, card = counting_accelerator(monkeypatch, **options)
-        made.append(accelerator)
-        return accelerator, card
+        def make(**options: Any) -> Opened:
+            accelerator, card = counting_accelerator(monkeypatch, **options)
+            made.enter_context(closing(accelerator))
+            return accelerator, card
 
-    yield make
-    for accelerator in made:
-        accelerator.close()
+        yield make
 
 
 @pytest.fixture
@@ -90,23 +88,16 @@ def opened(make_opened: Callable[..., Opened]) -> Opened:
 @pytest.fixture
 def open_axruntime() -> Iterator[Open]:
     """Open axruntime accelerators; request :func:`double` or :func:`binding` first."""
-    opened: list[AxRuntimeAccelerator] = []
+    with ExitStack() as opened:
 
-    def make(ledger: CopyLedger | None = None, **options: Any) -> AxRuntimeAccelerator:
-        parts = {
-            name: options.pop(name) for name in ('flush_after_s', 'tensor_heap') if name in options
-        }
-        wanted = AxRuntimeAccelerator.own({'timeout': WAIT_S, **options})
-        opened.append(
-            AxRuntimeAccelerator(
-                ledger or CopyLedger(), wanted, **{'tensor_heap': SealedMemfd(), **parts}
-            )
-        )
-        return opened[-1]
+        def make(ledger: CopyLedger | None = None, **options: Any) -> AxRuntimeAccelerator:
+            names = {'flush_after_s', 'tensor_heap'} & options.keys()
+            parts = {'tensor_heap': SealedMemfd(), **{name: options.pop(name) for name in names}}
+            wanted = AxRuntimeAccelerator.own({'timeout': WAIT_S, **options})
+            accelerator = AxRuntimeAccelerator(ledger or CopyLedger(), wanted, **parts)
+            return opened.enter_context(closing(accelerator))
 
-    yield make
-    while opened:
-        opened.pop().close()
+        yield make
 
 
 @pytest.fixture(scope='session')
@@ -128,9 +119,12 @@ def double(built: Double) -> Iterator[Double]:
     built.reset()
     yield built
     assert (built.misuses, built.first_misuse()) == (0, '')
+
+    def left() -> tuple[int, list[int]]:
+        return built.live_objects, built.used_sub_devices()
+
     # A call that timed out destroys its objects when it returns.
-    eventually(lambda: (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0]))
-    assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
+    until(lambda: left() == (0, [0, 0, 0, 0]), left)
 
 
 @pytest.fixture
@@ -158,5 +152,5 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         gc.collect()
         return double.live, double.contexts, double.used_sub_devices
 
-    eventually(lambda: left() == (0, 0, 0))
-    assert (double.misuses, left()) == ([], (0, 0, 0))
+    until(lambda: left() == (0, 0, 0), left)
+    assert double.misuses == []

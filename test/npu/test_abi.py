@@ -125,19 +125,14 @@ def test_the_sizes_of_the_runtime_are_those_that_were_computed_by_hand() -> None
 
 def test_every_function_has_the_documented_number_of_arguments() -> None:
     text = ' '.join(AXR_HEADER.read_text(encoding='utf-8').split())
-    functions = axr.FUNCTIONS | axr.OPTIONAL_FUNCTIONS
-    for name, (result, arguments) in functions.items():
+    pointers = ctypes.c_void_p, ctypes.c_char_p, ctypes._Pointer
+    for name, (result, arguments) in (axr.FUNCTIONS | axr.OPTIONAL_FUNCTIONS).items():
         match = re.search(rf'(\w[\w ]*[ *]){name}\(([^)]*)\);', text)
         assert match, f'{name} is not in the header'
         documented = [] if match[2] == 'void' else match[2].split(',')
         assert (result is None) == (match[1].strip() == 'void'), name
-        assert ['*' in text for text in documented] == [is_pointer(each) for each in arguments], (
-            name
-        )
-
-
-def is_pointer(argument: type) -> bool:
-    return argument in (ctypes.c_void_p, ctypes.c_char_p) or issubclass(argument, ctypes._Pointer)
+        ours = [issubclass(argument, pointers) for argument in arguments]
+        assert ['*' in argument for argument in documented] == ours, name
 
 
 @pytest.mark.parametrize('size', [544, 1568, 4088])
