@@ -57,7 +57,6 @@ from zc_perception.camera.replay.bag import read_message
 from zc_perception.camera.replay.camera import ReplayCamera
 from zc_perception.camera.replay.pictures import ImageSource, natural_key
 from zc_perception.camera.replay.source import recording_path
-from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import ConfigError, LayoutError, RecordingError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
@@ -775,34 +774,14 @@ def write_folder(folder: Path, *sizes: int) -> str:
     return str(folder)
 
 
-def test_a_recording_that_fails_in_the_middle_ends_there(
+def test_a_recording_that_fails_in_the_middle_ends_there_for_good(
     open_camera: Callable[..., ReplayCamera], tmp_path: Path
 ) -> None:
-    """Reopening would start it at its first frame, again and again."""
-    path, opened, delivered = write_folder(tmp_path, 64, 64, 64, 32, 64), [], []
-    conditions: list[CameraCondition] = []
-
-    def open_it(identity: str) -> ReplayCamera:
-        opened.append(open_camera(path))
-        return opened[-1]
-
-    supervisor = CameraSupervisor(
-        'replay',
-        open_it,
-        lambda camera: None,
-        lambda frame: delivered.append(index_of(frame)),
-        conditions.append,
-        first_retry_s=0.001,
-    )
-    supervisor.open_now()
-    supervisor.start()
-    ends = (CameraState.FAILED, CameraState.LOST)
-    until(lambda: conditions and conditions[-1].state in ends)
-    supervisor.stop()
-    assert supervisor.finished and conditions[-1].state is CameraState.FAILED
-    reason = conditions[-1].reason
-    assert reason.startswith('frame 3: picture ') and '3.png' in reason
-    assert delivered == [0, 1, 2] and len(opened) == 1
+    """Reopening would start it at its first frame, again and again: see test_supervisor.py."""
+    camera = open_camera(write_folder(tmp_path, 64, 64, 64, 32, 64))
+    with pytest.raises(RecordingError, match=r'^frame 3: picture .*3\.png'):
+        drained(camera)
+    assert camera.statistics().captured == 3
 
 
 def test_a_recording_that_can_not_be_read_up_to_its_start_is_no_matter_of_waiting(

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from camera.v4l2_double import DriverDouble
-from npu.host_tree import Host
+from npu.card_kit import Host
 
 from zc_perception.camera.v4l2 import abi as v4l2
 from zc_perception.camera.v4l2.device import DeviceFile

@@ -27,8 +27,7 @@ from typing import Any
 
 from doubles.axelera_runtime import make_module
 from npu.axruntime_kit import build_double, Double, Open, Voyager, WAIT_S
-from npu.card_kit import counting_accelerator, Opened
-from npu.host_tree import Host
+from npu.card_kit import counting_accelerator, Host, Opened
 from npu.scheduler_kit import Bench, MakeFrame, MakePool, QUICK_S, ScriptedAccelerator
 import pytest
 from waiting import until

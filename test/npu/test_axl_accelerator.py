@@ -29,8 +29,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from npu.card_kit import CountingCard, Opened
-from npu.host_tree import Host
+from npu.card_kit import CountingCard, Host, Opened
 from npu.scheduler_kit import MakeFrame, MakePool
 import pytest
 

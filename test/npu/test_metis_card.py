@@ -28,7 +28,7 @@ import tempfile
 
 from hypothesis import given
 from hypothesis import strategies as st
-from npu.host_tree import Host
+from npu.card_kit import Host
 import pytest
 
 from zc_perception.errors import AcceleratorError
