@@ -135,10 +135,11 @@ class Bench:
         assert [self.frames.get(timeout=WAIT_S) for _ in numbers] == list(numbers)
 
     def until(self, state: CameraState) -> CameraCondition:
-        while True:
+        for _ in range(9):
             condition = self.conditions.get(timeout=WAIT_S)
             if condition.state is state:
                 return condition
+        raise AssertionError(f'none of nine conditions is {state}')
 
 
 @pytest.fixture
