@@ -414,12 +414,6 @@ def test_more_or_less_than_8_bits_are_brightness_of_the_same_range(
     assert np.abs(planes[1].astype(int) - 128).max() == 0
 
 
-def test_levels_that_are_no_brightness_are_refused(tmp_path: Path) -> None:
-    assert cv2.imwrite(str(tmp_path / 'a.tiff'), np.ones((HEIGHT, WIDTH), np.float32))
-    with pytest.raises(ConfigError, match=r"a\.tiff' has pixels of type float32; only pixels of"):
-        replay(tmp_path)
-
-
 def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> None:
     for number in range(3):
         write_picture(tmp_path / f'{number}.png', 50)
@@ -447,10 +441,14 @@ def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> 
             lambda folder: write_picture(folder / 'a.png', 1, 1, 1),
             'its pictures are 1x1; they must be at least 2x2',
         ),
+        (
+            lambda folder: cv2.imwrite(str(folder / 'a.tiff'), np.ones((9, 9), np.float32)),
+            r"a\.tiff' has pixels of type float32; only pixels of",
+        ),
     ],
 )
 def test_folders_that_can_not_be_played_are_named(
-    prepare: Callable[[Path], None], message: str, tmp_path: Path
+    prepare: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     prepare(tmp_path)
     with pytest.raises(ConfigError, match=message):
@@ -710,11 +708,6 @@ def test_the_file_s_own_pace_times_the_rate_or_the_pace_that_is_asked_for(
     assert camera.framerate == pace
 
 
-def test_a_video_has_no_headers_of_its_own(open_camera: Callable[..., ReplayCamera]) -> None:
-    with pytest.raises(ConfigError, match="has no headers: set parameter 'stamps' to 'now'"):
-        open_camera(stamps='recorded')
-
-
 def test_an_odd_last_row_and_column_are_cut_off(
     open_camera: Callable[..., ReplayCamera], tmp_path: Path
 ) -> None:
@@ -734,12 +727,13 @@ def test_other_sizes_are_scaled(
         assert found == (width, height, wanted)
 
 
-def test_odd_sizes_are_refused_with_advice(open_camera: Callable[..., ReplayCamera]) -> None:
+def test_what_can_not_be_opened_is_refused_with_advice(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path
+) -> None:
     with pytest.raises(LayoutError, match='is not a multiple of 2, which NV12 needs; use '):
         open_camera(width=33)
-
-
-def test_a_missing_file_is_named(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no headers: set parameter 'stamps' to 'now'"):
+        open_camera(stamps='recorded')
     words = "nothing.avi' does not exist; set parameter 'video' to the path of a video file or an"
     with pytest.raises(ConfigError, match=f"video '{tmp_path}/{words}"):
         open_camera(str(tmp_path / 'nothing.avi'))

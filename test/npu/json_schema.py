@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 import math
+from operator import ge, gt, le
 import re
 from typing import Any
 
@@ -32,6 +33,8 @@ ANNOTATIONS = {'$schema', '$defs', 'title', 'description', 'default'}
 
 
 KINDS = {'object': dict, 'array': list, 'string': str, 'boolean': bool, 'null': type(None)}
+HOLDS = {'minimum': ge, 'minLength': ge, 'minItems': ge, 'maximum': le, 'maxItems': le}
+HOLDS['exclusiveMinimum'] = gt
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -54,7 +57,7 @@ def conforms(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | No
 def _keyword(
     name: str, operand: Any, value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]
 ) -> bool:
-    number, text = _is(value, 'number'), isinstance(value, str)
+    number = _is(value, 'number')
     array, table = isinstance(value, list), isinstance(value, dict)
     match name:
         case 'type':
@@ -62,20 +65,13 @@ def _keyword(
             return any(_is(value, kind) for kind in kinds)
         case 'enum':
             return any(_equal(value, option) for option in operand)
-        case 'minimum':
-            return not number or value >= operand
-        case 'maximum':
-            return not number or value <= operand
         case 'multipleOf':
             return not number or value % operand == 0
-        case 'exclusiveMinimum':
-            return not number or value > operand
-        case 'minLength':
-            return not text or len(value) >= operand
-        case 'minItems':
-            return not array or len(value) >= operand
-        case 'maxItems':
-            return not array or len(value) <= operand
+        case 'minimum' | 'maximum' | 'exclusiveMinimum':
+            return not number or HOLDS[name](value, operand)
+        case 'minLength' | 'minItems' | 'maxItems':
+            other_kind = not isinstance(value, str if name == 'minLength' else list)
+            return other_kind or HOLDS[name](len(value), operand)
         case 'uniqueItems':
             pairs = combinations(value, 2) if array and operand else ()
             return not any(_equal(one, other) for one, other in pairs)

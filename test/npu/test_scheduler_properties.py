@@ -31,6 +31,7 @@ from npu.scheduler_kit import (
     MakeFrame,
     MakePool,
     ScriptedAccelerator,
+    ScriptedJob,
 )
 import pytest
 from waiting import until
@@ -51,9 +52,8 @@ class Chaos:
 
     def __init__(self, bench: Bench, seed: int) -> None:
         self.bench = bench
-        self.fed = 0
+        self.fed = self.callback_errors = 0
         self.random = random.Random(seed)
-        self.callback_errors = 0
         bench.on_result = self.on_result
 
     def on_result(self, entry: object) -> None:
@@ -61,44 +61,31 @@ class Chaos:
             self.callback_errors -= 1
             raise ValueError('callback')
 
-    @property
-    def device(self) -> ScriptedAccelerator:
-        return self.bench.accelerators[-1]
-
-    def signal(self, error: Exception | None) -> None:
-        open_jobs = [job for job in self.device.jobs if not job.ends]
-        if open_jobs:
-            self.random.choice(open_jobs).fence.signal(error)
-
-    def end_late(self) -> None:
-        late = [job for job in self.device.jobs if job.ends and job.takes_place]
-        if late:
-            self.random.choice(late).fence.signal()
+    def signal(self, jobs: list[ScriptedJob], error: Exception | None = None) -> None:
+        if jobs:
+            self.random.choice(jobs).fence.signal(error)
 
     def do(self, event: str, enabled: list[bool]) -> None:
-        lost, refused, device = DeviceLostError('gone'), AcceleratorError('refused'), self.device
+        device = self.bench.accelerators[-1]
+        running = [job for job in device.jobs if not job.ends]
+        lost, refused = DeviceLostError('gone'), AcceleratorError('refused')
         if event == 'frame':
             if self.fed < FRAMES:
                 self.bench.feed(self.fed)
                 self.fed += 1
-        elif event == 'done':
-            self.signal(None)
-        elif event == 'failed':
-            self.signal(refused)
-        elif event == 'lost':
-            self.signal(lost)
+        elif event in ('done', 'failed', 'lost'):
+            self.signal(running, {'failed': refused, 'lost': lost}.get(event))
+        elif event == 'late end':
+            self.signal([job for job in device.jobs if job.ends and job.takes_place])
         elif event == 'outputs lost':
             for job in device.jobs[-1:]:
                 job.output_error = lost
-        elif event.startswith('import'):
-            device.import_errors.append(lost if 'lost' in event else refused)
-        elif event.startswith('submit'):
-            device.submit_errors.append(lost if 'lost' in event else refused)
+        elif event.startswith(('import', 'submit')):
+            errors = getattr(device, f'{event.split()[0]}_errors')
+            errors.append(lost if 'lost' in event else refused)
         elif event == 'reopen refused':
             assert self.bench.reopen is not None
             self.bench.reopen.errors.append(refused)
-        elif event == 'late end':
-            self.end_late()
         elif event == 'callback':
             self.callback_errors += 1
         elif event == 'disabled':
