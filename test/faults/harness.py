@@ -24,8 +24,7 @@ the fault's promise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 import random
@@ -33,8 +32,7 @@ import time
 import traceback
 from typing import Any
 
-from faults.accounts import INFERENCE, WITNESS
-from faults.outcome import ABSENT, BROKEN, Outcome
+from faults.outcome import ABSENT, BROKEN, INFERENCE, Outcome, WITNESS
 from faults.stage import Stage
 
 EVERYBODY = (WITNESS, INFERENCE)
@@ -63,8 +61,8 @@ class Fault:
     group: str
     promise: str
     run: Callable[[Trial], None]
-    staged: bool
-    long_only: bool
+    staged: bool = True
+    long_only: bool = False
     bystanders: tuple[str, ...] = ()
     needs: str = ''
 
@@ -72,53 +70,37 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(
-    name: str,
-    promise: str,
-    *,
-    staged: bool = True,
-    long_only: bool = False,
-    bystanders: tuple[str, ...] = (),
-    needs: str = '',
-) -> Callable[[Any], Any]:
+def fault(name: str, promise: str, **how: Any) -> Callable[[Any], Any]:
     def register(function: Callable[[Trial], None]) -> Callable[[Trial], None]:
         assert name not in FAULTS, name
         group = function.__module__.rpartition('.')[2]
-        FAULTS[name] = Fault(name, group, promise, function, staged, long_only, bystanders, needs)
+        FAULTS[name] = Fault(name, group, promise, function, **how)
         return function
 
     return register
 
 
+@dataclass
 class Trial:
     """
     One run of one fault.
 
-    :ivar short: whether this is the reduced form.
-    :ivar random: a seeded generator.
     :ivar folder: an empty folder for this trial.
+    :ivar random: a seeded generator.
+    :ivar short: whether this is the reduced form.
     """
 
-    def __init__(
-        self,
-        outcome: Outcome,
-        stage: Stage | None,
-        folder: Path,
-        domain: int,
-        seed: int,
-        short: bool,
-    ) -> None:
-        self.outcome = outcome
-        self.folder = folder
-        self.domain = domain
-        self.short = short
-        self.random = random.Random(f'{seed} {outcome.name}')
-        self._stage = stage
+    outcome: Outcome
+    the_stage: Stage | None
+    folder: Path
+    domain: int
+    random: random.Random
+    short: bool
 
     @property
     def stage(self) -> Stage:
-        assert self._stage is not None, 'the fault is not staged'
-        return self._stage
+        assert self.the_stage is not None, 'the fault is not staged'
+        return self.the_stage
 
     def times(self, short: int, full: int) -> int:
         """Return how often to repeat, in the reduced form or in full."""
@@ -147,34 +129,9 @@ class Trial:
         """Count frames; one neither out nor dropped is unaccounted for: a broken promise."""
         self.outcome.frames_in += frames_in
         self.outcome.frames_out += frames_out
-        self.outcome.drops.update(
-            {reason.replace('_', ' '): count for reason, count in drops.items()}
-        )
-        self.must_be_zero(
-            'frames unaccounted for', abs(frames_in - frames_out - sum(drops.values()))
-        )
-
-    def absent(self, why: str) -> None:
-        """Report that this machine can't run the fault; raises Absent."""
-        raise Absent(why)
-
-
-@contextlib.contextmanager
-def _judged(outcome: Outcome) -> Iterator[None]:
-    began = time.monotonic()
-    try:
-        yield
-    except Absent as why:
-        outcome.status, outcome.reason = ABSENT, str(why)
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        text = ' '.join(str(error).split())
-        outcome.status, outcome.reason = (
-            BROKEN,
-            f'{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {text[:2000]}',
-        )
-    outcome.seconds = round(time.monotonic() - began, 2)
-    outcome.judge()
+        self.outcome.drops.update({why.replace('_', ' '): count for why, count in drops.items()})
+        missing = abs(frames_in - frames_out - sum(drops.values()))
+        self.must_be_zero('frames unaccounted for', missing)
 
 
 def run_fault(
@@ -193,18 +150,25 @@ def run_fault(
     """
     outcome = Outcome(each.name, each.group, each.promise)
     folder.mkdir(parents=True, exist_ok=True)
-    with _judged(outcome):
-        trial = Trial(outcome, stage, folder, domain, seed, short)
+    trial = Trial(outcome, stage, folder, domain, random.Random(f'{seed} {each.name}'), short)
+    began = time.monotonic()
+    try:
         if each.staged:
             trial.stage.whole()
             before = trial.stage.account()
-            each.run(trial)
+        each.run(trial)
+        if each.staged:
             trial.stage.settle(trial, before, bystanders=each.bystanders)
-        else:
-            each.run(trial)
-    if outcome.status == ABSENT and not each.needs:
-        outcome.status, outcome.reason = (
-            BROKEN,
-            f'absent, which it must not be anywhere: {outcome.reason}',
-        )
+    except Absent as why:
+        outcome.status, outcome.reason = ABSENT, str(why)
+        if not each.needs:
+            outcome.status = BROKEN
+            outcome.reason = f'absent, which it must not be anywhere: {why}'
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f'{type(error).__name__} at {Path(last.filename).name}:{last.lineno}'
+        outcome.status = BROKEN
+        outcome.reason = f'{where}: {" ".join(str(error).split())[:2000]}'
+    outcome.seconds = round(time.monotonic() - began, 2)
+    outcome.judge()
     return outcome

@@ -20,23 +20,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+import functools
+import operator
 import os
 from pathlib import Path
 import time
 
 FRAME_KIND = '/memfd:zc_frame'
 FRAME = f'{FRAME_KIND} (deleted)'
-_PAGE = os.sysconf('SC_PAGESIZE')
 # The middleware maps a file for each participant, keeps a killed one's for 20 s (its lease), and
 # binds sockets.
 _MIDDLEWARE = ('/dev/shm/', 'inet')
-
-
-def _unix_sockets() -> set[str]:
-    return {
-        line.split()[6]
-        for line in Path('/proc/net/unix').read_text(encoding='utf-8').splitlines()[1:]
-    }
 
 
 def _kind(target: str, unix: Collection[str]) -> str:
@@ -53,7 +47,8 @@ def descriptors(pid: int) -> Counter[str]:
     """Count descriptors by kind: a path, ``anon_inode:[eventfd]``, ``unix socket``."""
     found: Counter[str] = Counter()
     folder = Path(f'/proc/{pid}/fd')
-    unix = _unix_sockets()
+    sockets = Path('/proc/net/unix').read_text(encoding='utf-8').splitlines()[1:]
+    unix = {line.split()[6] for line in sockets}
     for entry in os.listdir(folder):
         with suppress(OSError):  # closed meanwhile, as the listing's own one is
             found[_kind(os.readlink(folder / entry), unix)] += 1
@@ -64,17 +59,19 @@ def threads(pid: int) -> int:
     return len(os.listdir(f'/proc/{pid}/task'))
 
 
+def _mapped(pid: int) -> list[str]:
+    text = Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace')
+    return [line for line in text.splitlines() if FRAME in line]
+
+
 def frame_mappings(pid: int) -> int:
-    return Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').count(FRAME)
+    return len(_mapped(pid))
 
 
 def resident_bytes(pid: int) -> int:
     """Return resident memory in bytes, without pages shared with other processes."""
-    resident, shared = (
-        int(number)
-        for number in Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[1:3]
-    )
-    return (resident - shared) * _PAGE
+    numbers = Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()
+    return (int(numbers[1]) - int(numbers[2])) * os.sysconf('SC_PAGESIZE')
 
 
 def frame_buffers(pids: Collection[int]) -> set[int]:
@@ -86,13 +83,7 @@ def frame_buffers(pids: Collection[int]) -> set[int]:
                 with suppress(OSError):
                     if os.readlink(entry).startswith(FRAME):
                         found.add(entry.stat().st_ino)
-            for line in (
-                Path(f'/proc/{pid}/maps')
-                .read_text(encoding='utf-8', errors='replace')
-                .splitlines()
-            ):
-                if FRAME in line:
-                    found.add(int(line.split()[4]))
+            found.update(int(line.split()[4]) for line in _mapped(pid))
     return found
 
 
@@ -103,18 +94,14 @@ def is_ours(kind: str) -> bool:
 
 def holding(pid: int) -> Counter[str]:
     """Return descriptors, threads, mappings by kind: the lowest of several looks."""
-    looks = []
+    looks: list[Counter[str]] = []
     for _ in range(12):
-        found = Counter(
-            {f'fd {kind}': count for kind, count in descriptors(pid).items() if is_ours(kind)}
-        )
+        ours = {kind: count for kind, count in descriptors(pid).items() if is_ours(kind)}
+        found = Counter({f'fd {kind}': count for kind, count in ours.items()})
         found['threads'], found['frame mappings'] = threads(pid), frame_mappings(pid)
         looks.append(found)
         time.sleep(0.004)
-    least = looks[0]
-    for look in looks[1:]:
-        least &= look
-    return least
+    return functools.reduce(operator.and_, looks)
 
 
 def with_slots(held: Counter[str], slots: int) -> Counter[str]:

@@ -13,11 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The outcome of faults, as ``build/faults/result.json`` holds it."""
+"""The outcome of faults, as ``build/faults/result.json`` holds it, and the account of frames."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 import json
@@ -26,8 +27,17 @@ from pathlib import Path
 import platform
 from typing import Any
 
-VERSION = 1
 HELD, BROKEN, ABSENT = 'held', 'broken', 'absent'
+WITNESS, INFERENCE = 'witness', 'inference'
+"""Who may stand by; see :class:`~faults.harness.Fault`."""
+MOST_PAUSE_S = 1.0
+"""How long a bystander may be without a frame, besides the time that nothing ran.
+
+Two shared processors may keep any process from running."""
+LEAST_RATE = 0.5
+"""The share of the camera's frames that it must publish.
+
+A camera that starves publishes less and loses nothing."""
 
 
 @dataclass
@@ -60,21 +70,14 @@ class Outcome:
 
     def judge(self) -> None:
         """Set the status to broken if a count that must be zero isn't."""
-        wrong = [
-            f'{count} {kind}'
-            for counts in (self.leaks, self.zero)
-            for kind, count in counts.items()
-            if count
-        ]
-        if wrong:
+        counts = [*self.leaks.items(), *self.zero.items()]
+        if wrong := ', '.join(f'{count} {kind}' for kind, count in counts if count):
             self.status = BROKEN
-            self.reason = '; '.join(filter(None, [self.reason, ', '.join(wrong)]))
+            self.reason = '; '.join(filter(None, [self.reason, wrong]))
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            **{name: dict(getattr(self, name)) for name in ('drops', 'leaks', 'zero', 'figures')},
-        }
+        kinds = (self.drops, self.leaks, self.zero)
+        return vars(self) | dict(zip(('drops', 'leaks', 'zero'), map(dict, kinds), strict=True))
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            'version': VERSION,
+            'version': 1,
             'date': datetime.now(timezone.utc).date().isoformat(),
             'short': self.short,
             'seed': self.seed,
@@ -112,22 +115,84 @@ class Result:
 
     def table(self) -> str:
         lines = [
-            f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict'
-        ]
-        for each in self.outcomes:
-            numbers = (
-                f'{each.seconds:6.1f} {each.frames_in:7d} {each.frames_out:7d} '
-                f'{each.drops.total():8d} {each.leaks.total():6d}'
-            )
-            lines.append(
-                f'{each.group + ": " + each.name:<46} {numbers}  '
+            f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict',
+            *(
+                f'{each.group + ": " + each.name:<46} {each.seconds:6.1f} {each.frames_in:7d} '
+                f'{each.frames_out:7d} {each.drops.total():8d} {each.leaks.total():6d}  '
                 f'{each.status}{": " * bool(each.reason)}{each.reason}'
-            )
+                for each in self.outcomes
+            ),
+        ]
         broken = sum(each.status == BROKEN for each in self.outcomes)
         absent = [each for each in self.outcomes if each.status == ABSENT]
-        lines.append(
-            f'{len(self.outcomes)} faults, {broken} broken promises, {len(absent)} absent'
-        )
+        lines += [f'{len(self.outcomes)} faults, {broken} broken promises, {len(absent)} absent']
         lines += [f'NOT MEASURED: {each.group}: {each.name}: {each.reason}' for each in absent]
         lines += ['NOTHING WAS MEASURED'] * (len(absent) == len(self.outcomes))
         return '\n'.join(lines)
+
+
+@dataclass
+class Stretch:
+    """
+    Frames of one connection and one pool of the camera.
+
+    :ivar connection: number of connections so far, without those to forgotten cameras.
+    :ivar pool: the upper half of its frames' ``buffer_uid``, which no other pool has.
+    :ivar captured: capture time of each received frame.
+    :ivar dropped: frames that the link dropped after *first_ns* and before the last frame.
+    """
+
+    first_ns: int
+    dropped_before: int
+    connection: int
+    pool: int
+    last_ns: int = 0
+    captured: list[int] = field(default_factory=list)
+    dropped: int = 0
+    sequence: int = -1
+
+    def continued(self) -> Stretch:
+        """Return an empty stretch that starts after this one's last frame."""
+        before, last = self.dropped_before + self.dropped, self.last_ns
+        return Stretch(last + 1, before, self.connection, self.pool, last, sequence=self.sequence)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """
+    The counted frames of one fault.
+
+    :ivar came: published frames.
+    :ivar received: published frames that the witness received.
+    :ivar newest_wins: frames that the link dropped because the witness was too slow.
+    :ivar not_connected: frames between two connections of the witness, when the camera was gone or
+        had new buffers.
+    :ivar span_s: seconds from the first to the last frame.
+    """
+
+    came: int
+    received: int
+    newest_wins: int
+    not_connected: int
+    span_s: float
+
+
+def tally(stretches: Sequence[Stretch], published: Collection[int]) -> Tally:
+    """
+    Count from the last frame before the fault to the last frame of all.
+
+    :param stretches: at least one; the first continues the state before the fault.
+    :param published: capture time of each frame in the camera's log.
+    """
+    first_ns, last_ns = stretches[0].first_ns, stretches[-1].last_ns
+    received = {captured for stretch in stretches for captured in stretch.captured}
+    # A process may be killed after publishing a frame and before logging it.
+    came = {captured for captured in received.union(published) if first_ns <= captured <= last_ns}
+    seen = sum(
+        any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches)
+        for captured in came
+    )
+    dropped = sum(stretch.dropped for stretch in stretches)
+    return Tally(
+        len(came), len(received), dropped, len(came) - seen, max(0, last_ns - first_ns) / 1e9
+    )

@@ -33,6 +33,7 @@ from pathlib import Path
 import signal
 import sys
 import tempfile
+from typing import Any
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
@@ -43,7 +44,7 @@ from faults.outcome import BROKEN, Outcome, Result
 from faults.stage import Stage
 from ros_domains import locked_domain
 
-MODULES = ('kills', 'hangs', 'scarcity', 'soak', 'books')
+MODULES = ('signals', 'scarcity', 'soak')
 
 
 def all_faults() -> dict[str, Fault]:
@@ -86,17 +87,16 @@ class Theatre:
     def do(self, each: Fault) -> Outcome:
         folder = self._folder / str(self._done)
         self._done += 1
+        how: dict[str, Any] = {'seed': self._seed, 'short': self._short}
         if each.staged:
             self._stage = self._stage or Stage(self._folder, self._domain)
-            outcome = run_fault(
-                each, self._stage, folder, self._domain, seed=self._seed, short=self._short
-            )
+            outcome = run_fault(each, self._stage, folder, self._domain, **how)
             if outcome.status == BROKEN:
                 self._clear()
             return outcome
         self._clear()
         with locked_domain() as domain:
-            return run_fault(each, None, folder, domain, seed=self._seed, short=self._short)
+            return run_fault(each, None, folder, domain, **how)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,24 +104,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--short', action='store_true', help='the reduced form, as in CI')
-    parser.add_argument(
-        '--only',
-        nargs='+',
-        default=[''],
-        metavar='WORD',
-        help='faults that have one of these in their group or name',
-    )
+    words = 'faults that have one of these in their group or name'
+    parser.add_argument('--only', nargs='+', default=[''], metavar='WORD', help=words)
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--json', type=Path, default=Path('build/faults/result.json'))
     parser.add_argument('--list', action='store_true', help='name the faults and their promises')
     options = parser.parse_args(arguments)
-    known = all_faults().values()
     chosen = [
         each
-        for each in known
+        for each in all_faults().values()
         if any(word in f'{each.group}: {each.name}' for word in options.only)
+        and not (options.short and each.long_only)
     ]
-    chosen = [each for each in chosen if not (options.short and each.long_only)]
     if options.list:
         for each in chosen:
             print(f'{each.group}: {each.name}\n    {each.promise}')

@@ -31,12 +31,12 @@ import shutil
 import subprocess
 import time
 
-from faults.harness import EVERYBODY, fault, Trial
+from faults.harness import Absent, EVERYBODY, fault, Trial
 from faults.holdings import frame_mappings
-from faults.program import own_sockets, Running
+from faults.stage import own_sockets, Running
 from faults.witness import Witness
 from memory_link import RawPeer
-from nodes.programs import parameters
+from nodes.programs import BIN, parameters
 from waiting import until
 
 from zc_perception.camera.replay.camera import open_source
@@ -61,11 +61,8 @@ def no_descriptor(pid: int) -> contextlib.AbstractContextManager[None]:
     while used != before:  # an ended process's descriptors are still being closed
         time.sleep(0.2)
         used, before = _descriptors(pid), used
-    return limited(
-        pid,
-        resource.RLIMIT_NOFILE,
-        next(number for number in range(len(used) + 1) if number not in used),
-    )
+    lowest = next(number for number in range(len(used) + 1) if number not in used)
+    return limited(pid, resource.RLIMIT_NOFILE, lowest)
 
 
 def _descriptors(pid: int) -> set[int]:
@@ -73,9 +70,8 @@ def _descriptors(pid: int) -> set[int]:
 
 
 def address_space(pid: int) -> int:
-    return int(Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
-        'SC_PAGESIZE'
-    )
+    pages = Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]
+    return int(pages) * os.sysconf('SC_PAGESIZE')
 
 
 @fault('EMFILE in capture', ('without a descriptor left the camera serves whoever is in, and '
@@ -92,18 +88,13 @@ def emfile_capture(trial: Trial) -> None:
                     peer.hello(name='late')
                 before = witness.received
                 stage.meanwhile(lambda: witness.received >= before + 30, 'frames')  # noqa: B023
-                trial.must(
-                    all(peer.nothing_there() for peer in peers),
-                    'peers that were accepted without a descriptor',
-                )
+                quiet = all(peer.nothing_there() for peer in peers)
+                trial.must(quiet, 'peers that were accepted without a descriptor')
             for peer in peers:
-                trial.must(
-                    peer.receive_type() == MessageType.WELCOME,
-                    'peers that were not let in afterwards',
-                )
+                welcome = peer.receive_type() == MessageType.WELCOME
+                trial.must(welcome, 'peers that were not let in afterwards')
     stage.meanwhile(
-        lambda: int(witness.values('capture: link').get('refused_descriptors', '0')) > 0,
-        'it is counted',
+        lambda: witness.number('capture: link', 'refused_descriptors'), 'it is counted'
     )
 
 
@@ -120,38 +111,30 @@ def emfile_inference(trial: Trial) -> None:
         # Release the old buffers first: otherwise their descriptors would leave room for the new
         # ones.
         assert witness.change('deactivate')
-        stage.meanwhile(
-            lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone'
-        )
-        with no_descriptor(stage.inference.pid):
+        pid = stage.inference.pid
+        stage.meanwhile(lambda: not frame_mappings(pid), 'the old buffers are gone')  # noqa: B023
+        with no_descriptor(pid):
             assert witness.change('activate')
             before = witness.received
             stage.meanwhile(lambda: witness.received >= before + 30, 'frames')  # noqa: B023
             trial.must(stage.inference.alive, 'consumers that ended')
             # Diagnostics from the time when the camera was off have another reason.
             witness.forget_diagnostics()
+            link = 'inference: link'
             stage.meanwhile(
-                lambda: (
-                    (witness.level('inference: link') or 0) > 0
-                    and "'ulimit -n'" in witness.text('inference: link')
-                ),
+                lambda: witness.level(link) and "'ulimit -n'" in witness.text(link),  # noqa: B023
                 'the reason is said',
             )
-            trial.note('what is said', witness.text('inference: link'))
+            trial.note('what is said', witness.text(link))
         began = time.monotonic()
         witness.expect(1, 1)
         trial.worst('healed within, s', time.monotonic() - began)
 
 
 HUGE = {
-    'pattern': 'counter',
-    'width': 7680,
-    'height': 4320,
-    'framerate': 2.0,
-    'slots': 3,
-    'heap': 'memfd',
-    'quarantine': 0.2,
-}
+    'pattern': 'counter', 'width': 7680, 'height': 4320, 'framerate': 2.0, 'slots': 3,
+    'heap': 'memfd', 'quarantine': 0.2,
+}  # fmt: skip
 
 
 @fault('ENOMEM in capture', ('a camera process without memory for its buffers lives on, says '
@@ -159,11 +142,9 @@ HUGE = {
        staged=False)  # fmt: skip
 def enomem_capture(trial: Trial) -> None:
     with own_sockets(trial.folder), contextlib.ExitStack() as ending:
-        witness = Witness(trial.domain, frames=False)
-        ending.callback(witness.close)
-        capture = ending.enter_context(
-            Running('capture_node', *parameters(**HUGE, autostart=False), domain=trial.domain)
-        )
+        witness = ending.enter_context(contextlib.closing(Witness(trial.domain, frames=False)))
+        values = parameters(**HUGE, autostart=False)
+        capture = ending.enter_context(Running('capture_node', *values, domain=trial.domain))
         capture.start('[capture]: ready')
         # Discovery would need memory of the middleware, not of the camera.
         witness.know_capture()
@@ -221,25 +202,18 @@ def _can_mount(folder: Path) -> str:
 def enospc_recorder(trial: Trial) -> None:
     disk, copy = trial.folder / 'd', trial.folder / 'copy'
     if why := _can_mount(disk):
-        trial.absent(why)
+        raise Absent(why)
     wrapper = small_disk(disk, 'size=1m', f'cp -r "{disk}/a" "{copy}"')
-    with Running(
-        'zc_record',
-        *parameters(path=f'{disk}/a', disk_floor=0),
-        domain=trial.stage.domain,
-        wrapper=wrapper,
-    ) as recorder:
+    command = [*wrapper, str(BIN / 'zc_record')]
+    values = parameters(path=f'{disk}/a', disk_floor=0)
+    with Running(command, *values, domain=trial.stage.domain) as recorder:
         recorder.start()
         trial.stage.meanwhile(recorder.ended, 'the recorder ends')
         trial.must(recorder.process.returncode == 1, 'exit codes other than 1')
-        trial.must(
-            'No space left on device' in recorder.output,
-            f'ends without the reason: {recorder.output[-800:]}',
-        )
-        trial.must_be_zero('tracebacks', recorder.output.count('Traceback'))
-    frames = 0
+        said = recorder.output
+        trial.must('No space left on device' in said, f'ends without the reason: {said[-800:]}')
+        trial.must_be_zero('tracebacks', said.count('Traceback'))
     with contextlib.closing(open_source(str(copy))) as recording:
-        while recording.advance() is not None:
-            frames += 1
+        frames = sum(1 for _ in iter(recording.advance, None))
     trial.note('frames in the recording', frames)
     trial.must(frames > 5, 'recordings that can not be played')

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import os
 
-from faults import accounts
+from faults import outcome as limits
 from faults.harness import Fault
 from faults.outcome import ABSENT, HELD
 from faults.run_faults import all_faults, Theatre
@@ -42,8 +42,8 @@ def _process_as_it_began() -> Iterator[None]:
 def _no_speed_is_judged() -> Iterator[None]:
     """Check no pauses and rates, as other tests run in parallel; ``make faults`` checks them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accounts, 'MOST_PAUSE_S', 20.0)
-        patch.setattr(accounts, 'LEAST_RATE', 0.0)
+        patch.setattr(limits, 'MOST_PAUSE_S', 20.0)
+        patch.setattr(limits, 'LEAST_RATE', 0.0)
         yield
 
 

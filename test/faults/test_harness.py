@@ -25,8 +25,7 @@ import socket
 import threading
 from typing import Any
 
-from faults.accounts import Stretch, Tally, tally
-from faults.harness import Fault, run_fault, Trial
+from faults.harness import Absent, Fault, run_fault, Trial
 from faults.holdings import (
     excess,
     frame_buffers,
@@ -35,7 +34,7 @@ from faults.holdings import (
     settled_excess,
     with_slots,
 )
-from faults.outcome import BROKEN, HELD, Outcome, Result
+from faults.outcome import BROKEN, HELD, Outcome, Result, Stretch, Tally, tally
 import pytest
 
 OWN = os.getpid()
@@ -81,18 +80,17 @@ def test_a_leak_of_each_kind_is_seen() -> None:
         os.close(frame)
 
 
-def outcome_of(run: Any, tmp_path: Path, needs: str = '') -> Outcome:
-    return run_fault(
-        Fault('a fault', 'tests', 'a promise', run, False, False, needs=needs),
-        None,
-        tmp_path,
-        1,
-        short=True,
-    )
+def outcome_of(run: Any, tmp_path: Path) -> Outcome:
+    fault = Fault('a fault', 'tests', 'a promise', run, staged=False)
+    return run_fault(fault, None, tmp_path, 1, short=True)
 
 
 def raises(trial: Trial) -> None:
     raise OSError(28, 'No space left on device')
+
+
+def is_absent(trial: Trial) -> None:
+    raise Absent('no gcc')
 
 
 @pytest.mark.parametrize(('run', 'status', 'words'), [
@@ -103,7 +101,7 @@ def raises(trial: Trial) -> None:
     (lambda trial: trial.must_be_zero('tracebacks', 0), HELD, ''),
     (lambda trial: trial.leaked(Counter({'threads': 2})), BROKEN, '2 threads'),
     (raises, BROKEN, 'OSError at test_harness.py'),
-    (lambda trial: trial.absent('no gcc'), BROKEN, 'no gcc'),
+    (is_absent, BROKEN, 'no gcc'),
 ])  # fmt: skip
 def test_what_is_not_zero_breaks_the_promise(
     run: Any, status: str, words: str, tmp_path: Path

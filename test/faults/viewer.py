@@ -26,6 +26,7 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 import sys
+from typing import Any
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
@@ -42,27 +43,22 @@ def main() -> None:
     rclpy.init()
     node = Node('soak_viewer', enable_rosout=False, start_parameter_services=False)
     kept: dict[str, deque[Frame]] = {topic: deque() for topic in topics}
-    said = False
 
     def take(topic: str, frame: Frame) -> None:
-        nonlocal said
         mine = kept[topic]
         if len(mine) >= held:
             mine.popleft().release()
         with frame.map() as planes:
             assert planes[0].shape
+        before = all(kept.values())
         mine.append(frame.keep())
-        if not said and all(kept.values()):
-            said = True
+        if not before and all(kept.values()):
             print('holding', flush=True)
 
-    subscriptions = [
-        FrameSubscription(
-            node, topic, partial(take, topic), held=held + 1, copy_free_required=True
-        )
-        for topic in topics
+    options: dict[str, Any] = {'held': held + 1, 'copy_free_required': True}
+    _subscriptions = [
+        FrameSubscription(node, topic, partial(take, topic), **options) for topic in topics
     ]
-    assert subscriptions
     rclpy.spin(node)
 
 

@@ -30,7 +30,7 @@ import time
 from typing import Any
 
 from camera.counter_picture import read_counter
-from faults.accounts import Stretch
+from faults.outcome import Stretch
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from nodes.ros_kit import answer_of, Onlooker, Reader
@@ -135,14 +135,13 @@ class Witness(Reader):
     :param disorder: frames that came twice or too late.
     """
 
-    def __init__(self, domain: int, topic: str = 'image_raw', *, frames: bool = True) -> None:
+    def __init__(self, domain: int, *, frames: bool = True) -> None:
         super().__init__(domain, NAME)
         set_logger_level(NAME, LoggingSeverity.ERROR)
         self._lock = threading.Lock()
         self.stretches: list[Stretch] = []
-        self.received = self.wrong_pixels = self.disorder = self.detections = (
-            self.detection_disorder
-        ) = 0
+        self.received = self.detections = 0
+        self.wrong_pixels = self.disorder = self.detection_disorder = 0
         self._stalls = Stalls()
         self.frame_pauses, self.detection_pauses = Pauses(self.stalled_s), Pauses(self.stalled_s)
         self._stalled_before_s = 0.0
@@ -155,13 +154,12 @@ class Witness(Reader):
             Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=100)
         )
         self.frames = (
-            FrameSubscription(self.node, topic, depth=DEPTH, held=2, copy_free_required=True)
+            FrameSubscription(self.node, 'image_raw', depth=DEPTH, held=2, copy_free_required=True)
             if frames
             else None
         )
-        self._links: Any = (
-            None if self.frames is None else self.frames._remote
-        )  # its connections are counted there
+        # Its connections are counted there.
+        self._links: Any = self.frames and self.frames._remote
         self._spinning = Spinning(self)
         self._taking = threading.Thread(target=self._take, name='witness frames', daemon=True)
         if frames:
@@ -261,11 +259,8 @@ class Witness(Reader):
         )
 
     def describe(self) -> str:
-        link = (
-            ''
-            if self.frames is None
-            else f'{self.frames.statistics().rung}: {self.frames.statistics().reason}; '
-        )
+        links = [] if self.frames is None else [self.frames.statistics()]
+        link = ''.join(f'{each.rung}: {each.reason}; ' for each in links)
         bad = {name: text for name, text in self.messages().items() if self.level(name)}
         return f'{link}{self.received} frames, {self.detections} detections, {bad}'
 
@@ -274,6 +269,9 @@ class Witness(Reader):
         before = self.last.get(name)
         until(lambda: self.last.get(name) is not before, f'news of {name}')
         return self.values(name)
+
+    def number(self, name: str, key: str) -> int:
+        return int(self.values(name).get(key, '0'))
 
     def detections_of(self, first_ns: int, last_ns: int) -> int:
         """Of the latest 1000 detections, count those with frame stamps in that range."""
@@ -293,12 +291,8 @@ class Witness(Reader):
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
         """Return a service's answer to a request that may be sent twice, else AssertionError."""
-        return answer_of(
-            self._client(kind, service),
-            request,
-            lambda future, seconds: eventually(future.done, seconds),
-            WAIT_S,
-        )
+        client = self._client(kind, service)
+        return answer_of(client, request, lambda future, s: eventually(future.done, s), WAIT_S)
 
     def know_capture(self) -> None:
         """

@@ -13,17 +13,81 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""SIGSTOP: one process hangs, and the other processes must go on."""
+"""SIGKILL and SIGSTOP at random moments: a process ends or hangs, and the others must go on."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
-from faults import accounts
-from faults.accounts import WITNESS
-from faults.harness import fault, Trial
+from faults import outcome
+from faults.harness import EVERYBODY, fault, Trial
+from faults.holdings import frame_mappings
+from faults.outcome import WITNESS
 from faults.stage import FRAMERATE
+from memory_link import Forker
+
+
+@fault('consumers killed with leases', ('a killed consumer costs its own frames only: its '
+                                        'leases come back, nobody else misses a frame'),
+       bystanders=EVERYBODY)  # fmt: skip
+def consumers(trial: Trial) -> None:
+    stage = trial.stage
+    taken = stage.witness.number('capture: link', 'leases_taken_back')
+    kills = trial.times(6, 60)
+    with Forker(stage.socket(), 'hold', 2) as victims:
+        for _ in range(kills):
+            pid = victims.fork()
+            if trial.random.random() < 0.8:
+                stage.meanwhile(lambda pid=pid: frame_mappings(pid), 'the victim has a frame')
+            time.sleep(trial.random.uniform(0.0, 0.08))
+            os.kill(pid, signal.SIGKILL)
+    stage.holders()
+    back = stage.witness.number('capture: link', 'leases_taken_back') - taken
+    trial.note('kills', kills)
+    trial.note('leases taken back', back)
+    trial.must(back >= kills // 3, 'kills that hit no lease: the fault did not happen')
+
+
+@fault('inference killed', ('a killed inference node costs the camera nothing; its successor '
+                            'detects again by itself'),
+       bystanders=(WITNESS,))  # fmt: skip
+def inference(trial: Trial) -> None:
+    stage = trial.stage
+    for _ in range(trial.times(1, 6)):
+        time.sleep(trial.random.uniform(0.0, 0.3))
+        stage.inference.kill()
+        began = time.monotonic()
+        stage.start('inference')
+        stage.witness.expect(1, 1)
+        trial.worst('from the start to the first detection, s', time.monotonic() - began)
+        stage.read_logs()
+
+
+@fault(
+    'capture killed',
+    (
+        'consumers of a killed camera process find its successor; nothing of the old buffers '
+        'stays, no frame is converted'
+    ),
+)
+def capture(trial: Trial) -> None:
+    stage = trial.stage
+    for _ in range(trial.times(1, 6)):
+        time.sleep(trial.random.uniform(0.0, 0.3))
+        stage.read_logs()
+        stage.capture.kill()
+        stage.meanwhile(lambda: not frame_mappings(os.getpid()), 'nothing of it is mapped here')
+        pid = stage.inference.pid
+        stage.meanwhile(lambda: not frame_mappings(pid), 'nor in the inference node')  # noqa: B023
+        began = time.monotonic()
+        stage.start('capture')
+        ready = time.monotonic()
+        stage.witness.expect(1, 1)
+        trial.worst('from ready to the first detection, s', time.monotonic() - ready)
+        trial.worst('from the start to ready, s', ready - began)
+
 
 # One job in flight and one frame that waits for it.
 _ITS_SLOTS = 2
@@ -34,7 +98,7 @@ _MOST_OLD = 3
 @fault('inference stopped', ('a consumer that hangs holds its window and nothing else; when it '
                              'goes on it detects on the newest frames'),
        bystanders=(WITNESS,))  # fmt: skip
-def inference(trial: Trial) -> None:
+def inference_stops(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 20)):
         time.sleep(trial.random.uniform(0.0, 0.1))
@@ -45,17 +109,15 @@ def inference(trial: Trial) -> None:
             time.sleep(0.05)
         stage.meanwhile(lambda: witness.received > received, 'frames meanwhile')  # noqa: B023
         lasted = time.monotonic() - began - (witness.stalled_s() - stalled)
-        came, least = witness.received - received, accounts.LEAST_RATE * FRAMERATE * lasted
+        came, least = witness.received - received, outcome.LEAST_RATE * FRAMERATE * lasted
         held = sum(count for name, count in stage.held().items() if name.startswith('inference'))
         trial.worst('slots that it held', float(held))
-        trial.must(
-            0 < held <= _ITS_SLOTS,
-            f'windows that were not kept: {held} slots held, {_ITS_SLOTS} are its own',
-        )
+        slots = f'{held} slots held, {_ITS_SLOTS} are its own'
+        trial.must(0 < held <= _ITS_SLOTS, f'windows that were not kept: {slots}')
         detected_ns, newest_ns = witness.last_detection_ns, witness.last_stamp_ns
+        share = f'{outcome.LEAST_RATE:.0%}'
         trial.must(
-            came >= least,
-            f'cameras that published less than {accounts.LEAST_RATE:.0%} while a consumer hung',
+            came >= least, f'cameras that published less than {share} while a consumer hung'
         )
         stage.inference.send(signal.SIGCONT)
         stage.meanwhile(
@@ -63,10 +125,8 @@ def inference(trial: Trial) -> None:
             'a detection of a new frame',
         )
         old = witness.detections_of(detected_ns + 1, newest_ns)
-        trial.must(
-            old <= _MOST_OLD,
-            f'hangs after which {old} old frames were run, at most {_MOST_OLD} may be',
-        )
+        most = f'{old} old frames were run, at most {_MOST_OLD} may be'
+        trial.must(old <= _MOST_OLD, f'hangs after which {most}')
         trial.worst('old frames that were run after it', float(old))
 
 
@@ -77,7 +137,7 @@ def inference(trial: Trial) -> None:
         'they stopped'
     ),
 )
-def capture(trial: Trial) -> None:
+def capture_stops(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 16)):
         time.sleep(trial.random.uniform(0.0, 0.1))
@@ -94,7 +154,7 @@ def capture(trial: Trial) -> None:
     'everybody stopped',
     'after all processes stood still at once, as a suspended machine does, all go on',
 )
-def everybody(trial: Trial) -> None:
+def everybody_stops(trial: Trial) -> None:
     stage = trial.stage
     programs = [stage.capture, stage.inference]
     for _ in range(trial.times(1, 6)):
