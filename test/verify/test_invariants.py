@@ -22,30 +22,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from verify.verify_kit import (
-    ALL_HOLD,
-    cached_graph,
-    changed,
-    DRIVER_THREAD,
-    END,
-    event,
-    look,
-    MS,
-    PCI,
-    PERIOD,
-    PID,
-    POOL,
-    record,
-    SOURCES,
-    START,
-    uncached_graph,
-    verdicts,
-    with_events,
-    with_facts,
-    with_node,
-    with_records,
-    without_sources,
-)
+from verify import verify_kit as kit
+from verify.verify_kit import ALL_HOLD, MS, PCI, PERIOD, PID, POOL, SOURCES, START
 
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.evidence import Unreadable
@@ -63,7 +41,7 @@ def figures(seen: Observation, name: str) -> dict[str, Any]:
     return next(check.as_json() for check in all_checks(seen) if check.name == name)
 
 
-@pytest.mark.parametrize('graph', [cached_graph, uncached_graph])
+@pytest.mark.parametrize('graph', [kit.cached_graph, kit.uncached_graph])
 def test_a_good_pipeline_keeps_all_four(graph: Callable[[], Observation]) -> None:
     checks = all_checks(graph())
     assert {check.name: check.holds for check in checks} == ALL_HOLD
@@ -71,21 +49,12 @@ def test_a_good_pipeline_keeps_all_four(graph: Callable[[], Observation]) -> Non
 
 
 def test_the_figures_are_those_of_the_window() -> None:
-    cached, uncached = figures(cached_graph(), 'I3'), figures(uncached_graph(), 'I3')
-    assert (
-        cached['frames'],
-        cached['kernel_submits'],
-        cached['imports'],
-        cached['frames_with_own_import'],
-    ) == (20, 20, 0, 0)
-    assert (
-        uncached['frames'],
-        uncached['kernel_submits'],
-        uncached['imports'],
-        uncached['frames_with_own_import'],
-    ) == (20, 20, 20, 20)
-    assert figures(uncached_graph(), 'I1')['frames_attached'] == 20
-    assert figures(cached_graph(), 'I2')['exporters'] == {'system': 3}
+    names = ('frames', 'kernel_submits', 'imports', 'frames_with_own_import')
+    cached, uncached = figures(kit.cached_graph(), 'I3'), figures(kit.uncached_graph(), 'I3')
+    assert [cached[name] for name in names] == [20, 20, 0, 0]
+    assert [uncached[name] for name in names] == [20, 20, 20, 20]
+    assert figures(kit.uncached_graph(), 'I1')['frames_attached'] == 20
+    assert figures(kit.cached_graph(), 'I2')['exporters'] == {'system': 3}
 
 
 def submits_other_buffer(seen: Observation) -> Observation:
@@ -93,13 +62,14 @@ def submits_other_buffer(seen: Observation) -> Observation:
     seen = replace(
         seen,
         snapshots=tuple(
-            look(one.start_ns, {**dict.fromkeys(POOL, ()), 99: [PCI]}) for one in seen.snapshots
+            kit.look(one.start_ns, {**dict.fromkeys(POOL, ()), 99: [PCI]})
+            for one in seen.snapshots
         ),
     )
-    return with_events(
+    return kit.with_events(
         seen,
         *(
-            event(
+            kit.event(
                 START - 400 * MS + handle,
                 'axl_dmabuf_import',
                 handle=handle,
@@ -113,18 +83,18 @@ def submits_other_buffer(seen: Observation) -> Observation:
 
 def submits_after_its_release(seen: Observation) -> Observation:
     """Submit a handle after the release of its buffer."""
-    given_back = event(
-        START - 300 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=1, inode=POOL[0]
+    given_back = kit.event(
+        START - 300 * MS, 'axl_dmabuf_release', kit.DRIVER_THREAD, handle=1, inode=POOL[0]
     )
-    return with_events(
-        seen, event(START - 400 * MS, 'axl_dmabuf_import', handle=1, inode=POOL[0]), given_back
+    return kit.with_events(
+        seen, kit.event(START - 400 * MS, 'axl_dmabuf_import', handle=1, inode=POOL[0]), given_back
     )
 
 
 def detaches_early(seen: Observation) -> Observation:
     """End the attachments of some frames before these are submitted."""
     assert seen.trace is not None
-    return with_events(
+    return kit.with_events(
         seen,
         *(
             replace(item, time_ns=item.time_ns - 5 * MS - 100_000)
@@ -139,7 +109,7 @@ def drops_an_import(seen: Observation) -> Observation:
     assert seen.trace is not None
     imports = [item for item in seen.trace.events if item.name == 'axl_dmabuf_import']
     kept = [item for item in imports if not MIDDLE <= item.time_ns < MIDDLE + PERIOD]
-    return with_events(seen, *kept, without=['axl_dmabuf_import'])
+    return kit.with_events(seen, *kept, without=['axl_dmabuf_import'])
 
 
 def maps_a_frame(seen: Observation) -> Observation:
@@ -149,101 +119,108 @@ def maps_a_frame(seen: Observation) -> Observation:
 
 
 def in_use(*events: Any) -> Callable[[Observation], Observation]:
-    return lambda seen: with_events(seen, *events)
+    return lambda seen: kit.with_events(seen, *events)
 
 
 def another_inference(**after: Any) -> Callable[[Observation], Observation]:
-    return lambda seen: with_facts(seen, 'inference', **after)
+    return lambda seen: kit.with_facts(seen, 'inference', **after)
 
 
 BROKEN: dict[
     str, tuple[Callable[[], Observation], Callable[[Observation], Observation], set[str], str]
 ] = {
     'not attached': (
-        cached_graph,
+        kit.cached_graph,
         lambda seen: replace(
             seen,
-            snapshots=tuple(look(one.start_ns, dict.fromkeys(POOL, ())) for one in seen.snapshots),
+            snapshots=tuple(
+                kit.look(one.start_ns, dict.fromkeys(POOL, ())) for one in seen.snapshots
+            ),
         ),
         {'I1', 'I3'},
         '/dmabuf: lines',
     ),
-    'detached too early': (uncached_graph, detaches_early, {'I1'}, '/dmabuf: lines'),
-    'imports its own buffer': (cached_graph, submits_other_buffer, {'I1', 'I3'}, 'axl_ioctls'),
-    'submitted after its release': (cached_graph, submits_after_its_release, {'I3'}, 'axl_ioctls'),
+    'detached too early': (kit.uncached_graph, detaches_early, {'I1'}, '/dmabuf: lines'),
+    'imports its own buffer': (kit.cached_graph, submits_other_buffer, {'I1', 'I3'}, 'axl_ioctls'),
+    'submitted after its release': (
+        kit.cached_graph,
+        submits_after_its_release,
+        {'I3'},
+        'axl_ioctls',
+    ),
     'no importing accelerator': (
-        cached_graph,
+        kit.cached_graph,
         another_inference(accelerator='onnx', pci_address=''),
         {'I1', 'I3'},
         "use accelerator 'axl'",
     ),
     'unknown exporter': (
-        cached_graph,
+        kit.cached_graph,
         lambda seen: replace(seen, exporters={**seen.exporters, POOL[1]: 'axl_shadow'}),
         {'I2'},
         '--known-exporter',
     ),
     'memfd': (
-        cached_graph,
+        kit.cached_graph,
         lambda seen: replace(
             seen,
             dmabufs=frozenset(),
             memfds=frozenset((12, inode) for inode in POOL),
-            snapshots=tuple(look(one.start_ns, {}) for one in seen.snapshots),
+            snapshots=tuple(kit.look(one.start_ns, {}) for one in seen.snapshots),
         ),
         {'I1', 'I2', 'I3'},
         'let the capture node use dma-bufs',
     ),
     'a job too many': (
-        cached_graph,
-        in_use(event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77)),
+        kit.cached_graph,
+        in_use(kit.event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77)),
         {'I3'},
         'other programs that use the card',
     ),
     'a frame without a job': (
-        cached_graph,
-        lambda seen: with_node(
+        kit.cached_graph,
+        lambda seen: kit.with_node(
             seen,
             'inference',
-            records=(*seen.nodes[1].records, record(90, MIDDLE, (POOL[0],), 1, 90)),
+            records=(*seen.nodes[1].records, kit.record(90, MIDDLE, (POOL[0],), 1, 90)),
         ),
         {'I3'},
         'other programs that use the card',
     ),
     'one import for two frames': (
-        uncached_graph,
+        kit.uncached_graph,
         drops_an_import,
         {'I3'},
         'parameter import_cache',
     ),
     'imported twice though cached': (
-        cached_graph,
-        in_use(event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')),
+        kit.cached_graph,
+        in_use(kit.event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')),
         {'I3'},
         'parameter import_cache',
     ),
-    'mapped': (cached_graph, maps_a_frame, {'I4'}, 'end that program'),
+    'mapped': (kit.cached_graph, maps_a_frame, {'I4'}, 'end that program'),
     'mapped for a moment': (
-        cached_graph,
-        in_use(event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])),
+        kit.cached_graph,
+        in_use(kit.event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])),
         {'I4'},
         'trace.txt',
     ),
     'camera mapped': (
-        cached_graph,
-        in_use(event(MIDDLE, 'vb2_mmap', 4242, rdev=81 << 20)),
+        kit.cached_graph,
+        in_use(kit.event(MIDDLE, 'vb2_mmap', 4242, rdev=81 << 20)),
         {'I4'},
         'trace.txt',
     ),
     'copied by the library': (
-        cached_graph,
-        changed(copies=(LargeCopy(PID, 345600, False, 20),)),
+        kit.cached_graph,
+        kit.changed(copies=(LargeCopy(PID, 345600, False, 20),)),
         {'I4'},
         'conversions and rung',
     ),
     'booked': (
-        cached_graph,
-        lambda seen: with_facts(seen, 'capture', copies={'to_ros': {'count': 4, 'bytes': 9}}),
+        kit.cached_graph,
+        lambda seen: kit.with_facts(seen, 'capture', copies={'to_ros': {'count': 4, 'bytes': 9}}),
         {'I4'},
         'plain sensor_msgs/Image',
     ),
@@ -275,44 +252,47 @@ def another_set(seen: Observation, **changes: Any) -> Observation:
 
 def killed(seen: Observation) -> Observation:
     left = (
-        event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77),
-        event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),
+        kit.event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77),
+        kit.event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),
     )
-    return with_node(with_events(seen, *left), 'inference', ended_ns=MIDDLE + MS)
+    return kit.with_node(kit.with_events(seen, *left), 'inference', ended_ns=MIDDLE + MS)
 
 
 UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
-    'bufinfo': (changed(snapshots=(), unreadable={'bufinfo': [ROOT]}), {'I1', 'I3'}),
-    'trace': (changed(trace=None, event_sources={}, unreadable={'trace': [ROOT]}), {'I3', 'I4'}),
-    'lost events': (lambda seen: with_events(seen, lost=3), {'I3', 'I4'}),
-    'exporters': (changed(exporters={}), {'I2'}),
-    'maps': (changed(unreadable={'maps': [ROOT]}), {'I4'}),
-    'no look at maps': (changed(scans=0), {'I4'}),
-    'memmove': (changed(copies=None), {'I4'}),
-    'driver events': (without_sources('axl_'), {'I3'}),
-    'mmap events': (without_sources('dma_buf_mmap_internal'), {'I4'}),
+    'bufinfo': (kit.changed(snapshots=(), unreadable={'bufinfo': [ROOT]}), {'I1', 'I3'}),
+    'trace': (
+        kit.changed(trace=None, event_sources={}, unreadable={'trace': [ROOT]}),
+        {'I3', 'I4'},
+    ),
+    'lost events': (lambda seen: kit.with_events(seen, lost=3), {'I3', 'I4'}),
+    'exporters': (kit.changed(exporters={}), {'I2'}),
+    'maps': (kit.changed(unreadable={'maps': [ROOT]}), {'I4'}),
+    'no look at maps': (kit.changed(scans=0), {'I4'}),
+    'memmove': (kit.changed(copies=None), {'I4'}),
+    'driver events': (kit.without_sources('axl_'), {'I3'}),
+    'mmap events': (kit.without_sources('dma_buf_mmap_internal'), {'I4'}),
     'a mapping by the function tracer': (
-        lambda seen: with_events(
+        lambda seen: kit.with_events(
             replace(seen, event_sources={**SOURCES, 'dma_buf_mmap_internal': 'function tracer'}),
-            event(MIDDLE, 'dma_buf_mmap_internal'),
+            kit.event(MIDDLE, 'dma_buf_mmap_internal'),
         ),
         {'I4'},
     ),
-    'video events': (without_sources('vb2_mmap'), {'I4'}),
-    'ledger': (lambda seen: with_node(seen, 'capture', after={}), {'I4'}),
+    'video events': (kit.without_sources('vb2_mmap'), {'I4'}),
+    'ledger': (lambda seen: kit.with_node(seen, 'capture', after={}), {'I4'}),
     'no capture node': (lambda seen: replace(seen, nodes=seen.nodes[1:]), {'I4'}),
     'a device without an address': (
-        lambda seen: with_facts(seen, 'inference', pci_address=''),
+        lambda seen: kit.with_facts(seen, 'inference', pci_address=''),
         {'I1', 'I3'},
     ),
     'overwritten records': (
-        lambda seen: with_node(seen, 'inference', lost=2),
+        lambda seen: kit.with_node(seen, 'inference', lost=2),
         {'I1', 'I2', 'I3', 'I4'},
     ),
     'no frame': (
         lambda seen: replace(
-            with_records(
-                with_events(seen, without=['axl_submit', 'axl_complete']), lambda old: None
+            kit.with_records(
+                kit.with_events(seen, without=['axl_submit', 'axl_complete']), lambda old: None
             )
         ),
         {'I1', 'I2', 'I3', 'I4'},
@@ -322,15 +302,15 @@ UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
         {'I1', 'I2', 'I3', 'I4'},
     ),
     'frames without an accelerator': (
-        lambda seen: with_facts(with_events(seen), 'inference', accelerator=''),
+        lambda seen: kit.with_facts(kit.with_events(seen), 'inference', accelerator=''),
         {'I1', 'I2', 'I3', 'I4'},
     ),
     'a node that was killed': (killed, {'I1', 'I2', 'I3', 'I4'}),
     'old counters': (
-        lambda seen: with_node(
-            with_events(
+        lambda seen: kit.with_node(
+            kit.with_events(
                 seen,
-                event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),
+                kit.event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),
             ),
             'inference',
             described=False,
@@ -338,8 +318,8 @@ UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
         {'I3', 'I4'},
     ),
     'failed before the device': (
-        lambda seen: with_records(
-            with_events(seen, without=['axl_submit']),
+        lambda seen: kit.with_records(
+            kit.with_events(seen, without=['axl_submit']),
             lambda old: old._replace(kind=RecordKind.FAILED, submitted_ns=0, device_seqno=0),
         ),
         {'I1', 'I2', 'I3', 'I4'},
@@ -350,7 +330,7 @@ UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
 @pytest.mark.parametrize('what', UNKNOWN)
 def test_what_could_not_be_seen_is_never_true(what: str) -> None:
     spoil, expected = UNKNOWN[what]
-    checks = all_checks(spoil(cached_graph()))
+    checks = all_checks(spoil(kit.cached_graph()))
     assert {check.name for check in checks if check.holds is None} == expected
     assert {check.name for check in checks if check.holds is False} == set()
     assert all(check.reason for check in checks if check.holds is None)
@@ -358,9 +338,9 @@ def test_what_could_not_be_seen_is_never_true(what: str) -> None:
 
 def test_without_events_looks_must_all_show_the_attachment() -> None:
     sources = {name: how for name, how in SOURCES.items() if name != 'dma_buf_detach'}
-    assert check_attached(cached_graph(event_sources=sources)).holds is True
-    assert check_attached(cached_graph(event_sources=sources)).as_json()['exact'] is False
-    assert check_attached(uncached_graph(event_sources=sources)).holds is None
+    assert check_attached(kit.cached_graph(event_sources=sources)).holds is True
+    assert check_attached(kit.cached_graph(event_sources=sources)).as_json()['exact'] is False
+    assert check_attached(kit.uncached_graph(event_sources=sources)).holds is None
 
 
 def test_a_frame_in_two_buffers_needs_both() -> None:
@@ -369,25 +349,20 @@ def test_a_frame_in_two_buffers_needs_both() -> None:
     def two(old: Any) -> Any:
         return old._replace(inodes=(first, second), device_handle=1)
 
-    both = with_records(cached_graph(), two)
-    both = with_node(
-        both,
-        'capture',
-        records=tuple(old._replace(inodes=(first, second)) for old in both.nodes[0].records),
-    )
+    both = kit.with_records(kit.with_records(kit.cached_graph(), two), two, role='capture')
     assert both.trace is not None
     events = [
         replace(item, fields={**item.fields, 'handle': '1'}) if item.name == 'axl_submit' else item
         for item in both.trace.events
     ]
+    exporters = {first: 'system', second: 'system', **both.exporters}
     both = replace(
-        both, trace=Trace(events), exporters={first: 'system', second: 'system', **both.exporters}
+        both, trace=Trace(events), exporters=exporters, dmabufs=both.dmabufs | {first, second}
     )
-    both = replace(both, dmabufs=both.dmabufs | {first, second})
-    whole = tuple(look(one.start_ns, {first: [PCI], second: [PCI]}) for one in both.snapshots)
-    half = tuple(look(one.start_ns, {first: [PCI], second: []}) for one in both.snapshots)
-    assert verdicts(replace(both, snapshots=whole)) == ALL_HOLD
-    assert verdicts(replace(both, snapshots=half)) == {
+    whole = tuple(kit.look(one.start_ns, {first: [PCI], second: [PCI]}) for one in both.snapshots)
+    half = tuple(kit.look(one.start_ns, {first: [PCI], second: []}) for one in both.snapshots)
+    assert kit.verdicts(replace(both, snapshots=whole)) == ALL_HOLD
+    assert kit.verdicts(replace(both, snapshots=half)) == {
         'I1': False,
         'I2': True,
         'I3': False,
@@ -396,36 +371,36 @@ def test_a_frame_in_two_buffers_needs_both() -> None:
 
 
 def test_a_trial_import_of_a_late_joiner_is_no_surplus() -> None:
-    again = event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')
-    seen = with_facts(with_events(cached_graph(), again), 'inference', trial_imports=4)
+    again = kit.event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')
+    seen = kit.with_facts(kit.with_events(kit.cached_graph(), again), 'inference', trial_imports=4)
     assert check_imports(seen).holds is True
 
 
 def test_other_programs_on_the_card_are_not_ours() -> None:
     others = [
-        event(MIDDLE + index, name, 5555, handle=1, ctx=9, seqno=1, inode=POOL[0])
+        kit.event(MIDDLE + index, name, 5555, handle=1, ctx=9, seqno=1, inode=POOL[0])
         for index, name in enumerate(
             ('axl_dmabuf_import', 'axl_submit', 'axl_complete', 'axl_dmabuf_release')
         )
     ]
-    assert verdicts(with_events(cached_graph(), *others)) == ALL_HOLD
+    assert kit.verdicts(kit.with_events(kit.cached_graph(), *others)) == ALL_HOLD
 
 
 def test_mappings_of_other_buffers_and_outside_of_the_window_are_no_matter() -> None:
     harmless = [
-        event(MIDDLE, 'dma_buf_mmap_internal', ino=999),
-        event(START - MS, 'dma_buf_mmap_internal', ino=POOL[0]),
-        event(END + MS, 'dma_buf_mmap_internal', ino=POOL[0]),
-        event(MIDDLE, 'vb2_mmap', 5555, rdev=(81 << 20) + 1),
-        event(MIDDLE, 'vb2_mmap', 5555),
+        kit.event(MIDDLE, 'dma_buf_mmap_internal', ino=999),
+        kit.event(START - MS, 'dma_buf_mmap_internal', ino=POOL[0]),
+        kit.event(kit.END + MS, 'dma_buf_mmap_internal', ino=POOL[0]),
+        kit.event(MIDDLE, 'vb2_mmap', 5555, rdev=(81 << 20) + 1),
+        kit.event(MIDDLE, 'vb2_mmap', 5555),
     ]
-    assert verdicts(with_events(cached_graph(), *harmless))['I4'] is True
+    assert kit.verdicts(kit.with_events(kit.cached_graph(), *harmless))['I4'] is True
 
 
 def test_nodes_of_one_process_share_a_ledger() -> None:
-    seen = cached_graph()
+    seen = kit.cached_graph()
     for role in ('capture', 'inference'):
-        seen = with_facts(
+        seen = kit.with_facts(
             seen,
             role,
             {'copies': {'draw': {'count': 5, 'bytes': 1}}},

@@ -29,6 +29,7 @@ from typing import Any
 from processes import environment, is_alive
 import pytest
 from verify.command_kit import measuring, nodes, nodes_command, result_in, verify, verify_command
+from verify.verify_kit import event
 from waiting import until
 
 from zc_perception.observe.frame_log import (
@@ -42,8 +43,10 @@ from zc_perception.observe.frame_log import (
     SIZE,
     VERSION,
 )
+from zc_perception.observe.processes import process_state
 from zc_perception.verify import verification
-from zc_perception.verify.verification import Newcomers
+from zc_perception.verify.measurement import NodeThreads
+from zc_perception.verify.verification import Descendants, Newcomers
 from zc_perception.verify.zc_verify import main
 
 _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
@@ -60,6 +63,10 @@ def foreign_log() -> Iterator[int]:
         yield os.getpid()
     finally:
         os.close(fd)
+
+
+def unreadable_logs(document: Any) -> list[Any]:
+    return [one for one in document['unreadable'] if one['topic'] == 'frame log']
 
 
 def assert_not_measured(document: Any, reason: str) -> None:
@@ -82,29 +89,20 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with nodes() as process, foreign_log() as pid:
-        monkeypatch.setattr(
-            'zc_perception.verify.verification.find_frame_logs',
-            lambda pids: find_frame_logs(pids=[process.pid, pid]),
-        )
-        monkeypatch.setattr(
-            verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid])
-        )
+        both = [process.pid, pid]
+        for name in ('find_frame_logs', 'running_nodes'):
+            monkeypatch.setattr(verification, name, lambda pids: find_frame_logs(pids=both))
         monkeypatch.setattr(os, 'geteuid', lambda: 1000)
         assert main(['--seconds', '0.5', '--output', str(tmp_path)]) == 3
-        monkeypatch.setattr(
-            verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid])
-        )
+        both.remove(process.pid)
         assert main(['--output', str(tmp_path / 'alone')]) == 3
     document = result_in(tmp_path)
-    assert [
-        one['source'].split()[1] for one in document['unreadable'] if one['topic'] == 'frame log'
-    ] == [str(pid)]
+    (unreadable,) = unreadable_logs(document)
+    assert unreadable['source'].split()[1] == str(pid)
     assert_not_measured(document, f'process {pid} (')
     said = capsys.readouterr()
-    assert (
-        f'not measured: process {pid} (' in said.err
-        and not (tmp_path / 'alone' / 'result.json').exists()
-    )
+    assert f'not measured: process {pid} (' in said.err
+    assert not (tmp_path / 'alone' / 'result.json').exists()
     commands = [line for line in (said.out + said.err).splitlines() if 'as root: sudo ' in line]
     assert len(commands) == 2, 'each time it is said how to run it as root'
 
@@ -124,11 +122,9 @@ def test_a_node_that_begins_in_between_was_not_measured(
         assert main(words.split()) == 3
     later[0].close()
     document = result_in(tmp_path)
-    (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
-    assert (
-        told['source'] == f'inference /made/later (process {os.getpid()})'
-        and told['next_step'] == 'measure once more'
-    )
+    (told,) = unreadable_logs(document)
+    assert told['source'] == f'inference /made/later (process {os.getpid()})'
+    assert told['next_step'] == 'measure once more'
     assert_not_measured(document, 'it started during the measurement, and was not measured')
 
 
@@ -141,18 +137,12 @@ def test_a_node_that_is_killed_meanwhile_is_told_and_nothing_is_true(tmp_path: P
         said, _ = process.communicate(timeout=120)
     document = result_in(tmp_path)
     assert process.returncode == 3
-    assert_not_measured(
-        document,
-        (
-            f'/made/capture (process {pid}), /made/inference (process {pid}) ended while it was '
-            'measured'
-        ),
-    )
-    assert any('no node was left' in note for note in document['notes'])
-    assert any(f'/made/inference (process {pid}) ended ' in note for note in document['notes'])
-    assert [
-        line.removeprefix('note: ') for line in said.splitlines() if line.startswith('note: ')
-    ] == document['notes']
+    both = f'/made/capture (process {pid}), /made/inference (process {pid})'
+    assert_not_measured(document, f'{both} ended while it was measured')
+    notes = document['notes']
+    assert any('no node was left' in note for note in notes)
+    assert any(f'/made/inference (process {pid}) ended ' in note for note in notes)
+    assert [line[6:] for line in said.splitlines() if line.startswith('note: ')] == notes
 
 
 def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Path) -> None:
@@ -160,9 +150,8 @@ def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Pat
         os.kill(pid, signal.SIGINT)
         process.communicate(timeout=120)
     document = result_in(tmp_path)
-    assert process.returncode == 3 and any(
-        note.startswith('the command or its nodes ended') for note in document['notes']
-    )
+    assert process.returncode == 3
+    assert any(note.startswith('the command or its nodes ended') for note in document['notes'])
     assert_not_measured(document, f'/made/inference (process {pid}) ended while it was measured')
 
 
@@ -202,32 +191,84 @@ def test_what_a_command_left_in_another_session_is_ended_by_force(
 
 
 def test_a_camera_that_loads_slowly_is_waited_for(tmp_path: Path) -> None:
-    done = verify(
-        '--seconds', 0.3, '--no-sampling', '--output', tmp_path, command=nodes_command('twice')
-    )
+    words = ('--seconds', 0.3, '--no-sampling', '--output', tmp_path)
+    done = verify(*words, command=nodes_command('twice'))
     document = result_in(tmp_path)
-    assert len({one['pid'] for one in document['processes'] if one['role'] == 'inference'}) == 2, (
-        done.stdout
-    )
-    assert not [one for one in document['unreadable'] if one['topic'] == 'frame log']
+    pids = {one['pid'] for one in document['processes'] if one['role'] == 'inference'}
+    assert len(pids) == 2, done.stdout
+    assert not unreadable_logs(document)
 
 
 def test_who_reads_no_further_ends_no_measurement(tmp_path: Path) -> None:
-    with nodes() as made:
-        reading, writing = os.pipe()
-        os.close(reading)
-        try:
-            words = verify_command(
-                '--seconds', 60, '--frames', 5, '--pid', made.pid, '--output', tmp_path
-            )
-            done = subprocess.run(
-                words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120,
-                env=environment(), check=False,
-            )  # fmt: skip
-        finally:
-            os.close(writing)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with nodes() as made, open(writing, 'wb') as nobody:
+        options = ('--seconds', 60, '--frames', 5, '--pid', made.pid, '--output', tmp_path)
+        done = subprocess.run(
+            verify_command(*options), stdout=nobody, stderr=subprocess.PIPE, timeout=120,
+            env=environment(), check=False,
+        )  # fmt: skip
     document = result_in(tmp_path)
-    assert document['frames'] > 0 and done.stderr == ''
-    assert done.returncode == (
-        1 if all(check['measured'] for check in document['checks'].values()) else 3
+    assert document['frames'] > 0 and done.stderr == b''
+    measured = all(check['measured'] for check in document['checks'].values())
+    assert done.returncode == (1 if measured else 3)
+
+
+# Descendants of this process: those that began meanwhile, also orphans, and no others.
+
+
+@contextlib.contextmanager
+def child(*words: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_only_what_began_meanwhile_counts() -> None:
+    with child('sleep', '600') as before, contextlib.closing(Descendants()) as descendants:
+        with child('sleep', '600') as later:
+            assert descendants.has(later.pid)
+        assert not any(map(descendants.has, (before.pid, os.getpid(), os.getppid(), 1)))
+
+
+def test_orphans_come_to_this_process_and_are_reaped() -> None:
+    with child('true') as before, child('true') as other:
+        until(lambda: (state := process_state(before.pid)) and state.ended)
+        with contextlib.closing(Descendants()) as descendants:
+            # A grandchild whose parent has ended.
+            with child('sh', '-c', 'sleep 600 >/dev/null & echo $!') as parent:
+                assert parent.stdout is not None
+                pid = int(parent.stdout.readline())
+                assert parent.wait(60) == 0
+            state = process_state(pid)
+            assert state is not None and state.parent == os.getpid() and descendants.has(pid)
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: (state := process_state(pid)) and state.ended)
+            descendants.reap(other.pid)
+            assert process_state(pid) is None
+            # Processes from before are left to their own starters.
+            assert process_state(before.pid) is not None
+
+
+def fake(proc: Path, pid: int, *tids: int) -> None:
+    for tid in tids:
+        (proc / str(pid) / 'task' / str(tid)).mkdir(parents=True, exist_ok=True)
+
+
+def test_threads_are_the_nodes_own_and_whom_these_start(tmp_path: Path) -> None:
+    fake(tmp_path, 5, 5, 51)
+    fake(tmp_path, 6, 6)
+    threads = NodeThreads([5, 6], tmp_path)
+    assert threads.processes() == {5: 5, 51: 5, 6: 6}
+    fake(tmp_path, 5, 52)
+    threads.look()
+    assert threads.processes()[52] == 5
+    fork, other = 'sched_process_fork', 'axl_submit'
+    events = ((51, fork, 53), (53, fork, 54), (99, fork, 100), (51, other, 101), (51, fork, 6))
+    threads.follow(
+        event(at, name, tid, child_pid=child) for at, (tid, name, child) in enumerate(events)
     )
+    assert threads.processes() == {5: 5, 51: 5, 52: 5, 53: 5, 54: 5, 6: 6}
+    assert threads.pids == [5, 6]

@@ -28,19 +28,8 @@ from typing import Any
 
 from observe.frame_log_kit import made_entry, made_frame, note_frame
 import pytest
-from verify.verify_kit import (
-    cached_graph,
-    event,
-    MS,
-    PERIOD,
-    PID,
-    POOL,
-    START,
-    verdicts,
-    with_events,
-    with_facts,
-    with_node,
-)
+from verify import verify_kit as kit
+from verify.verify_kit import MS, POOL, START
 
 from zc_perception.observe.frame_log import find_frame_logs, FrameLog
 from zc_perception.verify import measurement
@@ -66,8 +55,7 @@ class Pipeline:
     ) -> None:
         self._capture, self._inference = capture, inference
         self._every, self._later = every, later
-        self.frames = 0
-        self.copies = 0
+        self.frames = self.copies = 0
 
     def wait(self, seconds: float) -> bool:
         """Make a frame and a copy in place of waiting."""
@@ -81,13 +69,8 @@ class Pipeline:
         return False
 
     def _describe(self, log: FrameLog) -> None:
-        log.describe(
-            {
-                'copies': {'draw': {'count': self.copies, 'bytes': 1}},
-                'processed': self.frames,
-                'accelerator': 'axl',
-            }
-        )
+        copies = {'draw': {'count': self.copies, 'bytes': 1}}
+        log.describe({'copies': copies, 'processed': self.frames, 'accelerator': 'axl'})
 
     def book(self) -> None:
         """Add copies of another process's work, which the next counters report."""
@@ -124,24 +107,10 @@ def test_what_is_copied_behind_the_window_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pipeline() as made:
-
-        class Sampler:
-            def start(self) -> None:
-                made.book()
-
-            def drain(self) -> None:
-                made.book()
-
-            def kept(self, pid: int) -> int:
-                return 10**6
-
-            def stop(self) -> dict[int, Any]:
-                return {}
-
-            def close(self) -> None:
-                pass
-
-        monkeypatch.setattr(measurement, 'open_sampler', lambda pids: Sampler())
+        sampler = Made(
+            start=made.book, drain=made.book, kept=lambda pid: 10**6, stop=dict, close=lambda: None
+        )
+        monkeypatch.setattr(measurement, 'open_sampler', lambda pids: sampler)
         ending, seen = watch(tmp_path, made.wait)
     assert ending is Ending.FRAMES and made.copies > 1000
     assert [booked(node) < 1000 for node in seen.nodes] == [True, True]
@@ -184,10 +153,8 @@ def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
             log.describe({'processed': count})
             if len(submitted) > 4:  # five jobs at a time
                 at = submitted.pop(0)
-                frame = made_frame(count)
-                log.processed(
-                    made_entry(frame, at, at, at, handle=1, device_seqno=count), at, at, at, 1
-                )
+                entry = made_entry(made_frame(count), at, at, at, handle=1, device_seqno=count)
+                log.processed(entry, at, at, at, 1)
             return False
 
         _, seen = watch(tmp_path, wait, sampling=False)
@@ -211,8 +178,11 @@ def test_all_maps_are_looked_at_before_the_window_and_it_is_known_since_when(
 
 
 @contextmanager
-def node(role: str = 'capture') -> Iterator[tuple[FrameLog, WatchedNode]]:
-    with FrameLog(role, '/made/node') as log, find_frame_logs(pids=[os.getpid()]) as (reader,):
+def node() -> Iterator[tuple[FrameLog, WatchedNode]]:
+    with (
+        FrameLog('capture', '/made/node') as log,
+        find_frame_logs(pids=[os.getpid()]) as (reader,),
+    ):
         log.describe({'n': 1})
         watched = WatchedNode(reader)
         watched.expect_facts()
@@ -220,25 +190,19 @@ def node(role: str = 'capture') -> Iterator[tuple[FrameLog, WatchedNode]]:
 
 
 def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
-    def view(end_first: bool) -> Any:
+    for end_first in (True, False):
         with node() as (log, watched):
-            for step in (
-                (log.close, watched.keep_facts) if end_first else (watched.keep_facts, log.close)
-            ):
+            steps = [log.close, watched.keep_facts]
+            for step in steps if end_first else reversed(steps):
                 step()
                 watched.read()
-            return watched
-
-    early, late = view(True), view(False)
-    assert early.ended_ns > 0 and not early.counted
-    assert late.ended_ns == 0 and late.counted
+        assert (watched.ended_ns > 0, watched.counted) == (end_first, not end_first)
 
 
 # Frames whose origin can't be proved.
 
 
-MIDDLE = START + 10 * PERIOD
-REAR = (21, 22, 23)
+MIDDLE = START + 10 * kit.PERIOD
 
 
 def only_i4(holds: bool | None) -> dict[str, bool | None]:
@@ -251,76 +215,59 @@ def reason(seen: Observation) -> str:
 
 def of_other_buffers(seen: Observation) -> Observation:
     """Let the watched capture node use other buffers than the submitted ones."""
-    seen = replace(
-        seen, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
-    )
-    return with_node(
-        seen,
-        'capture',
-        records=tuple(old._replace(inodes=(old.inodes[0] + 10,)) for old in seen.nodes[0].records),
+    both = (*POOL, *(inode + 10 for inode in POOL))
+    seen = replace(seen, exporters=dict.fromkeys(both, 'system'), dmabufs=frozenset(both))
+    return kit.with_records(
+        seen, lambda old: old._replace(inodes=(old.inodes[0] + 10,)), role='capture'
     )
 
 
 def test_frames_of_a_node_that_is_not_seen_are_not_measured() -> None:
-    seen = of_other_buffers(cached_graph())
-    assert verdicts(seen) == only_i4(None)
+    seen = of_other_buffers(kit.cached_graph())
+    assert kit.verdicts(seen) == only_i4(None)
     assert (
         reason(seen)
-        == f'20 frames of /inference (process {PID}) come from a node that is not measured'
+        == f'20 frames of /inference (process {kit.PID}) come from a node that is not measured'
     )
     assert 'measure all nodes of the pipeline' in all_checks(seen)[3].next_step
-
-
-def test_what_speaks_against_it_still_does() -> None:
-    seen = with_events(
-        of_other_buffers(cached_graph()), event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])
-    )
-    assert verdicts(seen) == only_i4(False)
 
 
 @pytest.mark.parametrize('when', ['before', 'after'])
 def test_a_pool_at_either_end_of_the_window_is_known(when: str) -> None:
     """After a format change, frames of the old or the new pool are submitted."""
-    seen = of_other_buffers(cached_graph())
+    seen = of_other_buffers(kit.cached_graph())
     pool = {'pool': [[12, inode] for inode in POOL]}
-    known = (
-        with_facts(seen, 'capture', pool)
-        if when == 'before'
-        else with_facts(seen, 'capture', **pool)
-    )
-    assert verdicts(known) == only_i4(True)
+    before, after = (pool, {}) if when == 'before' else ({}, pool)
+    assert kit.verdicts(kit.with_facts(seen, 'capture', before, **after)) == only_i4(True)
     elsewhere = {'pool': [[13, inode] for inode in POOL]}
-    assert verdicts(with_facts(seen, 'capture', elsewhere, **elsewhere)) == only_i4(None)
+    assert kit.verdicts(kit.with_facts(seen, 'capture', elsewhere, **elsewhere)) == only_i4(None)
 
 
 def test_a_frame_from_before_the_window_may_be_of_a_pool_that_is_gone() -> None:
-    seen = cached_graph()
-    gone = with_node(
-        seen,
-        'capture',
-        records=tuple(old for old in seen.nodes[0].records if old.inodes != (POOL[0],)),
+    seen = kit.cached_graph()
+    lost = (POOL[0],)
+    gone = kit.with_records(seen, lambda old: old if old.inodes != lost else None, role='capture')
+    assert kit.verdicts(gone) == only_i4(None)
+    before = START - MS
+    early = kit.with_records(
+        gone, lambda old: old._replace(published_ns=before) if old.inodes == lost else old
     )
-    assert verdicts(gone) == only_i4(None)
-    early = (
-        old._replace(published_ns=START - MS) if old.inodes == (POOL[0],) else old
-        for old in seen.nodes[1].records
-    )
-    assert verdicts(with_node(gone, 'inference', records=tuple(early))) == only_i4(True)
+    assert kit.verdicts(early) == only_i4(True)
 
 
 def test_memory_below_udmabuf_is_not_measured_where_somebody_has_it() -> None:
     line = 'process 7 (x) maps memfd 5 of 4096 bytes'
-    other = cached_graph(backing=(line,))
-    assert verdicts(other) == only_i4(True)
+    other = kit.cached_graph(backing=(line,))
+    assert kit.verdicts(other) == only_i4(True)
     seen = replace(other, exporters=dict.fromkeys(POOL, 'udmabuf'))
-    assert verdicts(seen) == only_i4(None) and line in reason(seen)
-    assert verdicts(replace(seen, backing=())) == only_i4(True)
+    assert kit.verdicts(seen) == only_i4(None) and line in reason(seen)
+    assert kit.verdicts(replace(seen, backing=())) == only_i4(True)
 
 
 def test_pages_that_may_be_held_without_a_mapping_are_not_measured() -> None:
     line = 'process 7 (x) has a pipe with 65536 bytes in it'
-    seen = cached_graph(pins=(line,))
-    assert verdicts(seen) == only_i4(None) and line in reason(seen)
+    seen = kit.cached_graph(pins=(line,))
+    assert kit.verdicts(seen) == only_i4(None) and line in reason(seen)
     assert 'whatever reads the pipe too slowly' in all_checks(seen)[3].next_step
 
 
@@ -342,14 +289,18 @@ BEFORE = [('dma_buf_mmap_internal', {'ino': POOL[1]}), ('vb2_mmap', {'rdev': 81 
 def test_a_mapping_between_the_first_look_and_the_window_may_have_ended_in_it(
     name: str, fields: dict[str, int]
 ) -> None:
-    seen = cached_graph(looked_ns=START - 100 * MS)
-    mapped = event(START - 50 * MS, name, 4242, **fields)
-    assert verdicts(with_events(seen, mapped)) == only_i4(None)
-    assert 'frames were mapped 1 times just before the window' in reason(with_events(seen, mapped))
-    assert verdicts(with_events(seen, replace(mapped, time_ns=START - 150 * MS))) == only_i4(
-        True
-    ), 'the first look would have shown it'
-    assert verdicts(with_events(seen, mapped, replace(mapped, time_ns=MIDDLE))) == only_i4(False)
+    seen = kit.cached_graph(looked_ns=START - 100 * MS)
+    mapped = kit.event(START - 50 * MS, name, 4242, **fields)
+    assert kit.verdicts(kit.with_events(seen, mapped)) == only_i4(None)
+    assert 'frames were mapped 1 times just before the window' in reason(
+        kit.with_events(seen, mapped)
+    )
+    assert kit.verdicts(
+        kit.with_events(seen, replace(mapped, time_ns=START - 150 * MS))
+    ) == only_i4(True), 'the first look would have shown it'
+    assert kit.verdicts(kit.with_events(seen, mapped, replace(mapped, time_ns=MIDDLE))) == only_i4(
+        False
+    )
 
 
 @pytest.mark.parametrize(
@@ -358,19 +309,21 @@ def test_a_mapping_between_the_first_look_and_the_window_may_have_ended_in_it(
 def test_a_camera_of_unknown_number_may_be_any_device_that_a_node_maps(
     cameras: dict[str, Any],
 ) -> None:
-    seen = cached_graph(**cameras)
-    assert verdicts(seen) == only_i4(True)
-    mapped = event(MIDDLE, 'vb2_mmap', rdev=(81 << 20) + 2)
-    assert verdicts(with_events(seen, mapped)) == only_i4(False)
-    assert verdicts(with_events(seen, replace(mapped, tid=4242))) == only_i4(True)
-    assert verdicts(with_events(cached_graph(), mapped)) == only_i4(True)
+    seen = kit.cached_graph(**cameras)
+    assert kit.verdicts(seen) == only_i4(True)
+    mapped = kit.event(MIDDLE, 'vb2_mmap', rdev=(81 << 20) + 2)
+    assert kit.verdicts(kit.with_events(seen, mapped)) == only_i4(False)
+    assert kit.verdicts(kit.with_events(seen, replace(mapped, tid=4242))) == only_i4(True)
+    assert kit.verdicts(kit.with_events(kit.cached_graph(), mapped)) == only_i4(True)
 
 
 def test_a_camera_that_nobody_names_may_be_any_device_that_anybody_maps() -> None:
-    mapped = event(MIDDLE, 'vb2_mmap', 4242, rdev=(81 << 20) + 2)
-    assert verdicts(with_events(cached_graph(any_camera=True), mapped)) == only_i4(None)
-    assert verdicts(with_events(cached_graph(), mapped)) == only_i4(True)
-    assert verdicts(cached_graph(any_camera=True)) == only_i4(True)
+    mapped = kit.event(MIDDLE, 'vb2_mmap', 4242, rdev=(81 << 20) + 2)
+    assert kit.verdicts(kit.with_events(kit.cached_graph(any_camera=True), mapped)) == only_i4(
+        None
+    )
+    assert kit.verdicts(kit.with_events(kit.cached_graph(), mapped)) == only_i4(True)
+    assert kit.verdicts(kit.cached_graph(any_camera=True)) == only_i4(True)
 
 
 @pytest.mark.parametrize(
@@ -402,13 +355,8 @@ def test_a_camera_is_what_its_node_sees_under_that_name(tmp_path: Path) -> None:
     (dev / 'front').symlink_to('zero')
     (tmp_path / '6' / 'root').mkdir(parents=True)
     cameras = Cameras(tmp_path)
-    cameras.look(
-        [
-            capture_node(5, '/dev/zero (vivid)'),
-            capture_node(5, '/dev/front'),
-            capture_node(5, 'libcamera 1'),
-        ]
-    )
+    devices = ('/dev/zero (vivid)', '/dev/front', 'libcamera 1')
+    cameras.look([capture_node(5, device) for device in devices])
     null = os.stat('/dev/null').st_rdev
     assert (
         cameras.numbers == {os.major(null) << 20 | os.minor(null)} and cameras.lost == frozenset()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 from observe import timeline_kit as clockwork
@@ -129,17 +130,15 @@ class Card:
             ]
         return handle
 
-    def run(
-        self, time_ns: int, handle: int, *inodes: int, after_ns: int = 200_000, **changes: Any
-    ) -> None:
+    def run(self, time_ns: int, handle: int, *inodes: int, **changes: Any) -> None:
         """Run a frame: the node notes its time, the kernel has the job a little later."""
         self.seqno += 1
         context = self.context or 1000 * self.thread + self.seqno
         job = {'handle': handle, 'ctx': context, 'seqno': self.seqno}
         fence = {'driver': 'axl', 'context': context, 'seqno': self.seqno}
         self.events += [
-            event(time_ns + after_ns, 'dma_fence_init', self.thread, **fence),
-            event(time_ns + after_ns, 'axl_submit', self.thread, **job),
+            event(time_ns + 200_000, 'dma_fence_init', self.thread, **fence),
+            event(time_ns + 200_000, 'axl_submit', self.thread, **job),
             event(time_ns + 4 * MS, 'axl_complete', DRIVER_THREAD, **job),
         ]
         made = record(
@@ -171,16 +170,10 @@ class Card:
         self._handle = self.seqno = 0
 
 
-def image(index: int, pool: Sequence[int] = POOL) -> int:
-    """Return an image; the buffers take turns."""
-    return pool[index % len(pool)]
-
-
 def cached(card: Card, handles: Mapping[int, int], times: Sequence[int] = TIMES) -> None:
-    """Run frames by existing imports; *handles* by buffer."""
-    for index, time_ns in enumerate(times):
-        inode = image(index, tuple(handles))
-        card.run(time_ns, handles[inode], inode)
+    """Run frames by existing imports, in turns; *handles* by buffer."""
+    for time_ns, (inode, handle) in zip(times, cycle(handles.items()), strict=False):
+        card.run(time_ns, handle, inode)
 
 
 def uncached(
@@ -189,14 +182,16 @@ def uncached(
     pool: Sequence[int] = POOL,
     *,
     more: Callable[[int, int], None] = lambda time_ns, inode: None,
+    kept: int = 0,
 ) -> None:
-    """Import, run and release each frame; *more* is called before each."""
+    """Import, run and release each frame but the first *kept*; *more* is called before each."""
     for index, time_ns in enumerate(times):
-        inode = image(index, pool)
+        inode = pool[index % len(pool)]
         more(time_ns - MS, inode)
         handle = card.take(time_ns - MS // 2, inode)
         card.run(time_ns, handle, inode)
-        card.give_back(time_ns + 5 * MS, handle, inode)
+        if index >= kept:
+            card.give_back(time_ns + 5 * MS, handle, inode)
 
 
 def had(card: Card, pool: Sequence[int] = POOL) -> dict[int, int]:
@@ -304,10 +299,14 @@ def without_sources(start: str) -> Callable[[Observation], Observation]:
     )
 
 
-def with_records(seen: Observation, change: Any) -> Observation:
-    """Return the same with each inference record replaced by ``change``; None drops it."""
-    records = [new for old in seen.nodes[1].records if (new := change(old)) is not None]
-    return with_node(seen, 'inference', records=tuple(records))
+def with_records(seen: Observation, change: Any, role: str = 'inference') -> Observation:
+    """Return the same with each record of a role's nodes replaced by ``change``; None drops it."""
+
+    def changed_node(node: NodeView) -> NodeView:
+        records = (new for old in node.records if (new := change(old)) is not None)
+        return replace(node, records=tuple(records))
+
+    return _with_nodes(seen, role, changed_node)
 
 
 def node(
@@ -355,3 +354,10 @@ def judged(seen: Observation) -> tuple[bool | None, str]:
     """Return whether I3 holds, and why not."""
     check = check_imports(seen)
     return check.holds, check.reason
+
+
+def judged_node(
+    card: Card, attached: Mapping[int, int] | None = None, **how: Any
+) -> tuple[bool | None, str]:
+    """Return :func:`judged` of one :func:`node` with one card."""
+    return judged(observed([node(card, **how)], [card], attached))

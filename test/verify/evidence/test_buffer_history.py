@@ -79,11 +79,8 @@ def test_one_look_and_all_events_give_every_moment(
     before: list[str], changes: list[tuple[str, bool]], indices: list[int]
 ) -> None:
     events, truth = simulate(before, changes)
-    history = event_history(
-        5,
-        looks_at(truth, indices),
-        [*events, event(3 * STEP, 'dma_buf_detach', ino=6, dev_name=DEVICES[0])],
-    )
+    other = event(3 * STEP, 'dma_buf_detach', ino=6, dev_name=DEVICES[0])
+    history = event_history(5, looks_at(truth, indices), [*events, other])
     assert history.exact
     assert [+history.at(index * STEP + STEP // 3) for index in range(len(truth))] == truth
     assert [+state for state in history.during(0, len(truth) * STEP)] == truth
@@ -179,19 +176,16 @@ def test_only_fences_of_readers_with_their_numbers_count() -> None:
 
 
 def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
-    assert (
-        isinstance(missing := read_bufinfo(tmp_path), Unreadable)
-        and 'mount debugfs' in missing.next_step
-    )
+    missing = read_bufinfo(tmp_path)
+    assert isinstance(missing, Unreadable) and 'mount debugfs' in missing.next_step
     (tmp_path / 'dma_buf').mkdir()
     path = tmp_path / 'dma_buf' / 'bufinfo'
     path.write_bytes(RECORDED.replace('frame zero', 'frame \xff').encode('latin-1'))
     found = read_bufinfo(tmp_path)
     assert not isinstance(found, Unreadable) and set(found) == {7, 10, 123456789}
     path.write_text('no such thing')
-    assert (
-        isinstance(strange := read_bufinfo(tmp_path), Unreadable) and 'not what' in strange.reason
-    )
+    strange = read_bufinfo(tmp_path)
+    assert isinstance(strange, Unreadable) and 'not what' in strange.reason
 
 
 @given(
@@ -207,43 +201,30 @@ def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
 def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> None:
     text = '\nDma-buf Objects:\n'
     for inode, (size, devices) in objects.items():
-        text += (
-            f'{size:08}\t{2:08x}\t{7:08x}\t{1:08}\tsystem\t{inode:08}\t<none>\n\tAttached '
-            'Devices:\n'
-        )
-        text += (
-            ''.join(f'\t{device}\n' for device in devices)
-            + f'Total {len(devices)} devices attached\n\n'
-        )
+        text += f'{size:08}\t{2:08x}\t{7:08x}\t{1:08}\tsystem\t{inode:08}\t<none>\n'
+        attached = ''.join(f'\t{device}\n' for device in devices)
+        text += f'\tAttached Devices:\n{attached}Total {len(devices)} devices attached\n\n'
     found = parse_bufinfo(text)
     assert found is not None
     assert {inode: (one.size, one.attached) for inode, one in found.items()} == objects
 
 
-def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
-    """Make a process's descriptors by number: each link's target, and its fdinfo."""
-    process = proc / str(pid)
+def fake_process(proc: Path, **links: tuple[str, str]) -> None:
+    """Make process 5's descriptors by number: each link's target, and its fdinfo."""
+    process = proc / '5'
     (process / 'fd').mkdir(parents=True)
     (process / 'fdinfo').mkdir()
     (process / 'comm').write_text('node\n')
     for number, (target, info) in links.items():
         (process / 'fd' / number.lstrip('_')).symlink_to(target)
         (process / 'fdinfo' / number.lstrip('_')).write_text(info)
-    return process
 
 
 def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = (
-        'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\ncount:\t5\n'
-        'exp_name:\tnvmap\nname:\tleft: 3\n'
-    )
-    fake_process(
-        tmp_path,
-        5,
-        _3=('/dmabuf:left: 3', info),
-        _4=('socket:[9]', ''),
-        _5=('/memfd:zc_frame (deleted)', 'ino:\t9\n'),
-    )
+    info = 'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\n'
+    info += 'count:\t5\nexp_name:\tnvmap\nname:\tleft: 3\n'
+    memfd = ('/memfd:zc_frame (deleted)', 'ino:\t9\n')
+    fake_process(tmp_path, _3=('/dmabuf:left: 3', info), _4=('socket:[9]', ''), _5=memfd)
     (tmp_path / '5' / 'fd' / '6').symlink_to('/dmabuf:')  # closed before its fdinfo was read
     real = os.stat
 
@@ -256,12 +237,9 @@ def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyP
     holders = read_holders([5, 6], tmp_path)
     found = {one.fd: one for one in holders.held}
     assert set(found) == {3, 5}
-    assert (found[3].kind, found[3].inode, found[3].size, found[3].exporter) == (
-        DMABUF,
-        41023,
-        3110400,
-        'nvmap',
-    )
+    frame = found[3]
+    assert (frame.kind, frame.inode, frame.size) == (DMABUF, 41023, 3110400)
+    assert frame.exporter == 'nvmap'
     assert (found[5].kind, found[5].device, found[5].inode, found[5].size) == (MEMFD, 12, 77, 4096)
     assert holders.exporters() == {41023: 'nvmap'}
 
@@ -277,9 +255,8 @@ def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_each_error_has_a_next_step(error: OSError, step: str) -> None:
     told = unreadable_file(Path('/some/file'), error, 'do this', 'source')
     assert step in told.next_step and '/some/file' in told.reason and told.source == 'source'
-    assert set(told.as_json()) == {'source', 'reason', 'next_step'} and str(told).startswith(
-        'source: '
-    )
+    assert set(told.as_json()) == {'source', 'reason', 'next_step'}
+    assert str(told).startswith('source: ')
 
 
 @pytest.mark.parametrize(
@@ -289,17 +266,14 @@ def test_each_error_has_a_next_step(error: OSError, step: str) -> None:
 def test_descriptors_of_others_are_unreadable_not_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[[Path], object]
 ) -> None:
-    fake_process(tmp_path, 5)
+    fake_process(tmp_path)
 
     def refuse(path: object) -> list[str]:
         raise PermissionError(13, 'Permission denied', str(path))
 
     monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.listdir', refuse)
     told = reader(tmp_path)
-    assert (
-        isinstance(told, Unreadable)
-        and told.next_step == as_root()
-        and 'process 5 (node)' in told.source
-    )
+    assert isinstance(told, Unreadable) and told.next_step == as_root()
+    assert 'process 5 (node)' in told.source
     monkeypatch.undo()
     assert buffers_of(6, tmp_path) == []

@@ -18,8 +18,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 import ctypes
 import os
 from pathlib import Path
@@ -32,14 +30,16 @@ from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import ran
+from processes import ran, ready
 import pytest
+from waiting import eventually
 
 from zc_perception.verify.evidence import copies, Unreadable
 from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import (
     code_of,
     copies_of,
+    CopyShare,
     covering,
     find_copy_functions,
     function_size,
@@ -73,21 +73,6 @@ def test_the_own_memmove_is_what_the_linker_chose() -> None:
     assert found.ranges(code_of('self')) == [(address, address + found.size)]
 
 
-@contextmanager
-def another_python(code: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, '-c', f'import sys\nprint("up", flush=True)\n{code}'],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == 'up\n'
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         copies,
@@ -95,9 +80,7 @@ def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch)
         lambda proc: (Path('/proc/self/exe'), {(1, 2): ('memmove', 'memcpy')}),
     )
     functions, (told,) = find_copy_functions([os.getpid()])
-    assert (
-        functions == [] and 'not the one that zc_verify has' in told.reason and told.next_step
-    )
+    assert functions == [] and 'not the one that zc_verify has' in told.reason and told.next_step
     monkeypatch.setattr(copies, 'own_functions', lambda proc: (Path('/nothing'), {}))
     functions, (told,) = find_copy_functions([os.getpid()])
     assert functions == [] and 'own copy functions are not found' in told.reason
@@ -106,9 +89,8 @@ def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_copy_functions_of_another_library_are_told_instead_of_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        copies, 'COPY_FUNCTIONS', ('memmove', 'PyObject_Call')
-    )  # as in a preloaded library
+    # As in a preloaded library.
+    monkeypatch.setattr(copies, 'COPY_FUNCTIONS', ('memmove', 'PyObject_Call'))
     functions, (told,) = find_copy_functions([os.getpid()])
     assert functions == [] and 'another library' in told.reason and 'LD_PRELOAD' in told.next_step
 
@@ -151,11 +133,8 @@ def test_the_unwind_table_ends_functions_where_their_symbols_do(tmp_path: Path) 
     source.write_text(C_CODE)
     subprocess.run(['gcc', '-O1', '-shared', '-fPIC', '-o', path, source], check=True)
     listed = ran('nm', '-S', '--defined-only', path, check=True).stdout
-    sizes = {
-        line.split()[3]: int(line.split()[1], 16)
-        for line in listed.splitlines()
-        if len(line.split()) == 4
-    }
+    symbols = filter(lambda words: len(words) == 4, map(str.split, listed.splitlines()))
+    sizes = {name: int(size, 16) for _, size, _, name in symbols}
     library = ctypes.CDLL(str(path))
     for name in ('first', 'second', 'third'):
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -180,16 +159,12 @@ def _sample(pid: int, address: int) -> bytes:
     st.integers(0, 23),
 )
 def test_records_of_a_ring(things: list[tuple[int, int] | int], torn: int) -> None:
-    data = b''
-    for thing in things:
-        data += (
-            _sample(*thing)
-            if isinstance(thing, tuple)
-            else struct.pack('<IHHQQ', LOST, 0, 24, 1, thing)
-        )
-    assert parse_records(data + _sample(1, 1)[:torn]) == [
-        thing for thing in things if isinstance(thing, tuple)
-    ]
+    data = b''.join(
+        _sample(*one) if isinstance(one, tuple) else struct.pack('<IHHQQ', LOST, 0, 24, 1, one)
+        for one in things
+    )
+    samples = [one for one in things if isinstance(one, tuple)]
+    assert parse_records(data + _sample(1, 1)[:torn]) == samples
 
 
 def test_each_sample_of_the_processes_counts_once() -> None:
@@ -205,7 +180,8 @@ COMPUTES = 'x = 1\nwhile True: x = x * 3 % 1000003'
 
 @pytest.mark.parametrize(('code', 'copies'), [(COPIES, True), (COMPUTES, False)])
 def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
-    with another_python(code) as process:
+    program = f'print("ready", flush=True)\n{code}'
+    with ready(sys.executable, '-c', program) as process:
         sampler = open_sampler([process.pid])
         if isinstance(sampler, Unreadable):
             assert 'CAP_PERFMON' in sampler.next_step or 'not known' in sampler.reason
@@ -216,18 +192,13 @@ def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
             sampler.drain()
             assert sampler.kept(process.pid) == 0, 'it has not been started'
             sampler.start()
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline and sampler.kept(process.pid) < 60:
-                time.sleep(0.01)
-                sampler.drain()
+            eventually(lambda: sampler.kept(process.pid) >= 60, pause=sampler.drain)
             samples = sampler.stop()
         finally:
             sampler.close()
         shares, unreadable = shares_of(samples, [process.pid])
-    assert (
-        shares is not None and [one for one in unreadable if one.source != 'kernel symbols'] == []
-    )
-    (share,) = shares
+    assert {one.source for one in unreadable} <= {'kernel symbols'}
+    (share,) = shares or ()
     assert share.samples >= 60 and set(samples) == {process.pid}
     assert share.percent > 20 if copies else share.copying == 0
 
@@ -253,9 +224,9 @@ def test_kernel_functions_that_copy() -> None:
     base = 0xFFFFFFFF81E00000
     assert name_at(found, base + 0x50) == '__memmove'
     assert name_at(found, base + 0x10) in ('__memcpy', 'memcpy')
-    assert [name_at(found, base + offset) for offset in (0x210, 0x310, 0x410, 0x510, 0x710)] == [
-        '', 'copy_user_generic_unrolled', 'rep_movs_alternative', '_copy_from_user', '',
-    ]  # fmt: skip
+    copying = 'copy_user_generic_unrolled', 'rep_movs_alternative', '_copy_from_user'
+    offsets = (0x210, 0x310, 0x410, 0x510, 0x710)
+    assert [name_at(found, base + offset) for offset in offsets] == ['', *copying, '']
     assert name_at(found, 0xFFFFFFFFC0000110) == 'memcpy_toio'
 
 
@@ -273,16 +244,12 @@ def test_hits_of_the_probe_are_sorted_by_process_and_size() -> None:
         (13, 61, 640, 0x1100), (14, 99, 10**6, 0x1100), (1, 51, 10**6, 0), (31, 51, 10**6, 0),
         (15, 61, 65535, 0),
     ]  # fmt: skip
-    trace = Trace(
-        [
-            event(time_ns, f'libc_copy_{tid % 2}', tid, n=size, src=hex(source))
-            for time_ns, tid, size, source in hits
-        ]
-    )
-    assert copies_of(trace, {51: 5, 61: 6}, [frame], 10, 30) == [
-        LargeCopy(5, 65536, False, 2),
-        LargeCopy(5, 640, True, 1),
+    events = [
+        event(time_ns, f'libc_copy_{tid % 2}', tid, n=size, src=hex(source))
+        for time_ns, tid, size, source in hits
     ]
+    large = [LargeCopy(5, 65536, False, 2), LargeCopy(5, 640, True, 1)]
+    assert copies_of(Trace(events), {51: 5, 61: 6}, [frame], 10, 30) == large
 
 
 def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,12 +259,7 @@ def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(copies, 'read_kernel_copies', lambda proc: parse_kernel_copies(KALLSYMS))
     met = Counter({address: 3, address + 8: 4, address - 10**6: 90, kernel: 2, kernel + 0x4C0: 1})
     (shares, _) = shares_of({pid: met, 1: Counter({address: 5})}, [pid])
-    assert shares is not None and len(shares) == 1
-    assert (shares[0].samples, shares[0].copying, shares[0].kernel) == (
-        100,
-        7,
-        {'__memmove': 2, '_copy_from_user': 1},
-    )
+    assert shares == [CopyShare(pid, 100, 7, {'__memmove': 2, '_copy_from_user': 1})]
     assert shares[0].percent == 7.0
     hidden = Unreadable('kernel symbols', 'hidden', '')
     monkeypatch.setattr(copies, 'read_kernel_copies', lambda proc: hidden)

@@ -109,20 +109,15 @@ def test_memory_that_is_mapped_or_held_is_found(closed: bool) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     (line,) = found()
     assert found(LARGE - mmap.PAGESIZE) == [line], 'a frame may be a part of it'
-    assert (
-        f'process {os.getpid()} (' in line
-        and f'holds memfd {status.st_ino} of {LARGE} bytes' in line
-    )
+    assert f'process {os.getpid()} (' in line
+    assert f'holds memfd {status.st_ino} of {LARGE} bytes' in line
     with mmap.mmap(fd, LARGE):
         if closed:
             os.close(fd)
         (line,) = found()
         assert f'maps memfd {status.st_ino}' in line
-        assert (
-            found(LARGE + mmap.PAGESIZE) == []
-            and found(but=[(status.st_dev, status.st_ino)]) == []
-            and found(skip=[os.getpid()]) == []
-        )
+        assert found(LARGE + mmap.PAGESIZE) == [] and found(skip=[os.getpid()]) == []
+        assert found(but=[(status.st_dev, status.st_ino)]) == []
     if not closed:
         os.close(fd)
     assert found() == []
@@ -171,9 +166,8 @@ def test_a_process_whose_main_thread_has_ended_still_has_its_memory() -> None:
     with process_without_main_thread() as (pid, identity):
         assert Path(f'/proc/{pid}/maps').read_bytes() == b'', 'the kernel shows nothing there'
         scan = scan_maps(FrameMemory(memfds=frozenset((identity,))), pids=[pid])
-        assert [(one.pid, one.inode) for one in scan.mappings] == [
-            (pid, identity[1])
-        ] and not scan.unreadable
+        assert [(one.pid, one.inode) for one in scan.mappings] == [(pid, identity[1])]
+        assert not scan.unreadable
         (line,) = find_memfds(LARGE, [pid])
         assert f'process {pid} (' in line and f'memfd {identity[1]} of {LARGE} bytes' in line
 
@@ -181,31 +175,26 @@ def test_a_process_whose_main_thread_has_ended_still_has_its_memory() -> None:
 CAMERA = os.stat('/dev/null')
 
 
-def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
+def device_at(path: str, tmp_path: Path) -> Path:
     """Return the folder of a process that has mapped *path* under that name."""
     process = tmp_path / '5'
     process.mkdir()
     device = f'{os.major(CAMERA.st_dev):02x}:{os.minor(CAMERA.st_dev):02x}'
     (process / 'maps').write_text(
-        f'7f0000000000-7f0000007000 {permissions} 00000000 {device} {CAMERA.st_ino}    {path}\n'
+        f'7f0000000000-7f0000007000 rw-s 00000000 {device} {CAMERA.st_ino}    {path}\n'
     )
     return process
 
 
 def seen_as_camera(tmp_path: Path, number: int = CAMERA.st_rdev) -> tuple[int, int]:
     """Return the numbers of mappings and of mappings that can't be identified."""
-    scan = scan_maps(
-        FrameMemory(cameras=frozenset(('/dev/video0',)), camera_numbers=frozenset((number,))),
-        proc=tmp_path,
-    )
+    cameras, numbers = frozenset(('/dev/video0',)), frozenset((number,))
+    scan = scan_maps(FrameMemory(cameras=cameras, camera_numbers=numbers), proc=tmp_path)
     return len(scan.mappings), len(scan.unreadable)
 
 
-@pytest.mark.parametrize('path', ['/tmp/private (deleted)'])
-def test_a_camera_is_known_by_its_number_whatever_its_node_is_called(
-    path: str, tmp_path: Path
-) -> None:
-    files = device_at(path, tmp_path) / 'map_files'
+def test_a_camera_is_known_by_its_number_whatever_its_node_is_called(tmp_path: Path) -> None:
+    files = device_at('/tmp/private (deleted)', tmp_path) / 'map_files'
     files.mkdir()
     (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
     assert seen_as_camera(tmp_path) == (1, 0)
@@ -241,14 +230,9 @@ def test_a_camera_whose_device_nobody_names_may_be_any_video_device(
     monkeypatch.setattr(buffers, 'VIDEO_MAJOR', os.major(CAMERA.st_rdev))
     scan = scan_maps(any_camera, proc=tmp_path)
     (told,) = scan.unreadable
-    assert (
-        not scan.mappings
-        and '/dev/video7 is a video device, and perhaps the camera' in told.reason
-    )
+    assert '/dev/video7 is a video device, and perhaps the camera' in told.reason
+    assert not scan.mappings
     assert scan_maps(FrameMemory(camera_numbers=frozenset((1,))), proc=tmp_path).unreadable == ()
-
-
-OWN = [os.getpid()]
 
 
 @pytest.fixture(params=['pipe', 'named'])
@@ -266,9 +250,8 @@ def pipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 
 def pipes_with(size: int) -> list[str]:
     """Return pipes with exactly *size* bytes: this process may have other pipes."""
-    return [
-        line for line in find_pins(OWN) if line.endswith(f' has a pipe with {size} bytes in it')
-    ]
+    told = f' has a pipe with {size} bytes in it'
+    return [line for line in find_pins([os.getpid()]) if line.endswith(told)]
 
 
 def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:
@@ -279,16 +262,14 @@ def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:
     assert line.startswith(f'process {os.getpid()} (')
 
 
-def ring(proc: Path, text: str) -> list[str]:
-    for folder in ('fd', 'fdinfo'):
-        (proc / '7' / folder).mkdir(parents=True)
-    (proc / '7' / 'comm').write_text('reader\n')
-    (proc / '7' / 'fd' / '5').symlink_to('anon_inode:[io_uring]')
-    (proc / '7' / 'fdinfo' / '5').write_text(text)
-    (proc / '7' / 'fd' / '6').symlink_to('pipe:[1]')  # closed meanwhile
-    return find_pins(proc=proc)
-
-
 def test_a_ring_with_registered_buffers_may_hold_pages(tmp_path: Path) -> None:
+    process = tmp_path / '7'
+    for folder in ('fd', 'fdinfo'):
+        (process / folder).mkdir(parents=True)
+    (process / 'comm').write_text('reader\n')
+    (process / 'fd' / '5').symlink_to('anon_inode:[io_uring]')
     text = 'pos:\t0\nSqMask:\t0x7\nUserFiles:\t0\nUserBufs:\t2\n    0: 0x7f0000000000/65536\n'
-    assert ring(tmp_path, text) == ['process 7 (reader) has an io_uring with 2 registered buffers']
+    (process / 'fdinfo' / '5').write_text(text)
+    (process / 'fd' / '6').symlink_to('pipe:[1]')  # closed meanwhile
+    told = 'process 7 (reader) has an io_uring with 2 registered buffers'
+    assert find_pins(proc=tmp_path) == [told]
