@@ -44,15 +44,10 @@ CONFIG = TEST.parent / 'config' / 'perception.yaml'
 
 def test_ros_is_described_without_importing_it_here() -> None:
     answer = ask(describe_ros)
-    assert 'error' not in answer
-    assert answer['middleware'] in answer['middlewares'] and not any(
-        'shared' in name for name in answer['middlewares']
-    )
-    assert (
-        answer['rclpy_version']
-        and set(answer['messages'].values()) == {''}
-        and 'vision_msgs.msg' in answer['messages']
-    )
+    assert 'error' not in answer and answer['rclpy_version']
+    assert answer['middleware'] in answer['middlewares']
+    assert not any('shared' in name for name in answer['middlewares'])
+    assert set(answer['messages'].values()) == {''} and 'vision_msgs.msg' in answer['messages']
 
 
 def test_a_middleware_that_is_not_installed_is_told_before_rcl_ends_the_process(
@@ -60,15 +55,10 @@ def test_a_middleware_that_is_not_installed_is_told_before_rcl_ends_the_process(
 ) -> None:
     monkeypatch.setenv('RMW_IMPLEMENTATION', 'rmw_of_nobody_cpp')
     answer = ask(describe_ros)
-    assert (
-        answer['missing'] == 'rmw_of_nobody_cpp'
-        and 'rmw_of_nobody_cpp' not in answer['middlewares']
-        and answer['messages'] == {}
-    )
-    assert (
-        "'rmw_of_nobody_cpp', which is not installed"
-        in ask(check_parameters, str(CONFIG))['error']
-    )
+    assert answer['missing'] == 'rmw_of_nobody_cpp' and answer['messages'] == {}
+    assert 'rmw_of_nobody_cpp' not in answer['middlewares']
+    error = ask(check_parameters, str(CONFIG))['error']
+    assert "'rmw_of_nobody_cpp', which is not installed" in error
 
 
 def parameters(text: str, tmp_path: Path) -> dict[str, Any]:
@@ -104,27 +94,18 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
     ):
         assert words in text
     # A node only warns of these: they may belong to another package.
+    lacks = "section '/**': no node here has a parameter"
     assert answer['warnings'] == [
-        (
-            "section '/**': no node here has a parameter 'acelerator'; did you mean "
-            "'accelerator'? (line 6)"
-        ),
-        (
-            "section '/**': no node here has a parameter 'unrelated_parameter_of_another_node' "
-            '(line 6)'
-        ),
+        f"{lacks} 'acelerator'; did you mean 'accelerator'? (line 6)",
+        f"{lacks} 'unrelated_parameter_of_another_node' (line 6)",
     ]
     assert parameters('- 1', tmp_path)['problems']
 
 
 def test_a_model_is_loaded_and_given_back() -> None:
     answer = ask(try_model, json.dumps(dict(node_need('inference', {}).values)))
-    assert (
-        answer['accelerator'],
-        answer['engine'],
-        answer['copy_free'],
-        len(answer['reasons']),
-    ) == ('onnx', 'onnx', False, 2)
+    assert {'accelerator': 'onnx', 'engine': 'onnx', 'copy_free': False}.items() <= answer.items()
+    assert len(answer['reasons']) == 2
     assert answer['engines'].keys() == {'onnx'} and Path(answer['manifest']).is_file()
 
 
@@ -133,18 +114,12 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(
 ) -> None:
     closed: list[str] = []
 
-    class Accelerator:
-        def capabilities(self) -> None:
-            raise OSError('the card is gone')
+    def is_gone() -> None:
+        raise OSError('the card is gone')
 
-        def close(self) -> None:
-            closed.append('closed')
-
-    monkeypatch.setattr(
-        selection,
-        'open_accelerator',
-        lambda *arguments: SimpleNamespace(accelerator=Accelerator()),
-    )
+    card = SimpleNamespace(capabilities=is_gone, close=lambda: closed.append('closed'))
+    opened = SimpleNamespace(accelerator=card)
+    monkeypatch.setattr(selection, 'open_accelerator', lambda *arguments: opened)
     with pytest.raises(OSError, match='the card is gone'):
         try_model(json.dumps(dict(node_need('inference', {}).values)))
     assert closed == ['closed']
@@ -179,15 +154,10 @@ def test_the_vendors_python_package_is_preferred(
     (tmp_path / 'axelera').mkdir()
     (tmp_path / 'axelera' / 'runtime.py').write_text('__version__ = "1.8.0"\nclass Context: ...\n')
     monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-    answer = ask(describe_voyager)
-    assert (answer['path'], answer['release'], answer['python_binding']) == (
-        'axelera.runtime',
-        '1.8.0',
-        '',
-    )
-    (tmp_path / 'axelera' / 'runtime.py').write_text(
-        'raise ImportError("made for another Python")'
-    )
+    expected = {'path': 'axelera.runtime', 'release': '1.8.0', 'python_binding': ''}
+    assert expected.items() <= ask(describe_voyager).items()
+    failing = 'raise ImportError("made for another Python")'
+    (tmp_path / 'axelera' / 'runtime.py').write_text(failing)
     build_double(tmp_path / 'axelera' / 'libaxruntime.so')
     monkeypatch.setenv('LD_LIBRARY_PATH', str(tmp_path / 'axelera'))
     answer = ask(describe_voyager)
@@ -200,26 +170,21 @@ def test_nvbufsurface_is_tried(tmp_path: Path) -> None:
     subprocess.run(
         ['gcc', '-shared', '-fPIC', '-o', library, TEST / 'doubles' / 'nvbufsurface.c'], check=True
     )
-    answer = ask(describe_nvbufsurface, str(library))
-    assert answer == {'loaded': True, 'file': str(library)}
+    assert ask(describe_nvbufsurface, str(library)) == {'loaded': True, 'file': str(library)}
     assert ask(describe_nvbufsurface, '/nowhere.so')['loaded'] is False
-    assert 'error' in ask(describe_vic, '/nowhere.so') and ask(describe_vic, str(library)) == {
-        'file': str(library)
-    }
+    assert 'error' in ask(describe_vic, '/nowhere.so')
+    assert ask(describe_vic, str(library)) == {'file': str(library)}
 
 
-@pytest.mark.parametrize(('generation', 'version'), [('new', 'v0.7.0')])
-def test_libcameras_cameras_are_listed(
-    generation: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libcameras_cameras_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'libcamera.py').write_text(
         'import sys\nfrom doubles.libcamera_module import Camera, make_module\nmade = '
-        f'make_module("{generation}")\nmade.manager.cameras.append(Camera(made, '
+        'make_module("new")\nmade.manager.cameras.append(Camera(made, '
         '"/base/imx708@1a"))\nsys.modules["libcamera"] = made\n'
     )
     monkeypatch.setenv('PYTHONPATH', f'{tmp_path}{os.pathsep}{TEST}')
     answer = ask(describe_libcamera)
-    assert '/base/imx708@1a' in answer['cameras'] and answer['version'] == version
+    assert '/base/imx708@1a' in answer['cameras'] and answer['version'] == 'v0.7.0'
     (tmp_path / 'libcamera.py').write_text('')
     assert "isn't libcamera's" in ask(describe_libcamera)['error']
 
@@ -230,9 +195,8 @@ def test_gstreamers_elements_and_pipelines_are_made(monkeypatch: pytest.MonkeyPa
     answer = ask(describe_gstreamer, 'v4l2src', 'appsink', 'nvarguscamerasrc')
     assert answer['version'].startswith('1.')
     elements = answer['elements']
-    assert elements['v4l2src'] == elements['appsink'] == {'there': True} and elements[
-        'nvarguscamerasrc'
-    ] == {'there': False}
+    assert elements['v4l2src'] == elements['appsink'] == {'there': True}
+    assert elements['nvarguscamerasrc'] == {'there': False}
     assert ask(try_pipeline, 'videotestsrc ! video/x-raw,format=NV12') == {}
     assert 'nosuchsrc' in ask(try_pipeline, 'nosuchsrc')['error']
 

@@ -39,7 +39,7 @@ from zc_perception.doctor.command import checks_of, Result, run_checks
 from zc_perception.doctor.needs import needs_of
 from zc_perception.errors import AllocationError
 from zc_perception.machine.asking import Question, subject
-from zc_perception.machine.checks import Needs
+from zc_perception.machine.checks import Finding, Needs
 from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
@@ -51,61 +51,30 @@ from zc_perception.pixel.modifier import LINEAR
 #: Names everything that a vehicle may be asked for, so that every verdict is strict.
 YAML: dict[str, dict[str, Any]] = {
     '/**/capture': {
-        'camera': 'v4l2',
-        'device': '/dev/video0',
-        'width': 640,
-        'height': 360,
-        'framerate': 30.0,
-        'memory': 'import',
-        'heap': 'dma_heap/linux,cma',
-        'slots': 8,
+        'camera': 'v4l2', 'device': '/dev/video0', 'width': 640, 'height': 360, 'framerate': 30.0,
+        'memory': 'import', 'heap': 'dma_heap/linux,cma', 'slots': 8,
     },
     '/**/inference': {'accelerator': 'axl', 'model': 'road'},
-}
+}  # fmt: skip
 ANSWERS: dict[str, dict[str, Any]] = {
     'gstreamer': {'version': '1.20', 'elements': {'appsink': {'there': True}}},
     'pipeline': {},
-    'libcamera': {
-        'error': (
-            "camera 'libcamera' needs libcamera's Python bindings: No module named "
-            "'libcamera'; install it: apt"
-        )
-    },
-    'voyager': {
-        'path': '/opt/axelera/runtime-1.6/lib/libaxruntime.so',
-        'file': '',
-        'api_version': '1.6.0',
-        'release': '1.6.0',
-        'python_binding': '',
-    },
+    'libcamera': {'error': "camera 'libcamera' needs libcamera's Python bindings: No module named "
+                           "'libcamera'; install it: apt"},
+    'voyager': {'path': '/opt/axelera/runtime-1.6/lib/libaxruntime.so', 'file': '',
+                'api_version': '1.6.0', 'release': '1.6.0', 'python_binding': ''},
     'nvbufsurface': {'loaded': True, 'file': '/usr/lib/libnvbufsurface.so.1.0.0'},
     'vic': {'file': '/usr/lib/libnvbufsurftransform.so.1.0.0'},
-    'ros': {
-        'middlewares': ['rmw_fastrtps_cpp'],
-        'rclpy_version': '3.3.11',
-        'middleware': 'rmw_fastrtps_cpp',
-        'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''},
-    },
+    'ros': {'middlewares': ['rmw_fastrtps_cpp'], 'rclpy_version': '3.3.11',
+            'middleware': 'rmw_fastrtps_cpp',
+            'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''}},
     'parameters': {'problems': [], 'warnings': [], 'checked': 10},
     'recording': {'width': 640, 'height': 360},
-    'model': {
-        'name': 'road',
-        'manifest': 'model.yaml',
-        'engines': {'axl': ''},
-        'classes': 4,
-        'input': [640, 384],
-        'accelerator': 'axl',
-        'device': '/dev/metis-0:1:0',
-        'copy_free': True,
-        'engine': 'axl',
-        'reasons': [],
-    },
-}
-_LIMITS = {
-    'Max open files': '4096',
-    'Max locked memory': 'unlimited',
-    'Max realtime priority': '95',
-}
+    'model': {'name': 'road', 'manifest': 'model.yaml', 'engines': {'axl': ''}, 'classes': 4,
+              'input': [640, 384], 'accelerator': 'axl', 'device': '/dev/metis-0:1:0',
+              'copy_free': True, 'engine': 'axl', 'reasons': []},
+}  # fmt: skip
+_LIMITS = {'open files': '4096', 'locked memory': 'unlimited', 'realtime priority': '95'}
 _PROFILE = (
     '<dds><transport_descriptors><segment_size>33554432</segment_size>'
     '</transport_descriptors></dds>'
@@ -147,25 +116,17 @@ class StandInHeap:
 
     def allocate(self, size: int) -> DmaBuf:
         if self.name in self._vehicle.empty_heaps:
-            raise AllocationError(
-                f'{self.name} could not allocate {size} bytes: Cannot allocate memory'
-            )
+            raise AllocationError(f'{self.name} could not allocate {size} bytes')
         kind = BufferKind.MEMFD if self.name == 'memfd' else BufferKind.DMABUF
-        buffer = StandInBuffer(_memory(size), kind, self.name)
-        buffer.fences, buffer.forgets = (
-            self._vehicle.fences,
-            self.name in self._vehicle.forgetful_heaps,
-        )
+        memory = OwnedFd(os.memfd_create('stand-in', os.MFD_CLOEXEC))
+        os.ftruncate(memory.fileno(), -(-size // 4096) * 4096)
+        buffer = StandInBuffer(memory, kind, self.name)
+        buffer.fences = self._vehicle.fences
+        buffer.forgets = self.name in self._vehicle.forgetful_heaps
         return buffer
 
     def close(self) -> None:
         self._vehicle.open_things -= 1
-
-
-def _memory(size: int) -> OwnedFd:
-    fd = OwnedFd(os.memfd_create('stand-in', os.MFD_CLOEXEC))
-    os.ftruncate(fd.fileno(), -(-size // 4096) * 4096)
-    return fd
 
 
 class StandInCard:
@@ -233,8 +194,6 @@ class Vehicle:
         self.empty_heaps: set[str] = set()
         self.forgetful_heaps: set[str] = set()
         self.unmappable_heaps: set[str] = set()
-        self.machine = 'aarch64'
-        self.user = os.geteuid()
         self.users: list[str] = []
         self.open_things = 0
         self.asked: list[tuple[str, ...]] = []
@@ -243,30 +202,22 @@ class Vehicle:
     def _fill(self) -> None:
         self.write('proc/sys/kernel/osrelease', '6.8.0-vehicle')
         self.write(
-            'proc/meminfo',
-            (
-                'MemTotal:       8000000 kB\nCmaTotal:         262144 kB\nCmaFree:          '
-                '250000 kB\n'
-            ),
+            'proc/meminfo', 'MemTotal: 8000000 kB\nCmaTotal: 262144 kB\nCmaFree: 250000 kB\n'
         )
         self.write(
             'proc/self/limits',
-            ''.join(f'{name:26}{value:21}{value:21}units\n' for name, value in _LIMITS.items()),
+            ''.join(
+                f'Max {name:22}{value:21}{value:21}units\n' for name, value in _LIMITS.items()
+            ),
         )
         self.write('proc/self/status', 'Name:\tpython\nCapEff:\t0000000000000000\n')
-        for name in ('system', 'linux,cma'):
-            self.write(f'dev/dma_heap/{name}', '')
-        self.write('dev/udmabuf', '')
-        self.write('dev/video0', '')
+        for name in ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf', 'video0'):
+            self.write(f'dev/{name}', '')
         self.write('etc/fastdds.xml', _PROFILE)
         self.write('opt/ros/humble/setup.bash', '')
-        rate = {
-            'current_link_speed': '8.0 GT/s PCIe',
-            'current_link_width': '4',
-            'max_link_speed': '8.0 GT/s PCIe',
-            'max_link_width': '4',
-        }
-        self.card = self.host.add_card(device='0x1100', **rate)
+        link = {'link_speed': '8.0 GT/s PCIe', 'link_width': '4'}
+        rates = {f'{which}_{name}': link[name] for which in ('current', 'max') for name in link}
+        self.host.add_card(device='0x1100', **rates)
         self.pci = (self.root / 'sys/bus/pci/devices/0000:01:00.0').resolve()
         group = self.root / 'sys/kernel/iommu_groups/7'
         group.mkdir(parents=True)
@@ -325,7 +276,7 @@ class Vehicle:
 
     def system(self) -> System:
         return System(
-            root=self.root, environment=self.environment, machine=self.machine, user=self.user,
+            root=self.root, environment=self.environment, machine='aarch64', user=os.geteuid(),
             open_node=self._open_node, open_heap=self._open_heap, ask=self._ask,
             users_of=lambda path: self.users,
             doubles={DeviceFile: self._open_video, AxlDevice: self._open_card},
@@ -345,6 +296,11 @@ class Vehicle:
             'a camera was left open'
         )
         return results
+
+    def found(self, check: str) -> dict[str, Finding]:
+        """Return a check's findings by subject."""
+        results = self.examine(check.partition('.')[0])
+        return {each.finding.subject: each.finding for each in results if each.check.id == check}
 
     def verdicts(self, *groups: str) -> dict[tuple[str, str], str]:
         return {
