@@ -28,7 +28,7 @@ from camera.jpeg_kit import jpeg, need_decoder, picture, SAMPLINGS, segments, wi
 from camera.v4l2_double import DriverDouble, exports_are_memfds, opened, streaming
 from camera.v4l2_double import Frame as Filled
 import cv2
-from fuzz.mutation import mutated
+from fuzz.run_fuzz import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np

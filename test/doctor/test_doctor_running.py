@@ -18,18 +18,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 import threading
 import time
 from typing import Any
 
 from doctor.vehicle import Vehicle
+from hypothesis import given
+from hypothesis import strategies as st
 import pytest
 
 from zc_perception.doctor.answers import describe_ros
 from zc_perception.doctor.command import checks_of, exit_code, Result, run_checks
-from zc_perception.errors import CameraError
+from zc_perception.doctor.needs import needs_of, node_need, read_needs
+from zc_perception.errors import CameraError, ConfigError
 from zc_perception.machine.asking import NoAnswerError, Question
-from zc_perception.machine.checks import Check, Finding, Needs, ok, Status
+from zc_perception.machine.checks import Check, Finding, Need, Needs, ok, Status
 from zc_perception.machine.system import System
 
 
@@ -154,3 +158,83 @@ def test_each_question_is_asked_once_and_a_refusal_is_remembered(vehicle: Vehicl
     assert asked == [describe_ros]
     assert [r.finding.status for r in results] == [Status.WARN, *[Status.FAIL] * 4]
     assert all('no answer to ros' in r.finding.found for r in results[1:])
+
+
+# What a parameter file requires of the machine.
+
+
+CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
+
+
+DEFAULTS = node_need('capture', {}), node_need('inference', {})
+
+
+def test_the_shipped_file_asks_for_nothing_special() -> None:
+    needs = read_needs(str(CONFIG))
+    assert (*needs.cameras, *needs.inferences) == DEFAULTS
+    assert (
+        needs.accelerator('axl') is Need.POSSIBLE
+        and needs.camera('v4l2') is Need.UNUSED
+        and needs.heap('dma_heap/system') is Need.POSSIBLE
+    )
+
+
+def sections(text: str, tmp_path: Path) -> Needs:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text(text, encoding='utf-8')
+    return read_needs(str(path))
+
+
+def test_sections_that_name_a_node_are_one_camera_each(tmp_path: Path) -> None:
+    needs = sections(
+        """
+/**/capture: {ros__parameters: {camera: v4l2, slots: 5}}
+left:
+  capture: {ros__parameters: {device: /dev/video2}}
+/right/capture: {ros__parameters: {device: /dev/video4, slots: 7}}
+/**/inference: {ros__parameters: {accelerator: axl, in_flight: 2}}
+/other_package: {ros__parameters: {width: 1}}
+""",
+        tmp_path,
+    )
+    assert [(c.node, c['camera'], c['device'], c['slots']) for c in needs.cameras] == [
+        ('/left/capture', 'v4l2', '/dev/video2', 5), ('/right/capture', 'v4l2', '/dev/video4', 7),
+    ]  # fmt: skip
+    assert [(i.node, i.kind, i['in_flight']) for i in needs.inferences] == [
+        ('/inference', 'axl', 2)
+    ]
+
+
+def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
+    (tmp_path / 'v.yaml').write_text(
+        '/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: '
+        '{slots: 3}}\n'
+    )
+    needs = read_needs(str(tmp_path / 'v.yaml'), ['front', 'rear'])
+    assert [(c.node, c['camera'], c['slots']) for c in needs.cameras] == [
+        ('/front/capture', 'v4l2', 3),
+        ('/rear/capture', 'v4l2', 8),
+    ]
+    with pytest.raises(ConfigError, match='--params-file'):
+        read_needs('', ['front'])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = st.sampled_from([*(name for need in DEFAULTS for name in need.values), 'other'])
+
+
+@given(
+    st.dictionaries(KEYS, VALUES, max_size=6),
+    st.sampled_from(['/**', '/**/capture', '/x/inference', '/capture']),
+)
+def test_no_value_ends_the_doctor(values: dict[str, object], section: str) -> None:
+    needs = needs_of([(section, values)], 'file')
+    assert needs.summary()
+    for need, default in zip((*needs.cameras, *needs.inferences), DEFAULTS, strict=True):
+        assert {name: type(value) for name, value in need.values.items()} == {
+            name: type(value) for name, value in default.values.items()
+        }

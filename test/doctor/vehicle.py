@@ -204,12 +204,8 @@ class Vehicle:
         self.write(
             'proc/meminfo', 'MemTotal: 8000000 kB\nCmaTotal: 262144 kB\nCmaFree: 250000 kB\n'
         )
-        self.write(
-            'proc/self/limits',
-            ''.join(
-                f'Max {name:22}{value:21}{value:21}units\n' for name, value in _LIMITS.items()
-            ),
-        )
+        limits = (f'Max {name:22}{value:21}{value:21}units\n' for name, value in _LIMITS.items())
+        self.write('proc/self/limits', ''.join(limits))
         self.write('proc/self/status', 'Name:\tpython\nCapEff:\t0000000000000000\n')
         for name in ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf', 'video0'):
             self.write(f'dev/{name}', '')

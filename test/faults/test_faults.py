@@ -17,12 +17,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+import mmap
 import os
+from pathlib import Path
+import socket
+import threading
+from typing import Any
 
 from faults import outcome as limits
-from faults.harness import Fault
-from faults.outcome import ABSENT, HELD
+from faults.harness import Absent, Fault, run_fault, Trial
+from faults.holdings import (
+    excess,
+    frame_buffers,
+    frame_mappings,
+    holding,
+    settled_excess,
+    with_slots,
+)
+from faults.outcome import ABSENT, BROKEN, HELD, Outcome, Result, Stretch, Tally, tally
 from faults.run_faults import all_faults, Theatre
 from long_form import LONG
 from process_state import kept
@@ -59,3 +73,103 @@ def test_the_promise_holds(each: Fault, theatre: Theatre) -> None:
     if outcome.status == ABSENT and os.environ.get('ZC_RIG') != 'required':
         pytest.skip(outcome.reason)
     assert outcome.status == HELD, f'{outcome.promise}: {outcome.reason}; {outcome.as_dict()}'
+
+
+# The harness detects leaks of each kind, a missing frame, and a fault that raises.
+
+
+OWN = os.getpid()
+
+
+def frame_memory() -> int:
+    fd = os.memfd_create('zc_frame', os.MFD_CLOEXEC)
+    os.ftruncate(fd, mmap.PAGESIZE)
+    return fd
+
+
+def test_a_leak_of_each_kind_is_seen() -> None:
+    before = holding(OWN)
+    assert not excess(before, holding(OWN))
+    one, other = socket.socketpair()
+    timer, frame, stop = os.eventfd(0), frame_memory(), threading.Event()
+    memory = mmap.mmap(frame, mmap.PAGESIZE)
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        found = excess(before, holding(OWN))
+        assert found['fd unix socket'] == 2 and found['fd anon_inode:[eventfd]'] == 1
+        assert found['fd /memfd:zc_frame'] == 2 and found['frame mappings'] == 1, (
+            'the mapping has a descriptor of its own'
+        )
+        assert found['threads'] == 1
+        assert frame_mappings(OWN) >= 1 and os.fstat(frame).st_ino in frame_buffers([OWN])
+        # Frames left by an earlier test must not count here.
+        bounded = excess(with_slots(before, before['frame mappings'] + 1), holding(OWN))
+        assert 'frame mappings' not in bounded and bounded['threads'] == 1
+        # A resource that is released late is no leak.
+        threading.Timer(0.2, stop.set).start()
+        assert 'threads' not in settled_excess(
+            Counter(before) + Counter(found) - Counter({'threads': 1}), lambda: holding(OWN), 20.0
+        )
+    finally:
+        stop.set()
+        thread.join()
+        memory.close()
+        for each in (one, other):
+            each.close()
+        os.close(timer)
+        os.close(frame)
+
+
+def outcome_of(run: Any, tmp_path: Path) -> Outcome:
+    fault = Fault('a fault', 'tests', 'a promise', run, staged=False)
+    return run_fault(fault, None, tmp_path, 1, short=True)
+
+
+def raises(trial: Trial) -> None:
+    raise OSError(28, 'No space left on device')
+
+
+def is_absent(trial: Trial) -> None:
+    raise Absent('no gcc')
+
+
+@pytest.mark.parametrize(('run', 'status', 'words'), [
+    (lambda trial: trial.frames(10, 7, newest_wins=3), HELD, ''),
+    (lambda trial: trial.frames(10, 7, newest_wins=2), BROKEN, '1 frames unaccounted for'),
+    (lambda trial: trial.frames(10, 12), BROKEN, '2 frames unaccounted for'),
+    (lambda trial: trial.must(False, 'ends with a bang'), BROKEN, '1 ends with a bang'),
+    (lambda trial: trial.must_be_zero('tracebacks', 0), HELD, ''),
+    (lambda trial: trial.leaked(Counter({'threads': 2})), BROKEN, '2 threads'),
+    (raises, BROKEN, 'OSError at test_harness.py'),
+    (is_absent, BROKEN, 'no gcc'),
+])  # fmt: skip
+def test_what_is_not_zero_breaks_the_promise(
+    run: Any, status: str, words: str, tmp_path: Path
+) -> None:
+    outcome = outcome_of(run, tmp_path)
+    assert outcome.status == status and words in outcome.reason
+    assert Result((outcome,), True, 1).holds is (status == HELD)
+    assert outcome.name in Result((outcome,), True, 1).table()
+
+
+def stretch(first_ns: int, *captured: int, dropped: int = 0) -> Stretch:
+    return Stretch(
+        first_ns, 0, 1, 2, captured[-1] if captured else first_ns - 1, list(captured), dropped
+    )
+
+
+def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
+    times = [ns * 10**9 for ns in range(1, 11)]
+    last = Stretch(0, 5, 1, 2, times[0], times[:1], 2, 7).continued()
+    assert last == Stretch(times[0] + 1, 7, 1, 2, times[0], [], 0, 7)
+    last.captured, last.last_ns = times[3:], times[-1]
+    assert tally([last], times) == Tally(9, 7, 0, 0, pytest.approx(9.0)), (
+        'two before the first one are missed'
+    )
+    last.dropped = 2
+    assert tally([last], times) == Tally(9, 7, 2, 0, pytest.approx(9.0))
+    # A broken connection, one frame followed by none for four frames, and one without a record.
+    assert tally(
+        [stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]
+    ) == Tally(10, 6, 0, 4, 9.0)

@@ -36,8 +36,53 @@ if __name__ == '__main__':
     _TEST = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
-from fuzz.mutation import mutated
 from fuzz.targets import CORPUS, Target, TARGETS
+
+_NUMBERS = (
+    0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1,
+    2**63, 2**64 - 1,
+)  # fmt: skip
+_WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'- ', b'&a ', b'*a',
+          b'!!python/object/apply:os.system [x]',
+          b'\n', b'\t', b'null', b'NaN', b'1e999', b'-1', b'99999999999999999999', b'~', b'..',
+          b'/', b'<<: ', b'%', b'\x80')  # fmt: skip
+
+
+def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    raw = bytearray(content)
+    for _ in range(rng.randrange(1, 7)):
+        at = rng.randrange(len(raw) + 1)
+        match rng.randrange(9):
+            case 0 if raw:
+                raw[at % len(raw)] ^= 1 << rng.randrange(8)
+            case 1 if raw:
+                raw[at % len(raw)] = rng.randrange(256)
+            case 2:
+                size = rng.choice((1, 2, 4, 8))
+                at -= at % size
+                raw[slice(at, at + size)] = (rng.choice(_NUMBERS) & (1 << 8 * size) - 1).to_bytes(
+                    size, rng.choice(('little', 'big'))
+                )
+            case 3:
+                del raw[slice(at, at + rng.choice((1, 2, 4, 8, 64, 1 << 20)))]
+            case 4:
+                raw[at:at] = raw[slice(at, at + rng.randrange(1, 40))]
+            case 5:
+                raw[at:at] = rng.choice(_WORDS)
+            case 6:
+                other = rng.choice(others)
+                begin = rng.randrange(len(other) + 1)
+                raw[slice(at, at + rng.randrange(40))] = other[
+                    slice(begin, begin + rng.randrange(80))
+                ]
+            case 7:
+                raw[at:at] = rng.randbytes(rng.randrange(16))
+            case _:
+                lines = raw.split(b'\n')
+                first, second = rng.randrange(len(lines)), rng.randrange(len(lines))
+                lines[first], lines[second] = lines[second], lines[first]
+                raw = bytearray(b'\n'.join(lines))
+    return bytes(raw[: 1 << 17])
 
 
 def corpus(name: str) -> list[bytes]:
