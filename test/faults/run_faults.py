@@ -26,14 +26,15 @@ can't run (no QEMU, root or compiler) are listed at the end.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+from contextlib import closing
 import importlib
+import itertools
 from pathlib import Path
 import signal
 import sys
 import tempfile
-from typing import Any
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
@@ -54,49 +55,34 @@ def all_faults() -> dict[str, Fault]:
     return {name: FAULTS[name] for name in sorted(FAULTS, key=lambda name: FAULTS[name].staged)}
 
 
-class Theatre:
+@contextlib.contextmanager
+def theatre(*, short: bool, seed: int = 1) -> Iterator[Callable[[Fault], Outcome]]:
     """
-    Runs faults: one shared stage for staged ones, and a domain for each of the others.
+    Yield what runs a fault: on one shared stage if it is staged, else in a domain of its own.
 
     A stage with a broken promise is replaced, so that it doesn't affect the next fault. At the end
     the process is as it was at the beginning.
     """
+    numbers, stages = itertools.count(), contextlib.ExitStack()
+    stage: Stage | None = None
+    # Short names: they are parts of sockets' addresses.
+    with tempfile.TemporaryDirectory(prefix='zf-') as name, locked_domain() as staged, stages:
 
-    def __init__(self, *, seed: int = 1, short: bool) -> None:
-        self._seed, self._short = seed, short
-        self._stage: Stage | None = None
-        self._done = 0
-
-    def __enter__(self) -> Theatre:
-        with contextlib.ExitStack() as ending:
-            # Short names: they are parts of sockets' addresses.
-            self._folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix='zf-')))
-            self._domain = ending.enter_context(locked_domain())
-            ending.callback(self._clear)
-            self._ending = ending.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.close()
-
-    def _clear(self) -> None:
-        stage, self._stage = self._stage, None
-        if stage is not None:
-            stage.close()
-
-    def do(self, each: Fault) -> Outcome:
-        folder = self._folder / str(self._done)
-        self._done += 1
-        how: dict[str, Any] = {'seed': self._seed, 'short': self._short}
-        if each.staged:
-            self._stage = self._stage or Stage(self._folder, self._domain)
-            outcome = run_fault(each, self._stage, folder, self._domain, **how)
-            if outcome.status == BROKEN:
-                self._clear()
+        def do(each: Fault) -> Outcome:
+            nonlocal stage
+            folder = Path(name) / str(next(numbers))
+            if each.staged:
+                stage = stage or stages.enter_context(closing(Stage(Path(name), staged)))
+                outcome = run_fault(each, stage, folder, staged, seed=seed, short=short)
+            if not each.staged or outcome.status == BROKEN:
+                stages.close()
+                stage = None
+            if not each.staged:
+                with locked_domain() as domain:
+                    outcome = run_fault(each, None, folder, domain, seed=seed, short=short)
             return outcome
-        self._clear()
-        with locked_domain() as domain:
-            return run_fault(each, None, folder, domain, **how)
+
+        yield do
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f'no fault is called like {options.only}; see --list')
     outcomes = []
-    with Theatre(seed=options.seed, short=options.short) as theatre:
+    with theatre(seed=options.seed, short=options.short) as do:
         for each in chosen:
-            outcomes.append(outcome := theatre.do(each))
+            outcomes.append(outcome := do(each))
             print(
                 f'{outcome.status:6} {outcome.seconds:6.1f} s  {each.group}: '
                 f'{each.name}{": " * bool(outcome.reason)}{outcome.reason}'

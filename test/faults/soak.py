@@ -145,46 +145,40 @@ class Soak:
     """
 
     minutes: list[Minute] = field(default_factory=list)
-    growth_mb: float = 0.0
-    more_descriptors: int = 0
-    more_threads: int = 0
-    more_middleware: int = 0
     due: int = 0
-    longest_pause_s: float = 0.0
     exit_code: int | None = None
     tracebacks: int = 0
     missed: str = ''
 
-    def judge(self) -> None:
-        first, last = self.minutes[0], self.minutes[-1]
-        self.growth_mb = last.memory_mb - first.memory_mb
-        self.more_descriptors = max(0, last.descriptors - first.descriptors)
-        self.more_threads = max(0, last.threads - first.threads)
-        self.more_middleware = max(0, last.middleware_descriptors - first.middleware_descriptors)
+    def more(self, name: str) -> float:
+        """Return how much more of it the last minute has than the first."""
+        return float(getattr(self.minutes[-1], name) - getattr(self.minutes[0], name))
+
+    def most(self, name: str) -> float:
+        return float(max(getattr(minute, name) for minute in self.minutes))
 
     def broken(
         self, most_growth_mb: float = MOST_GROWTH_MB, most_middleware: int = MOST_MIDDLEWARE
     ) -> list[str]:
         last = self.minutes[-1]
-        held = {
-            kind: max(getattr(minute, f'frame_{kind}') for minute in self.minutes)
-            for kind in ('mappings', 'buffers', 'descriptors')
-        }
         limits = {
-            'MB that memory grew by': (round(self.growth_mb, 2), most_growth_mb),
-            'descriptors more': (self.more_descriptors, 0),
-            'threads more': (self.more_threads, 0),
-            "descriptors of the middleware's more": (self.more_middleware, most_middleware),
-            'frame mappings': (held['mappings'], MOST_BUFFERS),
-            'frame buffers': (held['buffers'], MOST_BUFFERS),
-            'frame descriptors': (held['descriptors'], 2 * MOST_BUFFERS),
+            'MB of memory more': (self.more('memory_mb'), most_growth_mb),
+            'descriptors more': (self.more('descriptors'), 0),
+            'threads more': (self.more('threads'), 0),
+            "descriptors of the middleware's more": (
+                self.more('middleware_descriptors'),
+                most_middleware,
+            ),
+            'frame mappings': (self.most('frame_mappings'), MOST_BUFFERS),
+            'frame buffers': (self.most('frame_buffers'), MOST_BUFFERS),
+            'frame descriptors': (self.most('frame_descriptors'), 2 * MOST_BUFFERS),
             'changes of parameters refused': (last.refused, 0),
             'changes of parameters missing': (self.due - last.changes, MOST_MISSING * self.due),
-            's that detections stopped for': (self.longest_pause_s, MOST_PAUSE_S),
+            's without detections': (self.most('pause_s'), MOST_PAUSE_S),
             'tracebacks': (self.tracebacks, 0),
         }
         found = [
-            f'{value} {what}, at most {most:g} may be'
+            f'{value:.5g} {what}, at most {most:g} may be'
             for what, (value, most) in limits.items()
             if value > most
         ]
@@ -327,14 +321,12 @@ def soak(
                 minute = looks.minute((now - began) / 60.0, onlooker, kills, attempts)
                 if warm:
                     found.minutes.append(minute)
-                    found.longest_pause_s = max(found.longest_pause_s, minute.pause_s)
                 say(minute)
                 warm, next_minute, found.due = True, next_minute + minute_s, turn
             turn += 1
             time.sleep(max(0.0, began + turn - time.monotonic()))
         found.tracebacks = program.output.count('Traceback')
         found.exit_code = program.end()
-        found.judge()
         return found
 
 
@@ -353,7 +345,7 @@ def four_cameras(trial: Trial) -> None:
     trial.outcome.frames_out = last.detections
     for what, value in {
         'kills with frames held': last.kills, 'parameters changed': last.changes,
-        'growth, MB': found.growth_mb, 'longest pause of detections, s': found.longest_pause_s,
+        'growth, MB': found.more('memory_mb'), 'longest pause of detections, s': found.most('pause_s'),
         'memory, MB': last.memory_mb, 'frame buffers': last.frame_buffers, 'kills': last.attempts,
     }.items():  # fmt: skip
         trial.note(what, value)
@@ -404,10 +396,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = soak(options.minutes, 60.0 * options.warm_up, 60.0, domain, Path(folder), say)
     broken = found.broken()
     print(
-        f'soak: {"; ".join(broken) or "held"}: memory {found.growth_mb:+.3f} MB, '
-        f'{found.more_descriptors} descriptors and '
-        f'{found.more_threads} threads more, longest pause of detections '
-        f'{found.longest_pause_s:.2f} s; wrote {options.csv}'
+        f'soak: {"; ".join(broken) or "held"}: memory {found.more("memory_mb"):+.3f} MB, '
+        f'{found.more("descriptors"):g} descriptors and '
+        f'{found.more("threads"):g} threads more, longest pause of detections '
+        f'{found.most("pause_s"):.2f} s; wrote {options.csv}'
     )
     return 1 if broken else 0
 

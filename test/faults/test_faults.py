@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import mmap
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ from faults.holdings import (
     with_slots,
 )
 from faults.outcome import ABSENT, BROKEN, HELD, Outcome, Result, Stretch, Tally, tally
-from faults.run_faults import all_faults, Theatre
+from faults.run_faults import all_faults, theatre
 from long_form import LONG
 from process_state import kept
 import pytest
@@ -62,14 +62,14 @@ def _no_speed_is_judged() -> Iterator[None]:
 
 
 @pytest.fixture(scope='module')
-def theatre() -> Iterator[Theatre]:
-    with Theatre(short=not LONG) as made:
+def do() -> Iterator[Callable[[Fault], Outcome]]:
+    with theatre(short=not LONG) as made:
         yield made
 
 
 @pytest.mark.parametrize('each', FAULTS, ids=lambda each: each.name.replace(' ', '_'))
-def test_the_promise_holds(each: Fault, theatre: Theatre) -> None:
-    outcome = theatre.do(each)
+def test_the_promise_holds(each: Fault, do: Callable[[Fault], Outcome]) -> None:
+    outcome = do(each)
     if outcome.status == ABSENT and os.environ.get('ZC_RIG') != 'required':
         pytest.skip(outcome.reason)
     assert outcome.status == HELD, f'{outcome.promise}: {outcome.reason}; {outcome.as_dict()}'

@@ -283,9 +283,13 @@ def with_facts(
 def with_events(
     seen: Observation, *more: KernelEvent, without: Sequence[str] = (), lost: int = 0
 ) -> Observation:
-    assert seen.trace is not None
-    kept = [item for item in seen.trace.events if item.name not in without]
+    kept = [item for item in events(seen) if item.name not in without]
     return replace(seen, trace=Trace(sorted([*kept, *more], key=lambda item: item.time_ns), lost))
+
+
+def events(seen: Observation) -> list[KernelEvent]:
+    assert seen.trace is not None
+    return list(seen.trace.events)
 
 
 def changed(**changes: Any) -> Callable[[Observation], Observation]:
@@ -343,10 +347,10 @@ def observed(
     before = look(
         START - 500 * MS, {inode: [PCI] * (attached or {}).get(inode, 0) for inode in inodes}
     )
-    events = sorted((one for card in cards for one in card.events), key=lambda one: one.time_ns)
+    found = sorted((one for card in cards for one in card.events), key=lambda one: one.time_ns)
     threads = {thread: card.pid for card in cards for thread in (card.pid, card.thread)}
     return cached_graph(
-        nodes=tuple(nodes), trace=Trace(events), snapshots=(before,), process_of=threads
+        nodes=tuple(nodes), trace=Trace(found), snapshots=(before,), process_of=threads
     )
 
 
