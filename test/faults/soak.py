@@ -345,8 +345,9 @@ def four_cameras(trial: Trial) -> None:
     trial.outcome.frames_out = last.detections
     for what, value in {
         'kills with frames held': last.kills, 'parameters changed': last.changes,
-        'growth, MB': found.more('memory_mb'), 'longest pause of detections, s': found.most('pause_s'),
-        'memory, MB': last.memory_mb, 'frame buffers': last.frame_buffers, 'kills': last.attempts,
+        'growth, MB': found.more('memory_mb'), 'memory, MB': last.memory_mb,
+        'longest pause of detections, s': found.most('pause_s'),
+        'frame buffers': last.frame_buffers, 'kills': last.attempts,
     }.items():  # fmt: skip
         trial.note(what, value)
     hit = last.kills > 0 and last.kills * 2 >= last.attempts
