@@ -164,7 +164,7 @@ def _mutants(path: Path) -> Iterator[Mutant]:
 _ALSO = {
     'machine': [
         f'test/doctor/test_doctor_{name}.py'
-        for name in ('running', 'cameras', 'broken_vehicles')
+        for name in ('command', 'cameras', 'broken_vehicles')
     ]
 }
 

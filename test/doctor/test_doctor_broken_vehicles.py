@@ -33,8 +33,7 @@ from typing import Any
 
 from camera.camera_options import camera_options
 from camera.v4l2_double import DriverDouble
-from doctor.breakages import BROKEN, capture, Expected, inference
-from doctor.vehicle import StandInCard, Vehicle
+from doctor.vehicle import BROKEN, capture, Expected, inference, StandInCard, Vehicle
 from hypothesis import example, given, HealthCheck, settings
 from hypothesis import strategies as st
 import pytest

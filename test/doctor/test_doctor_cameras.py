@@ -27,8 +27,7 @@ from camera.replay_kit import IMAGE, replay, write_bag
 from camera.test_replay_bag import nv12_entries
 from camera.v4l2_double import DriverDouble
 import cv2
-from doctor.breakages import capture
-from doctor.vehicle import MetadataNode, Vehicle
+from doctor.vehicle import capture, MetadataNode, Vehicle
 import numpy as np
 import pytest
 

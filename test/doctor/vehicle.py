@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-A simulated vehicle in a folder, with attributes that break it.
+A simulated vehicle in a folder, with attributes that break it, and faults of it.
 
 Its files are those of a healthy kernel, written after the kernel's documents. Buffers are memfds
 that pass as dma-bufs, the camera is the tests' V4L2 driver, and a table holds the answers of other
@@ -307,3 +307,445 @@ class Vehicle:
 
 IDS = [check.id for check in checks_of()]
 Breakage = Callable[[Vehicle], object]
+
+
+# Faults of a vehicle, and the exact complaints that the doctor must make for each.
+
+
+Expected = dict[tuple[str, str], str]
+CARD = 'metis-0:1:0'
+CAPTURE = '/capture'
+
+
+def inference(**values: object) -> Breakage:
+    return lambda vehicle: vehicle.yaml['/**/inference'].update(values)  # type: ignore[index]
+
+
+def capture(**values: object) -> Breakage:
+    return lambda vehicle: vehicle.yaml['/**/capture'].update(values)  # type: ignore[index]
+
+
+def refuse(node: str, number: int = errno.EACCES) -> Breakage:
+    return lambda vehicle: vehicle.refusals.update({node: number})
+
+
+def write(name: str, text: str) -> Breakage:
+    return lambda vehicle: vehicle.write(name, text)
+
+
+def answer(question: str, **values: object) -> Breakage:
+    return lambda vehicle: vehicle.answers[question].update(values)
+
+
+def runtime(release: str) -> Breakage:
+    """Return a Voyager runtime whose C library is found."""
+    return answer('voyager', release=release, api_version=release)
+
+
+def environment(**values: str) -> Breakage:
+    return lambda vehicle: vehicle.environment.update(values)
+
+
+def video(*formats: str, **options: int) -> Breakage:
+    return lambda vehicle: vehicle.videos.update(
+        {'/dev/video0': DriverDouble(*formats, **options)}
+    )
+
+
+def pci(**files: str) -> Breakage:
+    def change(vehicle: Vehicle) -> None:
+        for name, text in files.items():
+            (vehicle.pci / name).write_text(text + '\n')
+
+    return change
+
+
+def all_of(*steps: Breakage) -> Breakage:
+    def change(vehicle: Vehicle) -> None:
+        for step in steps:
+            step(vehicle)
+
+    return change
+
+
+def no_node(vehicle: Vehicle) -> None:
+    vehicle.host.tree.dev.joinpath(CARD).unlink()
+
+
+def no_driver(vehicle: Vehicle) -> None:
+    no_node(vehicle)
+    (vehicle.pci / 'driver').unlink()
+
+
+def no_card(vehicle: Vehicle) -> None:
+    no_node(vehicle)
+    (vehicle.root / 'sys/bus/pci/devices/0000:01:00.0').unlink()
+
+
+def no_heaps(vehicle: Vehicle) -> None:
+    for name in ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'):
+        vehicle.remove(f'dev/{name}')
+
+
+def no_cma_heap(vehicle: Vehicle) -> None:
+    vehicle.remove('dev/dma_heap/linux,cma')
+
+
+def no_camera(vehicle: Vehicle) -> None:
+    vehicle.remove('dev/video0')
+    vehicle.videos.clear()
+
+
+def busy(vehicle: Vehicle) -> None:
+    driver = vehicle.videos['/dev/video0']
+    driver.errors['REQBUFS'] += [errno.EBUSY] * 4
+
+
+def set_(**values: object) -> Breakage:
+    def change(vehicle: Vehicle) -> None:
+        for name, value in values.items():
+            setattr(vehicle, name, value)
+
+    return change
+
+
+def _all(status: str, where: Sequence[str]) -> Expected:
+    parts = (one.partition(' ') for one in where)
+    return {(check, subject): status for check, _, subject in parts}
+
+
+def fails(*where: str) -> Expected:
+    """Return expected failures; each text is a check, or a check, a blank and its subject."""
+    return _all('fail', where)
+
+
+def warns(*where: str) -> Expected:
+    """Return expected warnings; texts as in :func:`fails`."""
+    return _all('warn', where)
+
+
+SMALL_CMA = write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n')
+WITH_ARGUS = answer(
+    'gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')}
+)
+CMA_HEAP, SYSTEM_HEAP = 'dma_heap/linux,cma', 'dma_heap/system'
+BROKEN: dict[str, tuple[Breakage, Expected]] = {
+    'kernel of JetPack 6': (Vehicle.tegra, warns('kernel.sync_file_ioctls')),
+    'kernel before dma-heaps': (
+        write('proc/sys/kernel/osrelease', '5.4.0-old'),
+        fails('kernel.release'),
+    ),
+    'heap of the parameter file refused': (
+        refuse('/dev/dma_heap/linux,cma'),
+        fails(
+            'memory.heaps dma_heap/linux,cma',
+            'buffers.cpu dma_heap/linux,cma',
+            'buffers.fences dma_heap/linux,cma',
+            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
+        ),
+    ),
+    'another heap refused': (
+        refuse('/dev/dma_heap/system'),
+        warns(
+            'memory.heaps dma_heap/system',
+            'buffers.cpu dma_heap/system',
+            'buffers.fences dma_heap/system',
+            'buffers.import dma_heap/system -> metis-0:1:0',
+        ),
+    ),
+    'heap of the parameter file missing': (no_cma_heap, fails('memory.heaps dma_heap/linux,cma')),
+    'no heap at all': (
+        all_of(no_heaps, capture(heap='auto')),
+        fails('memory.heaps', 'buffers.import'),
+    ),
+    'participants with more than CMA has': (
+        capture(
+            camera='synthetic',
+            memory='auto',
+            width=1920,
+            height=1080,
+            participants=['recorder: NV12; stride_align=4096; slots=40'],
+        ),
+        fails('memory.cma_pool'),
+    ),
+    'inference that holds more than the driver has': (
+        all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)),
+        fails('agreement.planned /capture'),
+    ),
+    'CMA smaller than the pool': (SMALL_CMA, fails('memory.cma_pool')),
+    'CMA used up': (
+        write('proc/meminfo', 'CmaTotal: 262144 kB\nCmaFree: 2000 kB\n'),
+        fails('memory.cma_pool'),
+    ),
+    'no CMA': (write('proc/meminfo', 'MemTotal: 8000 kB\n'), fails('memory.cma_pool')),
+    'heap without memory': (
+        set_(empty_heaps={CMA_HEAP}),
+        fails(
+            'buffers.cpu dma_heap/linux,cma',
+            'buffers.fences dma_heap/linux,cma',
+            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
+        ),
+    ),
+    'heap whose buffers are not coherent': (
+        set_(forgetful_heaps={CMA_HEAP}),
+        fails('buffers.cpu dma_heap/linux,cma'),
+    ),
+    'heap that the card cannot map': (
+        set_(unmappable_heaps={CMA_HEAP}),
+        fails('buffers.import dma_heap/linux,cma -> metis-0:1:0'),
+    ),
+    'scattered heap that the card cannot map': (
+        set_(unmappable_heaps={SYSTEM_HEAP}),
+        warns('buffers.import dma_heap/system -> metis-0:1:0'),
+    ),
+    'no camera': (no_camera, fails('cameras.devices', 'cameras.configured /capture')),
+    'camera refused': (
+        refuse('/dev/video0'),
+        fails('cameras.devices /dev/video0', 'cameras.configured /capture'),
+    ),
+    'camera in use': (busy, fails('cameras.devices /dev/video0', 'cameras.configured /capture')),
+    'camera without NV12': (
+        video('YUYV'),
+        fails('cameras.configured /capture') | warns('agreement.planned /capture'),
+    ),
+    'camera without NV12, which nobody needs': (
+        all_of(video('YUYV'), inference(accelerator='onnx')),
+        warns('cameras.configured /capture'),
+    ),
+    'camera without the format': (
+        capture(pixel_format='UYVY'),
+        fails('cameras.configured /capture'),
+    ),
+    'camera without the size': (
+        capture(width=1280, height=720),
+        fails('cameras.configured /capture'),
+    ),
+    'camera without the rate': (capture(framerate=120.0), fails('cameras.configured /capture')),
+    'camera that takes no buffers': (
+        video('NV12', memory=1),
+        fails('cameras.configured /capture'),
+    ),
+    'camera that is a metadata node': (
+        lambda v: v.videos.update({'/dev/video0': MetadataNode()}),
+        fails('cameras.configured /capture'),
+    ),
+    'another camera in use': (
+        all_of(
+            write('dev/video4', ''),
+            lambda v: v.videos.update({'/dev/video4': DriverDouble()}),
+            lambda v: v.videos['/dev/video4'].fail('REQBUFS', errno.EBUSY),
+        ),
+        {},
+    ),
+    'camera of no known kind': (capture(camera='webcam'), fails('cameras.configured /capture')),
+    'heap of no known kind': (capture(heap='cma'), fails('memory.heaps cma')),
+    'NVMM frames on a board without a pool': (
+        all_of(Vehicle.tegra, capture(camera='argus'), SMALL_CMA, WITH_ARGUS),
+        warns('memory.cma_pool', 'kernel.sync_file_ioctls'),
+    ),
+    "driver's own buffers and a small pool": (
+        all_of(capture(memory='export'), SMALL_CMA),
+        warns('memory.cma_pool'),
+    ),
+    'camera whose size nobody knows': (
+        capture(camera='gstreamer', pipeline='videotestsrc', width=0),
+        warns('memory.cma_pool'),
+    ),
+    'no card': (no_card, fails('metis.cards', 'buffers.import')),
+    'card without driver': (no_driver, fails('metis.cards', 'buffers.import')),
+    'card without node': (no_node, fails('metis.cards', 'buffers.import')),
+    'card that is not the one named': (
+        inference(accelerator_device='metis-0:9:0'),
+        fails('metis.cards metis-0:9:0'),
+    ),
+    'card refused': (
+        refuse(f'/dev/{CARD}'),
+        fails(
+            'metis.access metis-0:1:0', 'metis.ioctls metis-0:1:0', 'buffers.import metis-0:1:0'
+        ),
+    ),
+    'shipped driver': (
+        set_(level=0),
+        fails(
+            'metis.ioctls metis-0:1:0',
+            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
+            'buffers.import dma_heap/system -> metis-0:1:0',
+            'buffers.import udmabuf -> metis-0:1:0',
+        ),
+    ),
+    'driver of the first generation': (set_(level=1), warns('metis.ioctls metis-0:1:0')),
+    'link with one lane': (pci(current_link_width='1'), fails('metis.link metis-0:1:0')),
+    'slow link of a slow slot': (
+        pci(current_link_speed='2.5 GT/s PCIe'),
+        fails('metis.link metis-0:1:0'),
+    ),
+    'link that is not shown': (
+        lambda v: (v.pci / 'current_link_width').unlink(),
+        warns('metis.link metis-0:1:0'),
+    ),
+    'no IOMMU': (lambda v: (v.pci / 'iommu_group').unlink(), warns('metis.iommu metis-0:1:0')),
+    'IOMMU that passes through': (
+        write('sys/kernel/iommu_groups/7/type', 'identity'),
+        warns('metis.iommu metis-0:1:0'),
+    ),
+    'runtime missing': (
+        all_of(
+            inference(accelerator='axruntime'),
+            answer('voyager', error='needs libaxruntime.so: not there; install it'),
+        ),
+        fails('voyager.runtime', 'voyager.toolchain', 'metis.attach metis-0:1:0'),
+    ),
+    'driver too old for the runtime, and no tools': (
+        all_of(
+            inference(accelerator='axruntime'),
+            write('sys/class/metis/version', '1.5.7'),
+            runtime('1.8.0'),
+            lambda v: v.environment.update(PATH='/nowhere'),
+        ),
+        fails('voyager.runtime driver', 'metis.attach metis-0:1:0')
+        | warns('voyager.runtime lspci', 'voyager.runtime lsmod'),
+    ),
+    'argus without a Jetson': (
+        capture(camera='argus'),
+        fails('jetson.release', 'gstreamer.elements nvarguscamerasrc'),
+    ),
+    'argus whose library is another': (
+        all_of(
+            Vehicle.tegra,
+            capture(camera='argus'),
+            answer('nvbufsurface', error='its structs are others'),
+            WITH_ARGUS,
+        ),
+        fails('jetson.nvbufsurface') | warns('kernel.sync_file_ioctls'),
+    ),
+    'no GStreamer for a pipeline': (
+        all_of(
+            capture(camera='gstreamer', pipeline='videotestsrc'),
+            answer('gstreamer', error='it needs GStreamer: x; install it'),
+            answer('pipeline', error='no GStreamer'),
+        ),
+        fails('gstreamer.library', 'gstreamer.pipeline /capture'),
+    ),
+    'empty pipeline': (capture(camera='gstreamer'), fails('gstreamer.pipeline /capture')),
+    'no libcamera': (capture(camera='libcamera'), fails('libcamera.bindings')),
+    'libcamera without that camera': (
+        all_of(
+            capture(camera='libcamera', libcamera_id='imx477'),
+            lambda v: v.answers.update(
+                libcamera={'file': '', 'version': '0.3', 'cameras': ['imx219']}
+            ),
+        ),
+        fails('libcamera.bindings /capture'),
+    ),
+    'calibration of a package that is not there': (
+        capture(camera_info_url='package://vehicle/front.yaml'),
+        fails('cameras.calibration /capture'),
+    ),
+    'calibration that is none': (
+        all_of(
+            write('opt/front.yaml', 'image_width: wide'),
+            capture(camera_info_url='file:///opt/front.yaml'),
+        ),
+        fails('cameras.calibration /capture'),
+    ),
+    'recording that is given later': (
+        capture(camera='replay'),
+        warns('cameras.configured /capture'),
+    ),
+    'size of the pool that can not be read': (
+        lambda v: v.remove('proc/meminfo'),
+        warns('memory.cma_pool'),
+    ),
+    'file with nothing for us': (answer('parameters', checked=0), warns('parameters.file')),
+    'middleware that is not installed': (
+        all_of(
+            answer('ros', missing='rmw_cyclonedds_cpp', middleware=''),
+            environment(RMW_IMPLEMENTATION='rmw_cyclonedds_cpp'),
+        ),
+        fails('ros.middleware'),
+    ),
+    'file that cannot be checked whole': (
+        answer('parameters', error='no rclpy'),
+        warns('parameters.file'),
+    ),
+    'unknown model': (
+        lambda v: v.answers.update(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
+        fails('model.manifest /inference'),
+    ),
+    'model that does not load': (
+        answer('model', error='it does not fit; use onnx', stage='accelerator'),
+        fails('model.load /inference'),
+    ),
+    'no ROS': (
+        all_of(
+            environment(ROS_DISTRO=''),
+            lambda v: v.remove('opt/ros/humble/setup.bash'),
+            lambda v: (v.root / 'opt/ros/humble').rmdir(),
+            lambda v: v.answers.update(
+                ros={
+                    'middlewares': [],
+                    'rclpy_version': '',
+                    'error': 'ModuleNotFoundError',
+                    'messages': {},
+                }
+            ),
+        ),
+        fails('ros.distribution', 'ros.rclpy'),
+    ),
+    'ROS that was not sourced': (environment(ROS_DISTRO=''), warns('ros.distribution')),
+    'ROS of another time': (environment(ROS_DISTRO='foxy'), warns('ros.distribution')),
+    'no vision_msgs': (
+        answer('ros', messages={'vision_msgs.msg': 'ModuleNotFoundError'}),
+        fails('ros.messages'),
+    ),
+    'no Fast DDS profile': (
+        environment(FASTRTPS_DEFAULT_PROFILES_FILE=''),
+        warns('ros.large_messages'),
+    ),
+    'Fast DDS profile missing': (
+        lambda v: v.remove('etc/fastdds.xml'),
+        fails('ros.large_messages'),
+    ),
+    'Fast DDS profile with too small a segment': (
+        write('etc/fastdds.xml', '<dds><segment_size>524288</segment_size></dds>'),
+        warns('ros.large_messages'),
+    ),
+    'Cyclone DDS with a small buffer': (
+        all_of(
+            answer('ros', middleware='rmw_cyclonedds_cpp'),
+            write('proc/sys/net/core/rmem_max', '212992'),
+        ),
+        warns('ros.large_messages'),
+    ),
+    'sockets where no folder can be': (
+        environment(ZC_RUNTIME_DIR='/proc/zc'),
+        fails('link.runtime_folder'),
+    ),
+    'runtime folder that is not there': (
+        environment(ZC_RUNTIME_DIR='', XDG_RUNTIME_DIR='/proc/nowhere'),
+        warns('link.runtime_folder'),
+    ),
+    'group that is not there': (
+        capture(shared_memory_group='no_such_group'),
+        fails('link.runtime_folder no_such_group'),
+    ),
+    'priority that is not allowed': (capture(realtime_priority=96), fails('limits.realtime')),
+    'priority that is allowed': (inference(realtime_priority=95), {}),
+    'memory that may not be locked': (
+        all_of(
+            capture(lock_memory=True),
+            write(
+                'proc/self/limits',
+                ('Max locked memory         65536                65536   bytes\n'),
+            ),
+        ),
+        fails('limits.locked_memory'),
+    ),
+    'too few descriptors': (
+        write(
+            'proc/self/limits',
+            ('Max open files            100                  150                  files\n'),
+        ),
+        fails('limits.descriptors'),
+    ),
+}

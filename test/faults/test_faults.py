@@ -141,7 +141,7 @@ def is_absent(trial: Trial) -> None:
     (lambda trial: trial.must(False, 'ends with a bang'), BROKEN, '1 ends with a bang'),
     (lambda trial: trial.must_be_zero('tracebacks', 0), HELD, ''),
     (lambda trial: trial.leaked(Counter({'threads': 2})), BROKEN, '2 threads'),
-    (raises, BROKEN, 'OSError at test_harness.py'),
+    (raises, BROKEN, 'OSError at test_faults.py'),
     (is_absent, BROKEN, 'no gcc'),
 ])  # fmt: skip
 def test_what_is_not_zero_breaks_the_promise(

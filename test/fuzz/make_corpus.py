@@ -30,7 +30,7 @@ if __name__ == '__main__':
     _TEST = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(_TEST), str(_TEST.parent), str(_TEST / 'link' / 'shared_memory')]
 
-from fuzz.targets import CORPUS, TARGETS
+from fuzz.run_fuzz import CORPUS, TARGETS
 from memory_link import FrameMessage, make_frame, make_layout, make_pool, pack_frame, PUBLISHER
 
 from zc_perception.camera.calibration import format_calibration, uncalibrated

@@ -24,11 +24,18 @@ python test/fuzz/run_fuzz.py [--seconds 60] [--seed 1] [TARGET …]
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from dataclasses import dataclass
+import fcntl
+from functools import partial
 import hashlib
+import json
+import os
 from pathlib import Path
 import random
 import sys
+import tempfile
 import time
 import traceback
 
@@ -36,7 +43,158 @@ if __name__ == '__main__':
     _TEST = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
-from fuzz.targets import CORPUS, Target, TARGETS
+from camera.jpeg_kit import FUZZED_SIZE, need_decoder
+from camera.replay_kit import COMPRESSED, IMAGE, STORE
+import numpy as np
+
+from zc_perception.camera.calibration import parse_calibration
+from zc_perception.camera.replay.bag import read_message
+from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.v4l2.mjpeg import JpegDecoder
+from zc_perception.errors import ZcError
+from zc_perception.link.announcement import Announcement
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.protocol import MAX_PACKET
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.nodes.params.yaml_file import read_parameter_yaml
+from zc_perception.npu.manifest import load_manifest
+from zc_perception.observe.frame_log import FrameLogReader, SIZE
+from zc_perception.pixel.format_names import parse_drm_format
+from zc_perception.pixel.fourcc import NV12
+
+CORPUS = Path(__file__).with_name('corpus')
+_SEAL_SHRINK_GROW = 2 | 4
+_F_ADD_SEALS = 1033
+
+
+@dataclass(frozen=True)
+class Target:
+    """
+    One reader.
+
+    :ivar read: raises one of *allowed* for invalid input; any other error is a defect.
+    :ivar suffix: suffix of files in the corpus.
+    """
+
+    read: Callable[[bytes], object]
+    allowed: tuple[type[Exception], ...] = (ZcError,)
+    suffix: str = 'bin'
+
+
+@contextlib.contextmanager
+def _file(content: bytes, suffix: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix='fuzz-') as folder:
+        path = Path(folder) / f'a{suffix}'
+        path.write_bytes(content)
+        yield path
+
+
+def _packets(raw: bytes) -> None:
+    """Parse a packet as both ends do; the first byte gives the message's type."""
+    packet = memoryview(bytearray(raw[:MAX_PACKET]))
+    kind = wire.message_type(packet)
+    name = kind.name.lower().replace('buffer_retired', 'retired')
+    if name in ('release', 'frame'):
+        buffer = memoryview(bytearray(MAX_PACKET))
+        buffer[: len(packet)] = packet
+        getattr(wire, f'parse_{name}')(buffer, len(packet))
+    else:
+        getattr(wire, f'parse_{name}')(packet)
+
+
+def _announcement(raw: bytes) -> None:
+    try:
+        text = raw.decode('utf-8', 'surrogatepass')
+    except UnicodeDecodeError:
+        text = raw.decode('utf-8', 'replace')
+    found = Announcement.from_json(text)
+    assert found is None or found.sensible in (True, False)
+    if found is not None:
+        assert Announcement.from_json(found.to_json()) == found
+
+
+def _parameters(raw: bytes) -> None:
+    with _file(raw, '.yaml') as path:
+        read_parameter_yaml(str(path))
+
+
+def _manifest(raw: bytes) -> None:
+    with _file(raw, '.yaml') as path:
+        load_manifest(str(path))
+
+
+def _text(read: Callable[..., object], *more: object) -> Callable[[bytes], object]:
+    return lambda raw: read(raw.decode('utf-8', 'replace'), *more)
+
+
+def _played(suffix: str) -> Callable[[bytes], None]:
+    def play(raw: bytes) -> None:
+        with _file(raw, suffix) as path:
+            source = open_source(str(path))
+            try:
+                width, height = source.width, source.height
+                for _ in range(4):
+                    if source.advance() is None:
+                        break
+                    if width * height < 1 << 22 and source.fourcc == NV12:
+                        source.read(
+                            (
+                                np.empty((height, width), np.uint8),
+                                np.empty((height // 2, width // 2, 2), np.uint8),
+                            )
+                        )
+            finally:
+                source.close()
+
+    return play
+
+
+def _jpeg(raw: bytes) -> None:
+    need_decoder()
+    width, height = FUZZED_SIZE
+    decoder = JpegDecoder(width, height)
+    try:
+        data = np.frombuffer(raw or b'-', np.uint8)
+        decoder.decode(
+            data,
+            np.empty((height, width), np.uint8),
+            np.empty((height // 2, width // 2, 2), np.uint8),
+        )
+    finally:
+        decoder.close()
+
+
+def _frame_log(raw: bytes) -> None:
+    """Read a log that begins with these bytes; the rest is zero."""
+    with OwnedFd(os.memfd_create('fuzz', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
+        os.ftruncate(fd.fileno(), SIZE)
+        os.pwrite(fd.fileno(), raw[:SIZE], 0)
+        fcntl.fcntl(fd.fileno(), _F_ADD_SEALS, _SEAL_SHRINK_GROW)
+        with FrameLogReader(fd, os.getpid()) as reader:
+            reader.read()
+            json.dumps(reader.facts())
+            reader.alive, reader.ended, reader.written  # noqa: B018
+
+
+TARGETS: dict[str, Target] = {
+    'wire': Target(_packets),
+    'announcements': Target(_announcement, (), 'json'),
+    'parameters': Target(_parameters, suffix='yaml'),
+    'manifests': Target(_manifest, suffix='yaml'),
+    'calibrations': Target(_text(parse_calibration, 'a.yaml'), suffix='yaml'),
+    'recordings': Target(_played('.mcap')),
+    'bags_mcap': Target(_played('.mcap')),
+    'bags_sqlite3': Target(_played('.db3')),
+    'images_cdr': Target(partial(read_message, STORE, IMAGE)),
+    'compressed_images_cdr': Target(partial(read_message, STORE, COMPRESSED)),
+    'jpegs': Target(_jpeg, suffix='jpg'),
+    'frame_logs': Target(_frame_log, (ValueError, OSError)),
+    'drm_formats': Target(_text(parse_drm_format), suffix='txt'),
+}
+
+
+# Mutations of bytes: bits, numbers, cuts, repetitions, other files' pieces, keywords.
+
 
 _NUMBERS = (
     0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1,

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzz.run_fuzz import defect, fuzz
-from fuzz.targets import CORPUS, TARGETS
+from fuzz.run_fuzz import CORPUS, defect, fuzz, TARGETS
 from long_form import LONG
 import pytest
 

@@ -32,8 +32,7 @@ from observe.frame_log_kit import note_frame
 from processes import environment, is_alive, ran, ready
 import pytest
 from verify.command_kit import measuring, nodes, nodes_command, result_in, verify, verify_command
-from verify.fake_tracefs import FakeTracefs
-from verify.verify_kit import event
+from verify.verify_kit import event, FakeTracefs
 from waiting import until
 
 from zc_perception.observe.frame_log import (

@@ -23,7 +23,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
-from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
+from verify.verify_kit import DMA_BUF, EVENTS, FakeTracefs
 
 from zc_perception.observe.processes import as_root
 from zc_perception.verify.evidence import copies, Unreadable
