@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import copy
 import errno
+from functools import partial
 import os
 from pathlib import Path
 from typing import Any
@@ -314,7 +315,6 @@ Breakage = Callable[[Vehicle], object]
 
 Expected = dict[tuple[str, str], str]
 CARD = 'metis-0:1:0'
-CAPTURE = '/capture'
 
 
 def inference(**values: object) -> Breakage:
@@ -325,110 +325,76 @@ def capture(**values: object) -> Breakage:
     return lambda vehicle: vehicle.yaml['/**/capture'].update(values)  # type: ignore[index]
 
 
-def refuse(node: str, number: int = errno.EACCES) -> Breakage:
-    return lambda vehicle: vehicle.refusals.update({node: number})
+def refuse(node: str) -> Breakage:
+    return lambda vehicle: vehicle.refusals.update({node: errno.EACCES})
 
 
 def write(name: str, text: str) -> Breakage:
     return lambda vehicle: vehicle.write(name, text)
 
 
+def without(*names: str) -> Breakage:
+    return lambda vehicle: [vehicle.remove(name) for name in names]
+
+
 def answer(question: str, **values: object) -> Breakage:
     return lambda vehicle: vehicle.answers[question].update(values)
 
 
-def runtime(release: str) -> Breakage:
-    """Return a Voyager runtime whose C library is found."""
-    return answer('voyager', release=release, api_version=release)
+def answers(**values: dict[str, Any]) -> Breakage:
+    return lambda vehicle: vehicle.answers.update(values)
 
 
 def environment(**values: str) -> Breakage:
     return lambda vehicle: vehicle.environment.update(values)
 
 
-def video(*formats: str, **options: int) -> Breakage:
-    return lambda vehicle: vehicle.videos.update(
-        {'/dev/video0': DriverDouble(*formats, **options)}
-    )
-
-
-def pci(**files: str) -> Breakage:
-    def change(vehicle: Vehicle) -> None:
-        for name, text in files.items():
-            (vehicle.pci / name).write_text(text + '\n')
-
-    return change
-
-
-def all_of(*steps: Breakage) -> Breakage:
-    def change(vehicle: Vehicle) -> None:
-        for step in steps:
-            step(vehicle)
-
-    return change
-
-
-def no_node(vehicle: Vehicle) -> None:
-    vehicle.host.tree.dev.joinpath(CARD).unlink()
-
-
-def no_driver(vehicle: Vehicle) -> None:
-    no_node(vehicle)
-    (vehicle.pci / 'driver').unlink()
-
-
-def no_card(vehicle: Vehicle) -> None:
-    no_node(vehicle)
-    (vehicle.root / 'sys/bus/pci/devices/0000:01:00.0').unlink()
-
-
-def no_heaps(vehicle: Vehicle) -> None:
-    for name in ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'):
-        vehicle.remove(f'dev/{name}')
-
-
-def no_cma_heap(vehicle: Vehicle) -> None:
-    vehicle.remove('dev/dma_heap/linux,cma')
-
-
-def no_camera(vehicle: Vehicle) -> None:
-    vehicle.remove('dev/video0')
-    vehicle.videos.clear()
-
-
-def busy(vehicle: Vehicle) -> None:
-    driver = vehicle.videos['/dev/video0']
-    driver.errors['REQBUFS'] += [errno.EBUSY] * 4
+def video(driver: DriverDouble, path: str = '/dev/video0') -> Breakage:
+    return lambda vehicle: vehicle.videos.update({path: driver})
 
 
 def set_(**values: object) -> Breakage:
-    def change(vehicle: Vehicle) -> None:
-        for name, value in values.items():
-            setattr(vehicle, name, value)
-
-    return change
+    return lambda vehicle: vars(vehicle).update(values)
 
 
-def _all(status: str, where: Sequence[str]) -> Expected:
+def all_of(*steps: Breakage) -> Breakage:
+    return lambda vehicle: [step(vehicle) for step in steps]
+
+
+def busy(vehicle: Vehicle) -> None:
+    vehicle.videos['/dev/video0'].errors['REQBUFS'] += [errno.EBUSY] * 4
+
+
+def complaints_of(status: str, *where: str) -> Expected:
+    """Return expected complaints; each text is a check, or a check, a blank and its subject."""
     parts = (one.partition(' ') for one in where)
     return {(check, subject): status for check, _, subject in parts}
 
 
-def fails(*where: str) -> Expected:
-    """Return expected failures; each text is a check, or a check, a blank and its subject."""
-    return _all('fail', where)
+fails, warns = partial(complaints_of, 'fail'), partial(complaints_of, 'warn')
 
 
-def warns(*where: str) -> Expected:
-    """Return expected warnings; texts as in :func:`fails`."""
-    return _all('warn', where)
+def at(heap: str, *checks: str) -> list[str]:
+    """Return these checks of a heap; an import is into the card."""
+    return [f'{check} {heap}{f" -> {CARD}" * (check == IMPORT)}' for check in checks]
 
 
+IMPORT, PCI = 'buffers.import', 'sys/bus/pci/devices/0000:01:00.0'
+OF_A_HEAP = ('memory.heaps', 'buffers.cpu', 'buffers.fences', IMPORT)
+NO_CARD = without(f'dev/{CARD}', PCI)
+NO_NODE, NO_DRIVER = without(f'dev/{CARD}'), without(f'dev/{CARD}', f'{PCI}/driver')
 SMALL_CMA = write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n')
 WITH_ARGUS = answer(
     'gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')}
 )
 CMA_HEAP, SYSTEM_HEAP = 'dma_heap/linux,cma', 'dma_heap/system'
+HEAPS = (CMA_HEAP, SYSTEM_HEAP, 'udmabuf')
+NO_ROS: dict[str, Any] = {
+    'middlewares': [],
+    'rclpy_version': '',
+    'error': 'no rclpy',
+    'messages': {},
+}
 BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'kernel of JetPack 6': (Vehicle.tegra, warns('kernel.sync_file_ioctls')),
     'kernel before dma-heaps': (
@@ -436,37 +402,17 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         fails('kernel.release'),
     ),
     'heap of the parameter file refused': (
-        refuse('/dev/dma_heap/linux,cma'),
-        fails(
-            'memory.heaps dma_heap/linux,cma',
-            'buffers.cpu dma_heap/linux,cma',
-            'buffers.fences dma_heap/linux,cma',
-            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
-        ),
+        refuse(f'/dev/{CMA_HEAP}'),
+        fails(*at(CMA_HEAP, *OF_A_HEAP)),
     ),
-    'another heap refused': (
-        refuse('/dev/dma_heap/system'),
-        warns(
-            'memory.heaps dma_heap/system',
-            'buffers.cpu dma_heap/system',
-            'buffers.fences dma_heap/system',
-            'buffers.import dma_heap/system -> metis-0:1:0',
-        ),
+    'another heap refused': (refuse(f'/dev/{SYSTEM_HEAP}'), warns(*at(SYSTEM_HEAP, *OF_A_HEAP))),
+    'heap of the parameter file missing': (
+        without(f'dev/{CMA_HEAP}'),
+        fails(f'memory.heaps {CMA_HEAP}'),
     ),
-    'heap of the parameter file missing': (no_cma_heap, fails('memory.heaps dma_heap/linux,cma')),
     'no heap at all': (
-        all_of(no_heaps, capture(heap='auto')),
-        fails('memory.heaps', 'buffers.import'),
-    ),
-    'participants with more than CMA has': (
-        capture(
-            camera='synthetic',
-            memory='auto',
-            width=1920,
-            height=1080,
-            participants=['recorder: NV12; stride_align=4096; slots=40'],
-        ),
-        fails('memory.cma_pool'),
+        all_of(without(*(f'dev/{heap}' for heap in HEAPS)), capture(heap='auto')),
+        fails('memory.heaps', IMPORT),
     ),
     'inference that holds more than the driver has': (
         all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)),
@@ -480,11 +426,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'no CMA': (write('proc/meminfo', 'MemTotal: 8000 kB\n'), fails('memory.cma_pool')),
     'heap without memory': (
         set_(empty_heaps={CMA_HEAP}),
-        fails(
-            'buffers.cpu dma_heap/linux,cma',
-            'buffers.fences dma_heap/linux,cma',
-            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
-        ),
+        fails(*at(CMA_HEAP, 'buffers.cpu', 'buffers.fences', IMPORT)),
     ),
     'heap whose buffers are not coherent': (
         set_(forgetful_heaps={CMA_HEAP}),
@@ -492,24 +434,27 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     ),
     'heap that the card cannot map': (
         set_(unmappable_heaps={CMA_HEAP}),
-        fails('buffers.import dma_heap/linux,cma -> metis-0:1:0'),
+        fails(*at(CMA_HEAP, IMPORT)),
     ),
     'scattered heap that the card cannot map': (
         set_(unmappable_heaps={SYSTEM_HEAP}),
-        warns('buffers.import dma_heap/system -> metis-0:1:0'),
+        warns(*at(SYSTEM_HEAP, IMPORT)),
     ),
-    'no camera': (no_camera, fails('cameras.devices', 'cameras.configured /capture')),
+    'no camera': (
+        all_of(without('dev/video0'), lambda v: v.videos.clear()),
+        fails('cameras.devices', 'cameras.configured /capture'),
+    ),
     'camera refused': (
         refuse('/dev/video0'),
         fails('cameras.devices /dev/video0', 'cameras.configured /capture'),
     ),
     'camera in use': (busy, fails('cameras.devices /dev/video0', 'cameras.configured /capture')),
     'camera without NV12': (
-        video('YUYV'),
+        video(DriverDouble('YUYV')),
         fails('cameras.configured /capture') | warns('agreement.planned /capture'),
     ),
     'camera without NV12, which nobody needs': (
-        all_of(video('YUYV'), inference(accelerator='onnx')),
+        all_of(video(DriverDouble('YUYV')), inference(accelerator='onnx')),
         warns('cameras.configured /capture'),
     ),
     'camera without the format': (
@@ -522,17 +467,17 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     ),
     'camera without the rate': (capture(framerate=120.0), fails('cameras.configured /capture')),
     'camera that takes no buffers': (
-        video('NV12', memory=1),
+        video(DriverDouble('NV12', memory=1)),
         fails('cameras.configured /capture'),
     ),
     'camera that is a metadata node': (
-        lambda v: v.videos.update({'/dev/video0': MetadataNode()}),
+        video(MetadataNode()),
         fails('cameras.configured /capture'),
     ),
     'another camera in use': (
         all_of(
             write('dev/video4', ''),
-            lambda v: v.videos.update({'/dev/video4': DriverDouble()}),
+            video(DriverDouble(), '/dev/video4'),
             lambda v: v.videos['/dev/video4'].fail('REQBUFS', errno.EBUSY),
         ),
         {},
@@ -551,9 +496,9 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         capture(camera='gstreamer', pipeline='videotestsrc', width=0),
         warns('memory.cma_pool'),
     ),
-    'no card': (no_card, fails('metis.cards', 'buffers.import')),
-    'card without driver': (no_driver, fails('metis.cards', 'buffers.import')),
-    'card without node': (no_node, fails('metis.cards', 'buffers.import')),
+    'no card': (NO_CARD, fails('metis.cards', IMPORT)),
+    'card without driver': (NO_DRIVER, fails('metis.cards', IMPORT)),
+    'card without node': (NO_NODE, fails('metis.cards', IMPORT)),
     'card that is not the one named': (
         inference(accelerator_device='metis-0:9:0'),
         fails('metis.cards metis-0:9:0'),
@@ -566,24 +511,22 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     ),
     'shipped driver': (
         set_(level=0),
-        fails(
-            'metis.ioctls metis-0:1:0',
-            'buffers.import dma_heap/linux,cma -> metis-0:1:0',
-            'buffers.import dma_heap/system -> metis-0:1:0',
-            'buffers.import udmabuf -> metis-0:1:0',
-        ),
+        fails(f'metis.ioctls {CARD}', *(f'{IMPORT} {heap} -> {CARD}' for heap in HEAPS)),
     ),
     'driver of the first generation': (set_(level=1), warns('metis.ioctls metis-0:1:0')),
-    'link with one lane': (pci(current_link_width='1'), fails('metis.link metis-0:1:0')),
+    'link with one lane': (
+        write(f'{PCI}/current_link_width', '1\n'),
+        fails('metis.link metis-0:1:0'),
+    ),
     'slow link of a slow slot': (
-        pci(current_link_speed='2.5 GT/s PCIe'),
+        write(f'{PCI}/current_link_speed', '2.5 GT/s PCIe\n'),
         fails('metis.link metis-0:1:0'),
     ),
     'link that is not shown': (
-        lambda v: (v.pci / 'current_link_width').unlink(),
+        without(f'{PCI}/current_link_width'),
         warns('metis.link metis-0:1:0'),
     ),
-    'no IOMMU': (lambda v: (v.pci / 'iommu_group').unlink(), warns('metis.iommu metis-0:1:0')),
+    'no IOMMU': (without(f'{PCI}/iommu_group'), warns('metis.iommu metis-0:1:0')),
     'IOMMU that passes through': (
         write('sys/kernel/iommu_groups/7/type', 'identity'),
         warns('metis.iommu metis-0:1:0'),
@@ -599,8 +542,8 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         all_of(
             inference(accelerator='axruntime'),
             write('sys/class/metis/version', '1.5.7'),
-            runtime('1.8.0'),
-            lambda v: v.environment.update(PATH='/nowhere'),
+            answer('voyager', release='1.8.0', api_version='1.8.0'),
+            environment(PATH='/nowhere'),
         ),
         fails('voyager.runtime driver', 'metis.attach metis-0:1:0')
         | warns('voyager.runtime lspci', 'voyager.runtime lsmod'),
@@ -631,9 +574,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'libcamera without that camera': (
         all_of(
             capture(camera='libcamera', libcamera_id='imx477'),
-            lambda v: v.answers.update(
-                libcamera={'file': '', 'version': '0.3', 'cameras': ['imx219']}
-            ),
+            answers(libcamera={'file': '', 'version': '0.3', 'cameras': ['imx219']}),
         ),
         fails('libcamera.bindings /capture'),
     ),
@@ -652,10 +593,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         capture(camera='replay'),
         warns('cameras.configured /capture'),
     ),
-    'size of the pool that can not be read': (
-        lambda v: v.remove('proc/meminfo'),
-        warns('memory.cma_pool'),
-    ),
+    'size of the pool that can not be read': (without('proc/meminfo'), warns('memory.cma_pool')),
     'file with nothing for us': (answer('parameters', checked=0), warns('parameters.file')),
     'middleware that is not installed': (
         all_of(
@@ -669,7 +607,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         warns('parameters.file'),
     ),
     'unknown model': (
-        lambda v: v.answers.update(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
+        answers(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
         fails('model.manifest /inference'),
     ),
     'model that does not load': (
@@ -679,16 +617,9 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'no ROS': (
         all_of(
             environment(ROS_DISTRO=''),
-            lambda v: v.remove('opt/ros/humble/setup.bash'),
+            without('opt/ros/humble/setup.bash'),
             lambda v: (v.root / 'opt/ros/humble').rmdir(),
-            lambda v: v.answers.update(
-                ros={
-                    'middlewares': [],
-                    'rclpy_version': '',
-                    'error': 'ModuleNotFoundError',
-                    'messages': {},
-                }
-            ),
+            answers(ros=NO_ROS),
         ),
         fails('ros.distribution', 'ros.rclpy'),
     ),
@@ -702,10 +633,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         environment(FASTRTPS_DEFAULT_PROFILES_FILE=''),
         warns('ros.large_messages'),
     ),
-    'Fast DDS profile missing': (
-        lambda v: v.remove('etc/fastdds.xml'),
-        fails('ros.large_messages'),
-    ),
+    'Fast DDS profile missing': (without('etc/fastdds.xml'), fails('ros.large_messages')),
     'Fast DDS profile with too small a segment': (
         write('etc/fastdds.xml', '<dds><segment_size>524288</segment_size></dds>'),
         warns('ros.large_messages'),
