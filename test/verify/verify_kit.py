@@ -63,21 +63,15 @@ def event(time_ns: int, name: str, tid: int = THREAD, **fields: Any) -> KernelEv
 
 
 def record(
-    number: int,
-    submitted_ns: int,
-    inodes: tuple[int, ...],
-    handle: int,
-    seqno: int,
-    **changes: Any,
+    number: int, submitted_ns: int, inodes: tuple[int, ...], handle: int, seqno: int
 ) -> FrameRecord:
     taken = published(number, inodes, submitted_ns - 3 * MS)
-    made = taken._replace(
+    return taken._replace(
         kind=RecordKind.PROCESSED, received_ns=submitted_ns - 2 * MS, submitted_ns=submitted_ns,
         signalled_ns=submitted_ns + 5 * MS, done_ns=submitted_ns + 6 * MS,
         decoded_ns=submitted_ns + 7 * MS, sent_ns=submitted_ns + 8 * MS, device_handle=handle,
         detections=2, device_seqno=seqno,
     )  # fmt: skip
-    return made._replace(**changes)
 
 
 def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameRecord:
@@ -125,17 +119,15 @@ class Card:
         self._handle += 1
         return self._handle
 
-    def take(self, time_ns: int, *inodes: int, thread: int = 0) -> int:
-        handle = self.had()
-        for index, inode in enumerate(inodes):
-            at, tid = time_ns + index, thread or self.thread
-            self.events += [
-                event(at - 9, 'dma_buf_dynamic_attach', tid, dev_name=PCI, ino=inode),
-                event(at, 'axl_dmabuf_import', tid, handle=handle, inode=inode),
-            ]
+    def take(self, time_ns: int, inode: int, thread: int = 0) -> int:
+        handle, tid = self.had(), thread or self.thread
+        self.events += [
+            event(time_ns - 9, 'dma_buf_dynamic_attach', tid, dev_name=PCI, ino=inode),
+            event(time_ns, 'axl_dmabuf_import', tid, handle=handle, inode=inode),
+        ]
         return handle
 
-    def run(self, time_ns: int, handle: int, *inodes: int, **changes: Any) -> None:
+    def run(self, time_ns: int, handle: int, inode: int, **changes: Any) -> None:
         """Run a frame: the node notes its time, the kernel has the job a little later."""
         self.seqno += 1
         context = self.context or 1000 * self.thread + self.seqno
@@ -146,28 +138,25 @@ class Card:
             event(time_ns + 200_000, 'axl_submit', self.thread, **job),
             event(time_ns + 4 * MS, 'axl_complete', DRIVER_THREAD, **job),
         ]
-        made = record(
-            len(self.records) + 1, time_ns, inodes, handle, self.seqno, thread_id=self.thread
-        )
-        self.records.append(made._replace(**changes))
+        self._note(time_ns, inode, handle, self.seqno, **changes)
 
-    def refused(self, time_ns: int, *inodes: int) -> None:
+    def _note(self, time_ns: int, inode: int, handle: int, seqno: int, **changes: Any) -> None:
+        made = record(len(self.records) + 1, time_ns, (inode,), handle, seqno)
+        self.records.append(made._replace(thread_id=self.thread, **changes))
+
+    def refused(self, time_ns: int, inode: int) -> None:
         """Add a frame whose job the card refused: the node notes only that it failed."""
-        made = record(len(self.records) + 1, time_ns, inodes, 0, 0, thread_id=self.thread)
-        nothing = dict.fromkeys(
-            ('received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns', 'sent_ns'), 0
-        )
-        self.records.append(made._replace(kind=RecordKind.FAILED, done_ns=time_ns, **nothing))
+        nothing = ('received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns', 'sent_ns')
+        changes = {'kind': RecordKind.FAILED, 'done_ns': time_ns, **dict.fromkeys(nothing, 0)}
+        self._note(time_ns, inode, 0, 0, **changes)
 
     def give_back(
-        self, time_ns: int, handle: int, *inodes: int, thread: int = DRIVER_THREAD
+        self, time_ns: int, handle: int, inode: int, thread: int = DRIVER_THREAD
     ) -> None:
-        for index, inode in enumerate(inodes):
-            at = time_ns + index
-            self.events += [
-                event(at, 'axl_dmabuf_release', thread, handle=handle, inode=inode),
-                event(at, 'dma_buf_detach', thread, dev_name=PCI, ino=inode),
-            ]
+        self.events += [
+            event(time_ns, 'axl_dmabuf_release', thread, handle=handle, inode=inode),
+            event(time_ns, 'dma_buf_detach', thread, dev_name=PCI, ino=inode),
+        ]
 
     def reopened(self) -> None:
         """Act as another open file from now on."""
@@ -230,26 +219,16 @@ def _graph(card: Card, attached: str, with_cache: bool, **changes: Any) -> Obser
     shots = [published(one.number, one.inodes, one.submitted_ns - 3 * MS) for one in card.records]
     attachments = dict.fromkeys(POOL, [attached] if attached else [])
     looks = [look(START - 20 * MS + index * 250 * MS, attachments) for index in range(5)]
-    made = Observation(
-        START,
-        END,
-        (
-            NodeView(PID, '/capture', 'capture', seen, seen, tuple(shots)),
-            NodeView(PID, '/inference', 'inference', facts, facts, tuple(card.records)),
-        ),
-        tuple(looks),
-        Trace(sorted(card.events, key=lambda item: item.time_ns)),
-        SOURCES,
-        {PID: PID, THREAD: PID},
-        dict.fromkeys(POOL, 'system'),
-        frozenset(POOL),
-        frozenset(),
-        frozenset((81 << 20,)),
-        (),
-        3,
-        (),
-        (CopyShare(PID, 1000, 2),),
+    nodes = (
+        NodeView(PID, '/capture', 'capture', seen, seen, tuple(shots)),
+        NodeView(PID, '/inference', 'inference', facts, facts, tuple(card.records)),
     )
+    trace = Trace(sorted(card.events, key=lambda item: item.time_ns))
+    seen_by = (nodes, tuple(looks), trace, SOURCES, {PID: PID, THREAD: PID})
+    memory = (dict.fromkeys(POOL, 'system'), frozenset(POOL), frozenset(), frozenset((81 << 20,)))
+    no_mapping_in_three_looks = ((), 3, ())
+    copied = (CopyShare(PID, 1000, 2),)
+    made = Observation(START, END, *seen_by, *memory, *no_mapping_in_three_looks, copied)
     return replace(made, **changes)
 
 
@@ -372,25 +351,16 @@ def judged_node(
     return judged(observed([node(card, **how)], [card], attached))
 
 
+FENCES = ('init', 'emit', 'signaled', 'wait_start', 'wait_end', 'destroy')
 EVENTS = {
     'axl': ('axl_dmabuf_import', 'axl_dmabuf_release', 'axl_submit', 'axl_complete'),
-    'dma_fence': (
-        'dma_fence_init',
-        'dma_fence_emit',
-        'dma_fence_signaled',
-        'dma_fence_wait_start',
-        'dma_fence_wait_end',
-        'dma_fence_destroy',
-    ),
+    'dma_fence': tuple(f'dma_fence_{what}' for what in FENCES),
     'sched': ('sched_process_fork', 'sched_switch'),
 }
 DMA_BUF = (
-    'dma_buf_dynamic_attach',
-    'dma_buf_detach',
-    'dma_buf_mmap_internal',
-    'dma_buf_export',
+    'dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal', 'dma_buf_export',
     'dma_buf_fd',
-)
+)  # fmt: skip
 
 
 class FakeTracefs:
@@ -398,9 +368,8 @@ class FakeTracefs:
     A kernel with some abilities.
 
     :param events: its tracepoints by system.
-    :param probes: what definitions of probes may contain: ``f:``, ``%return``, ``p:``, a
-        function's name…
-    :param functions: those that the function tracer supports.
+    :param refused: what definitions of probes must not contain: ``f:``, ``%return``, ``p:``…
+    :param tracers: whether it has the function tracer.
     """
 
     def __init__(
@@ -410,7 +379,6 @@ class FakeTracefs:
         *,
         events: dict[str, Iterable[str]] | None = None,
         refused: Iterable[str] = (),
-        functions: Iterable[str] = DMA_BUF,
         tracers: bool = True,
     ) -> None:
         self.root = root / 'tracing'
@@ -418,7 +386,7 @@ class FakeTracefs:
         self.refuse_writes = False
         self._events = EVENTS if events is None else events
         self._refused = tuple(refused)
-        self._functions = tuple(functions) if tracers else ()
+        self._functions = DMA_BUF if tracers else ()
         (self.root / 'instances').mkdir(parents=True)
         (self.root / 'options').mkdir()
         (self.root / 'options' / 'record-cmd').write_text('1\n')
@@ -446,16 +414,12 @@ class FakeTracefs:
         patch.setattr('zc_perception.verify.evidence.kernel_events.write_control', self.write)
 
     def _fill(self, instance: Path) -> None:
-        record = (self.root / 'options' / 'record-cmd').read_text().strip()
-        for name, text in (
-            ('tracing_on', '1'),
-            ('trace_clock', '[local] global mono'),
-            ('buffer_size_kb', '7 (expanded: 1408)'),
-            ('set_ftrace_filter', ''),
-            ('current_tracer', 'nop'),
-            ('trace_pipe', ''),
-            ('inherited_record_cmd', record),
-        ):
+        files = {
+            'tracing_on': '1', 'trace_clock': '[local] global mono', 'current_tracer': 'nop',
+            'buffer_size_kb': '7 (expanded: 1408)', 'set_ftrace_filter': '', 'trace_pipe': '',
+            'inherited_record_cmd': (self.root / 'options' / 'record-cmd').read_text().strip(),
+        }  # fmt: skip
+        for name, text in files.items():
             (instance / name).write_text(text)
         for cpu in range(2):
             folder = instance / 'per_cpu' / f'cpu{cpu}'
