@@ -40,17 +40,7 @@ from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.invariants import all_checks, check_attached, check_imports
 from zc_perception.verify.measurement import check_facts
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.verification import (
-    document_keys,
-    KEYS,
-    MIN_SAMPLES,
-    notes,
-    RESULT,
-    Result,
-    SCHEMA,
-    verdict,
-    write_result,
-)  # fmt: skip
+from zc_perception.verify.verification import document_keys, notes, Result
 from zc_perception.verify.zc_verify import main
 
 ROOT = Unreadable('something', 'Permission denied', 'run as root')
@@ -369,7 +359,7 @@ def both_attach(**changes: object) -> Observation:
 def test_the_document_s_picture_passes_by_the_letter() -> None:
     keys = document_keys(both_attach())
     assert keys.keys == GOOD and keys.holds
-    assert tuple(keys.keys) == KEYS
+    assert tuple(keys.keys) == verification.KEYS
     expected = {
         'imports': 20, 'releases': 20, 'multi_attach_inodes': ['11', '12', '13'],
         'exporters': ['system'], 'memcpy_hot': [], 'attach_counts': {'11': 2, '12': 2, '13': 2},
@@ -417,7 +407,7 @@ SPOILT: dict[str, tuple[Spoil, dict[str, bool | None]]] = {
         kit.changed(shares=(CopyShare(PID, 1000, 0, {'memcpy': 30}),)),
         {'I4_no_memcpy_hot': False},
     ),
-    'few samples': (hot(0, MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
+    'few samples': (hot(0, verification.MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
     'not sampled': (kit.changed(shares=None), {'I4_no_memcpy_hot': None}),
     'no bufinfo': (
         kit.changed(snapshots=()),
@@ -497,7 +487,7 @@ def test_wrong_facts_are_an_unreadable_log(
     with FrameLog('capture', '/strange/node') as log:
         log.describe(facts)
         assert main([*OPTIONS, '--pid', str(os.getpid()), '--output', str(tmp_path)]) == 3
-    json.loads((tmp_path / RESULT).read_text(), parse_constant=pytest.fail)
+    json.loads((tmp_path / verification.RESULT).read_text(), parse_constant=pytest.fail)
     document = result_in(tmp_path)
     (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
     assert told['source'] == f'frame log of /strange/node (process {os.getpid()})'
@@ -523,7 +513,7 @@ def test_what_nobody_foresaw_is_no_verdict(
     assert f'please report this error, with the file {tmp_path}/traceback.txt' in told
     text = (tmp_path / 'traceback.txt').read_text()
     assert text.startswith('Traceback') and 'foresaw it' in text
-    assert not (tmp_path / RESULT).exists()
+    assert not (tmp_path / verification.RESULT).exists()
 
 
 mapped = kit.changed(mappings=(MAPPED,))
@@ -550,9 +540,9 @@ def result_of(seen: Observation) -> Result:
 def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> None:
     make, exit_code, passed = CASES[case]
     result = result_of(make())
-    path = write_result(result, tmp_path)
+    path = verification.write_result(result, tmp_path)
     document = json.loads(path.read_text())
-    schema = json.loads(SCHEMA.read_text())
+    schema = json.loads(verification.SCHEMA.read_text())
     assert conforms(document, schema)
     assert (result.exit_code, document['pass']) == (exit_code, passed)
     assert document['pass'] == all(check['holds'] is True for check in document['checks'].values())
@@ -563,13 +553,13 @@ def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> N
 
 
 def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails() -> None:
-    good = verdict(result_of(kit.cached_graph()))
+    good = verification.verdict(result_of(kit.cached_graph()))
     assert [line.split(':')[0] for line in good[1:5]] == [f'I{one} holds' for one in range(1, 5)]
     assert good[-1] == 'PASS'
-    bad = verdict(result_of(mapped(kit.cached_graph())))
+    bad = verification.verdict(result_of(mapped(kit.cached_graph())))
     where = next(index for index, line in enumerate(bad) if line.startswith('I4 DOES NOT HOLD'))
     assert 'process 100' in bad[where + 1] and bad[where + 2].startswith('   next: ')
     assert bad[-1] == 'FAIL'
-    blind = verdict(result_of(unseen(kit.cached_graph())))
+    blind = verification.verdict(result_of(unseen(kit.cached_graph())))
     assert any(line.startswith('I3 not measured') for line in blind)
     assert any('run as root' in line for line in blind) and blind[-1] == 'NOT MEASURED'

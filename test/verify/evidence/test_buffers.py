@@ -36,23 +36,7 @@ from verify.verify_kit import event, look, MS
 from zc_perception.observe.processes import as_root
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence import buffers, Unreadable, unreadable_file
-from zc_perception.verify.evidence.buffers import (
-    BufferObject,
-    buffers_of,
-    DMABUF,
-    event_history,
-    find_memfds,
-    find_pins,
-    FrameMemory,
-    MEMFD,
-    PAGE,
-    parse_bufinfo,
-    parse_maps,
-    read_bufinfo,
-    read_holders,
-    scan_maps,
-    Snapshot,
-)
+from zc_perception.verify.evidence.buffers import event_history, FrameMemory, scan_maps
 
 MAPS = b"""\
 556f5b3a2000-556f5b3a3000 r--p 00000000 fd:01 1234                       /usr/bin/python3.11
@@ -102,15 +86,15 @@ def test_a_mapping_of_this_process_is_seen_and_its_end_too() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_text_is_too_strange(text: bytes) -> None:
-    assert parse_maps(1, text) == []
-    assert len(parse_maps(1, MAPS + text)) >= 5
+    assert buffers.parse_maps(1, text) == []
+    assert len(buffers.parse_maps(1, MAPS + text)) >= 5
 
 
 LARGE = 7 * mmap.PAGESIZE
 
 
 def found(size: int = LARGE, **how: object) -> list[str]:
-    return find_memfds(size, [os.getpid()], **how)  # type: ignore[arg-type]
+    return buffers.find_memfds(size, [os.getpid()], **how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize('closed', [False, True])
@@ -141,8 +125,10 @@ def test_a_mapping_whose_file_can_not_be_looked_at_counts_by_its_length(tmp_path
     (tmp_path / '5' / 'maps').write_bytes(
         b'7f0000000000-7f0000007000 rw-s 00000000 00:01 77   /memfd:x (deleted)\n'
     )
-    assert find_memfds(0x7000, None, tmp_path) == ['process 5 () maps memfd 77 of 28672 bytes']
-    assert find_memfds(0x8000, None, tmp_path) == []
+    assert buffers.find_memfds(0x7000, None, tmp_path) == [
+        'process 5 () maps memfd 77 of 28672 bytes'
+    ]
+    assert buffers.find_memfds(0x8000, None, tmp_path) == []
 
 
 SYS_EXIT = {'x86_64': 60}.get(platform.machine(), 93)
@@ -181,7 +167,7 @@ def test_a_process_whose_main_thread_has_ended_still_has_its_memory() -> None:
         scan = scan_maps(FrameMemory(memfds=frozenset((identity,))), pids=[pid])
         assert [(one.pid, one.inode) for one in scan.mappings] == [(pid, identity[1])]
         assert not scan.unreadable
-        (line,) = find_memfds(LARGE, [pid])
+        (line,) = buffers.find_memfds(LARGE, [pid])
         assert f'process {pid} (' in line and f'memfd {identity[1]} of {LARGE} bytes' in line
 
 
@@ -264,14 +250,14 @@ def pipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 def pipes_with(size: int) -> list[str]:
     """Return pipes with exactly *size* bytes: this process may have other pipes."""
     told = f' has a pipe with {size} bytes in it'
-    return [line for line in find_pins([os.getpid()]) if line.endswith(told)]
+    return [line for line in buffers.find_pins([os.getpid()]) if line.endswith(told)]
 
 
 def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:
-    os.write(pipe, b'x' * (PAGE - 1))
-    assert pipes_with(PAGE - 1) == []
+    os.write(pipe, b'x' * (buffers.PAGE - 1))
+    assert pipes_with(buffers.PAGE - 1) == []
     os.write(pipe, b'xy')
-    (line,) = pipes_with(PAGE + 1)
+    (line,) = pipes_with(buffers.PAGE + 1)
     assert line.startswith(f'process {os.getpid()} (')
 
 
@@ -285,7 +271,7 @@ def test_a_ring_with_registered_buffers_may_hold_pages(tmp_path: Path) -> None:
     (process / 'fdinfo' / '5').write_text(text)
     (process / 'fd' / '6').symlink_to('pipe:[1]')  # closed meanwhile
     told = 'process 7 (reader) has an io_uring with 2 registered buffers'
-    assert find_pins(proc=tmp_path) == [told]
+    assert buffers.find_pins(proc=tmp_path) == [told]
 
 
 # Attachment counts from looks and events, against a simulation with known truth.
@@ -312,7 +298,7 @@ def simulate(
     return events, truth
 
 
-def looks_at(truth: list[Counter[str]], indices: list[int]) -> list[Snapshot]:
+def looks_at(truth: list[Counter[str]], indices: list[int]) -> list[buffers.Snapshot]:
     return [
         look(index * STEP + STEP // 2, {5: sorted(truth[index].elements())})
         for index in sorted({i % len(truth) for i in indices})
@@ -402,10 +388,12 @@ RECORDED = (
 
 
 def test_bufinfo_of_a_kernel() -> None:
-    assert parse_bufinfo(RECORDED) == {
-        7: BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('axl', 1)]),
-        10: BufferObject(10, 462848, 'system', ['vivid.0', '0000:01:00.0', '0000:01:00.0']),
-        123456789: BufferObject(123456789, 4096, 'linux,cma', []),
+    assert buffers.parse_bufinfo(RECORDED) == {
+        7: buffers.BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('axl', 1)]),
+        10: buffers.BufferObject(
+            10, 462848, 'system', ['vivid.0', '0000:01:00.0', '0000:01:00.0']
+        ),
+        123456789: buffers.BufferObject(123456789, 4096, 'linux,cma', []),
     }
 
 
@@ -418,22 +406,22 @@ def test_only_fences_of_readers_with_their_numbers_count() -> None:
     text = RECORDED.replace(
         '\tRead fence:axl metis-0 seq 1 signalled\n', ''.join(f'\t{fence}\n' for fence in fences)
     )
-    found = parse_bufinfo(text)
-    assert found is not None and found[7] == BufferObject(
+    found = buffers.parse_bufinfo(text)
+    assert found is not None and found[7] == buffers.BufferObject(
         7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)]
     )
 
 
 def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
-    missing = read_bufinfo(tmp_path)
+    missing = buffers.read_bufinfo(tmp_path)
     assert isinstance(missing, Unreadable) and 'mount debugfs' in missing.next_step
     (tmp_path / 'dma_buf').mkdir()
     path = tmp_path / 'dma_buf' / 'bufinfo'
     path.write_bytes(RECORDED.replace('frame zero', 'frame \xff').encode('latin-1'))
-    found = read_bufinfo(tmp_path)
+    found = buffers.read_bufinfo(tmp_path)
     assert not isinstance(found, Unreadable) and set(found) == {7, 10, 123456789}
     path.write_text('no such thing')
-    strange = read_bufinfo(tmp_path)
+    strange = buffers.read_bufinfo(tmp_path)
     assert isinstance(strange, Unreadable) and 'not what' in strange.reason
 
 
@@ -453,7 +441,7 @@ def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> 
         text += f'{size:08}\t{2:08x}\t{7:08x}\t{1:08}\tsystem\t{inode:08}\t<none>\n'
         attached = ''.join(f'\t{device}\n' for device in devices)
         text += f'\tAttached Devices:\n{attached}Total {len(devices)} devices attached\n\n'
-    found = parse_bufinfo(text)
+    found = buffers.parse_bufinfo(text)
     assert found is not None
     assert {inode: (one.size, one.attached) for inode, one in found.items()} == objects
 
@@ -483,13 +471,18 @@ def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return real(path, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.stat', stat)
-    holders = read_holders([5, 6], tmp_path)
+    holders = buffers.read_holders([5, 6], tmp_path)
     found = {one.fd: one for one in holders.held}
     assert set(found) == {3, 5}
     frame = found[3]
-    assert (frame.kind, frame.inode, frame.size) == (DMABUF, 41023, 3110400)
+    assert (frame.kind, frame.inode, frame.size) == (buffers.DMABUF, 41023, 3110400)
     assert frame.exporter == 'nvmap'
-    assert (found[5].kind, found[5].device, found[5].inode, found[5].size) == (MEMFD, 12, 77, 4096)
+    assert (found[5].kind, found[5].device, found[5].inode, found[5].size) == (
+        buffers.MEMFD,
+        12,
+        77,
+        4096,
+    )
     assert holders.exporters() == {41023: 'nvmap'}
 
 
@@ -510,7 +503,10 @@ def test_each_error_has_a_next_step(error: OSError, step: str) -> None:
 
 @pytest.mark.parametrize(
     'reader',
-    [lambda proc: buffers_of(5, proc), lambda proc: read_holders([5], proc).unreadable[0]],
+    [
+        lambda proc: buffers.buffers_of(5, proc),
+        lambda proc: buffers.read_holders([5], proc).unreadable[0],
+    ],
 )
 def test_descriptors_of_others_are_unreadable_not_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[[Path], object]
@@ -525,4 +521,4 @@ def test_descriptors_of_others_are_unreadable_not_absent(
     assert isinstance(told, Unreadable) and told.next_step == as_root()
     assert 'process 5 (node)' in told.source
     monkeypatch.undo()
-    assert buffers_of(6, tmp_path) == []
+    assert buffers.buffers_of(6, tmp_path) == []

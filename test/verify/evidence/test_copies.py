@@ -36,22 +36,6 @@ from waiting import eventually
 
 from zc_perception.verify.evidence import copies, Unreadable
 from zc_perception.verify.evidence.buffers import MemoryMapping
-from zc_perception.verify.evidence.copies import (
-    code_of,
-    copies_of,
-    CopyShare,
-    covering,
-    find_copy_functions,
-    function_size,
-    LargeCopy,
-    name_at,
-    open_sampler,
-    parse_kernel_copies,
-    parse_records,
-    read_kernel_copies,
-    Sampler,
-    shares_of,
-)
 from zc_perception.verify.evidence.kernel_events import Trace
 
 from verify.verify_kit import event  # noqa: I100 # isort: skip
@@ -65,12 +49,12 @@ MAPS = """\
 
 
 def test_the_own_memmove_is_what_the_linker_chose() -> None:
-    functions, unreadable = find_copy_functions([os.getpid()])
+    functions, unreadable = copies.find_copy_functions([os.getpid()])
     assert unreadable == []
     assert {name for function in functions for name in function.names} == {'memmove', 'memcpy'}
     address = ctypes.cast(ctypes.CDLL(None).memmove, ctypes.c_void_p).value
     found = next(function for function in functions if 'memmove' in function.names)
-    assert found.ranges(code_of('self')) == [(address, address + found.size)]
+    assert found.ranges(copies.code_of('self')) == [(address, address + found.size)]
 
 
 def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +63,10 @@ def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch)
         'own_functions',
         lambda proc: (Path('/proc/self/exe'), {(1, 2): ('memmove', 'memcpy')}),
     )
-    functions, (told,) = find_copy_functions([os.getpid()])
+    functions, (told,) = copies.find_copy_functions([os.getpid()])
     assert functions == [] and 'not the one that zc_verify has' in told.reason and told.next_step
     monkeypatch.setattr(copies, 'own_functions', lambda proc: (Path('/nothing'), {}))
-    functions, (told,) = find_copy_functions([os.getpid()])
+    functions, (told,) = copies.find_copy_functions([os.getpid()])
     assert functions == [] and 'own copy functions are not found' in told.reason
 
 
@@ -91,29 +75,29 @@ def test_copy_functions_of_another_library_are_told_instead_of_left_out(
 ) -> None:
     # As in a preloaded library.
     monkeypatch.setattr(copies, 'COPY_FUNCTIONS', ('memmove', 'PyObject_Call'))
-    functions, (told,) = find_copy_functions([os.getpid()])
+    functions, (told,) = copies.find_copy_functions([os.getpid()])
     assert functions == [] and 'another library' in told.reason and 'LD_PRELOAD' in told.next_step
 
 
 @given(st.sets(st.integers(0, 400), min_size=1, max_size=60), st.integers(1, 30))
 def test_few_ranges_cover_the_frames_of_many_cameras(starts: set[int], most: int) -> None:
     ranges = {(start, start + 10) for start in starts}
-    found = covering(ranges, most)
+    found = copies.covering(ranges, most)
     assert len(found) <= most and found == sorted(found)
     assert all(any(a <= start and end <= b for a, b in found) for start, end in ranges)
     assert found == sorted(ranges) or len(ranges) > most
 
 
 def test_processes_that_can_not_be_read_are_told(tmp_path: Path) -> None:
-    functions, (told,) = find_copy_functions([2**22 + 1])
+    functions, (told,) = copies.find_copy_functions([2**22 + 1])
     assert functions == [] and 'ended' in told.reason
     (tmp_path / '5').mkdir()
     (tmp_path / '5' / 'maps').write_text(MAPS.replace('libc.so.6', 'nothing.so'))
     (tmp_path / 'self').symlink_to('/proc/self')
-    functions, (told,) = find_copy_functions([5], tmp_path)
+    functions, (told,) = copies.find_copy_functions([5], tmp_path)
     assert functions == [] and 'no C library' in told.reason
     (tmp_path / '6' / 'maps').mkdir(parents=True)
-    functions, (told,) = find_copy_functions([6], tmp_path)
+    functions, (told,) = copies.find_copy_functions([6], tmp_path)
     assert functions == [] and f'{tmp_path}/6/maps' in told.reason
 
 
@@ -138,8 +122,8 @@ def test_the_unwind_table_ends_functions_where_their_symbols_do(tmp_path: Path) 
     library = ctypes.CDLL(str(path))
     for name in ('first', 'second', 'third'):
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-        assert function_size(address) == sizes[name]
-    assert function_size(address + 1) == 2048, 'no function begins there'
+        assert copies.function_size(address) == sizes[name]
+    assert copies.function_size(address + 1) == 2048, 'no function begins there'
 
 
 SAMPLE, LOST = 9, 2
@@ -164,12 +148,12 @@ def test_records_of_a_ring(things: list[tuple[int, int] | int], torn: int) -> No
         for one in things
     )
     samples = [one for one in things if isinstance(one, tuple)]
-    assert parse_records(data + _sample(1, 1)[:torn]) == samples
+    assert copies.parse_records(data + _sample(1, 1)[:torn]) == samples
 
 
 def test_each_sample_of_the_processes_counts_once() -> None:
     ring = SimpleNamespace(take=lambda: 3 * _sample(5, 0x10) + _sample(6, 0x10))
-    sampler = Sampler([ring], [5])  # type: ignore[list-item]
+    sampler = copies.Sampler([ring], [5])  # type: ignore[list-item]
     sampler.drain()
     assert sampler.kept(5) == 3
 
@@ -178,11 +162,11 @@ COPIES = 'a = bytearray(4 << 20)\nb = bytearray(4 << 20)\nwhile True: b[:] = a'
 COMPUTES = 'x = 1\nwhile True: x = x * 3 % 1000003'
 
 
-@pytest.mark.parametrize(('code', 'copies'), [(COPIES, True), (COMPUTES, False)])
-def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
+@pytest.mark.parametrize(('code', 'copying'), [(COPIES, True), (COMPUTES, False)])
+def test_samples_tell_a_program_that_copies(code: str, copying: bool) -> None:
     program = f'print("ready", flush=True)\n{code}'
     with ready(sys.executable, '-c', program) as process:
-        sampler = open_sampler([process.pid])
+        sampler = copies.open_sampler([process.pid])
         if isinstance(sampler, Unreadable):
             assert 'CAP_PERFMON' in sampler.next_step or 'not known' in sampler.reason
             assert 'Invalid argument' not in sampler.reason, 'what is asked of the kernel is wrong'
@@ -196,11 +180,11 @@ def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
             samples = sampler.stop()
         finally:
             sampler.close()
-        shares, unreadable = shares_of(samples, [process.pid])
+        shares, unreadable = copies.shares_of(samples, [process.pid])
     assert {one.source for one in unreadable} <= {'kernel symbols'}
     (share,) = shares or ()
     assert share.samples >= 60 and set(samples) == {process.pid}
-    assert share.percent > 20 if copies else share.copying == 0
+    assert share.percent > 20 if copying else share.copying == 0
 
 
 KALLSYMS = b"""\
@@ -220,20 +204,20 @@ ffffffffc0000100 t memcpy_toio\t[module]
 
 
 def test_kernel_functions_that_copy() -> None:
-    found = parse_kernel_copies(KALLSYMS)
+    found = copies.parse_kernel_copies(KALLSYMS)
     base = 0xFFFFFFFF81E00000
-    assert name_at(found, base + 0x50) == '__memmove'
-    assert name_at(found, base + 0x10) in ('__memcpy', 'memcpy')
+    assert copies.name_at(found, base + 0x50) == '__memmove'
+    assert copies.name_at(found, base + 0x10) in ('__memcpy', 'memcpy')
     copying = 'copy_user_generic_unrolled', 'rep_movs_alternative', '_copy_from_user'
     offsets = (0x210, 0x310, 0x410, 0x510, 0x710)
-    assert [name_at(found, base + offset) for offset in offsets] == ['', *copying, '']
-    assert name_at(found, 0xFFFFFFFFC0000110) == 'memcpy_toio'
+    assert [copies.name_at(found, base + offset) for offset in offsets] == ['', *copying, '']
+    assert copies.name_at(found, 0xFFFFFFFFC0000110) == 'memcpy_toio'
 
 
 def test_hidden_kernel_addresses_are_unreadable(tmp_path: Path) -> None:
-    assert isinstance(read_kernel_copies(tmp_path), Unreadable)
+    assert isinstance(copies.read_kernel_copies(tmp_path), Unreadable)
     (tmp_path / 'kallsyms').write_bytes(b'0000000000000000 T memcpy\n0000000000000000 T memmove\n')
-    told = read_kernel_copies(tmp_path)
+    told = copies.read_kernel_copies(tmp_path)
     assert isinstance(told, Unreadable) and 'kptr_restrict' in told.next_step
 
 
@@ -248,19 +232,23 @@ def test_hits_of_the_probe_are_sorted_by_process_and_size() -> None:
         event(time_ns, f'libc_copy_{tid % 2}', tid, n=size, src=hex(source))
         for time_ns, tid, size, source in hits
     ]
-    large = [LargeCopy(5, 65536, False, 2), LargeCopy(5, 640, True, 1)]
-    assert copies_of(Trace(events), {51: 5, 61: 6}, [frame], 10, 30) == large
+    large = [copies.LargeCopy(5, 65536, False, 2), copies.LargeCopy(5, 640, True, 1)]
+    assert copies.copies_of(Trace(events), {51: 5, 61: 6}, [frame], 10, 30) == large
 
 
 def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = os.getpid()
     address = ctypes.cast(ctypes.CDLL(None).memmove, ctypes.c_void_p).value or 0
     kernel = 0xFFFFFFFF81E00050
-    monkeypatch.setattr(copies, 'read_kernel_copies', lambda proc: parse_kernel_copies(KALLSYMS))
+    monkeypatch.setattr(
+        copies, 'read_kernel_copies', lambda proc: copies.parse_kernel_copies(KALLSYMS)
+    )
     met = Counter({address: 3, address + 8: 4, address - 10**6: 90, kernel: 2, kernel + 0x4C0: 1})
-    (shares, _) = shares_of({pid: met, 1: Counter({address: 5})}, [pid])
-    assert shares == [CopyShare(pid, 100, 7, {'__memmove': 2, '_copy_from_user': 1})]
+    (shares, _) = copies.shares_of({pid: met, 1: Counter({address: 5})}, [pid])
+    assert shares == [copies.CopyShare(pid, 100, 7, {'__memmove': 2, '_copy_from_user': 1})]
     assert shares[0].percent == 7.0
     hidden = Unreadable('kernel symbols', 'hidden', '')
     monkeypatch.setattr(copies, 'read_kernel_copies', lambda proc: hidden)
-    assert shares_of({pid: Counter({address: 3})}, [pid])[1] == [], 'it was never in the kernel'
+    assert copies.shares_of({pid: Counter({address: 3})}, [pid])[1] == [], (
+        'it was never in the kernel'
+    )

@@ -27,29 +27,17 @@ from verify.verify_kit import DMA_BUF, EVENTS, FakeTracefs
 
 from zc_perception.observe.processes import as_root
 from zc_perception.verify.evidence import copies, Unreadable
+from zc_perception.verify.evidence import kernel_events as kernel
 from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import CopyFunction, LARGE, MemmoveProbe
-from zc_perception.verify.evidence.kernel_events import (
-    FENCES,
-    FUNCTION,
-    KernelRecording,
-    open_instance,
-    open_recording,
-    own_name,
-    parse_event,
-    parse_trace,
-    PROBE,
-    remove_leftovers,
-    TraceInstance,
-    TRACEPOINT,
-)
+from zc_perception.verify.evidence.kernel_events import open_instance, own_name
 
 NEEDED = ('dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal')
 GROUP = own_name()
 
 
-def opened(fake: FakeTracefs) -> KernelRecording:
-    recording = open_recording(fake.root)
+def opened(fake: FakeTracefs) -> kernel.KernelRecording:
+    recording = kernel.open_recording(fake.root)
     assert not isinstance(recording, Unreadable)
     return recording
 
@@ -57,13 +45,13 @@ def opened(fake: FakeTracefs) -> KernelRecording:
 @pytest.mark.parametrize(
     ('abilities', 'how', 'video', 'troubles'),
     [
-        ({'events': {**EVENTS, 'dma_buf': DMA_BUF}}, TRACEPOINT, PROBE, 0),
-        ({'refused': ('%return',)}, PROBE, PROBE, 0),
-        ({'refused': ('rdev=',)}, PROBE, PROBE, 0),
+        ({'events': {**EVENTS, 'dma_buf': DMA_BUF}}, kernel.TRACEPOINT, kernel.PROBE, 0),
+        ({'refused': ('%return',)}, kernel.PROBE, kernel.PROBE, 0),
+        ({'refused': ('rdev=',)}, kernel.PROBE, kernel.PROBE, 0),
         # arm64 has kprobes alone; kernels before 6.5 take no arguments by BTF.
-        ({'refused': ('->',)}, FUNCTION, PROBE, 1),
-        ({'refused': ('f:', 'p:')}, FUNCTION, None, 2),
-        ({'refused': ('->',), 'tracers': False}, None, PROBE, 1),
+        ({'refused': ('->',)}, kernel.FUNCTION, kernel.PROBE, 1),
+        ({'refused': ('f:', 'p:')}, kernel.FUNCTION, None, 2),
+        ({'refused': ('->',), 'tracers': False}, None, kernel.PROBE, 1),
     ],
 )
 def test_the_best_means_of_each_kernel(
@@ -80,17 +68,18 @@ def test_the_best_means_of_each_kernel(
     assert {recording.sources.get(event) for event in NEEDED} == {how}
     assert recording.sources.get('vb2_mmap') == video
     assert {
-        recording.sources[event] for event in (*FENCES, *EVENTS['axl'], 'sched_process_fork')
-    } == {TRACEPOINT}
+        recording.sources[event]
+        for event in (*kernel.FENCES, *EVENTS['axl'], 'sched_process_fork')
+    } == {kernel.TRACEPOINT}
     assert len(recording.unreadable) == troubles
     assert all(one.next_step for one in recording.unreadable)
     enabled = fake.enabled(recording.instance.path)
     assert {f'axl/{name}' for name in EVENTS['axl']} <= enabled
     assert 'sched/sched_switch' not in enabled
-    on = how in (TRACEPOINT, PROBE)
+    on = how in (kernel.TRACEPOINT, kernel.PROBE)
     assert on == any(name.endswith('/dma_buf_detach') for name in enabled)
     tracer = (recording.instance.path / 'current_tracer').read_text()
-    assert (tracer == 'function') == (how == FUNCTION)
+    assert (tracer == 'function') == (how == kernel.FUNCTION)
     recording.stop()
     assert recording.close() == [] and fake.clean
 
@@ -117,9 +106,9 @@ def test_without_rights_it_says_run_as_root(
 ) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     fake.refuse_writes = True
-    told = open_recording(fake.root)
+    told = kernel.open_recording(fake.root)
     assert isinstance(told, Unreadable) and told.next_step == as_root()
-    told = open_recording(tmp_path / 'nothing')
+    told = kernel.open_recording(tmp_path / 'nothing')
     assert isinstance(told, Unreadable) and 'mount tracefs' in told.next_step
     fake.refuse_writes = False
     assert fake.clean
@@ -131,7 +120,7 @@ def test_in_a_pid_namespace_of_its_own_nothing_is_recorded(
     fake = FakeTracefs(tmp_path, monkeypatch)
     (tmp_path / 'self' / 'ns').mkdir(parents=True)
     (tmp_path / 'self' / 'ns' / 'pid').symlink_to('pid:[4026532000]')
-    told = open_recording(fake.root, tmp_path)
+    told = kernel.open_recording(fake.root, tmp_path)
     assert isinstance(told, Unreadable) and '--pid=host' in told.next_step and fake.clean
 
 
@@ -177,15 +166,15 @@ def test_leftovers_of_killed_runs_go_and_those_of_running_ones_stay(
         (proc / str(pid) / 'cmdline').write_bytes(command)
     for pid in (10, 11, 12, os.getpid()):
         instance = open_instance(fake.root, name=own_name(pid))
-        assert isinstance(instance, TraceInstance)
+        assert isinstance(instance, kernel.TraceInstance)
         instance.install(f'f:{own_name(pid)}/vb2_mmap vb2_mmap')
         instance.enable(f'{own_name(pid)}/vb2_mmap')
     (fake.root / 'instances' / 'somebody_else').mkdir()
-    assert {*remove_leftovers(fake.root, proc)} == {own_name(11), own_name(12), own_name()}
+    assert {*kernel.remove_leftovers(fake.root, proc)} == {own_name(11), own_name(12), own_name()}
     left = {path.name for path in (fake.root / 'instances').iterdir()}
     assert left == {'somebody_else', own_name(10)}
     assert (fake.root / 'dynamic_events').read_text() == f'f:{own_name(10)}/vb2_mmap vb2_mmap\n'
-    assert remove_leftovers(tmp_path / 'nothing', proc) == []
+    assert kernel.remove_leftovers(tmp_path / 'nothing', proc) == []
 
 
 def test_the_library_s_copies_are_probed_once_per_file(
@@ -193,7 +182,7 @@ def test_the_library_s_copies_are_probed_once_per_file(
 ) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     instance = open_instance(fake.root)
-    assert isinstance(instance, TraceInstance)
+    assert isinstance(instance, kernel.TraceInstance)
     functions = [
         CopyFunction(('memmove', 'memcpy'), Path('/lib/libc.so.6'), 0x16D800, 2048, (5, 6)),
         CopyFunction(('memcpy',), Path('/other/with space/libc.so.6'), 0x200, 64, (7,)),
@@ -269,7 +258,7 @@ driver=axl timeline=metis-0 context=1 seqno=112
     ],
 )
 def test_lines_of_kernels(line: str, wanted: str) -> None:
-    event = parse_event(line)
+    event = kernel.parse_event(line)
     assert event is not None
     fields = [f'{name}={value}' for name, value in event.fields.items()]
     parts = (event.time_ns, event.cpu, event.comm, event.tid, event.name, *fields)
@@ -278,7 +267,7 @@ def test_lines_of_kernels(line: str, wanted: str) -> None:
 
 def test_a_recorded_trace_comes_in_the_order_of_time() -> None:
     shuffled = RECORDED.splitlines()[::-1]
-    trace = parse_trace(['# tracer: nop', '#', '', *shuffled])
+    trace = kernel.parse_trace(['# tracer: nop', '#', '', *shuffled])
     times = [event.time_ns for event in trace.events]
     assert times == sorted(times)
     assert (len(trace.events), trace.lost, trace.damaged, trace.gap) == (5, 0, 0, '')
@@ -297,7 +286,7 @@ def test_a_recorded_trace_comes_in_the_order_of_time() -> None:
     ],
 )
 def test_what_the_kernel_lost_is_counted(line: str, lost: int, damaged: int) -> None:
-    trace = parse_trace([*RECORDED.splitlines(), line])
+    trace = kernel.parse_trace([*RECORDED.splitlines(), line])
     assert (len(trace.events), trace.lost, trace.damaged) == (5, lost, damaged)
     assert trace.gap == (
         f"the kernel's trace lost {lost} events"
@@ -320,7 +309,7 @@ def test_any_event_is_read_back(
     comm: str, tid: int, cpu: int, seconds: int, micros: int, fields: dict[str, int]
 ) -> None:
     text = ' '.join(f'{name}={value}' for name, value in fields.items())
-    event = parse_event(
+    event = kernel.parse_event(
         f'{comm:>16}-{tid:<7} [{cpu:03}] d..1. {seconds:5}.{micros:06}: some_event: {text}'
     )
     assert event is not None
