@@ -13,12 +13,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Run ``zc_bench`` in tests: read its results, and find its processes."""
+"""Run ``zc_bench`` in tests, read its results, and invent results for the report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -27,13 +25,15 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import bench
+import bench as bench_package
+from bench.results import Bench
+from bench.rows import Row
+from bench.subcommand import Bar, Command, Measured
 from npu.json_schema import conforms
 import pytest
 
-Start = Callable[..., 'subprocess.Popen[str]']
 SCHEMA: dict[str, Any] = json.loads(
-    Path(bench.__file__).with_name('bench.schema.json').read_text(encoding='utf-8')
+    Path(bench_package.__file__).with_name('bench.schema.json').read_text(encoding='utf-8')
 )
 
 
@@ -57,20 +57,6 @@ def run_bench(folder: Path, *arguments: str) -> Any:
     return written(path)
 
 
-def processes(runtime: Path, word: str = '') -> dict[int, str]:
-    """Return living processes by pid with names: those with sockets in *runtime*, and *word*."""
-    found = {}
-    for folder in Path('/proc').glob('[0-9]*'):
-        with contextlib.suppress(OSError):
-            own = f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(
-                b'\0'
-            )
-            arguments = (folder / 'cmdline').read_bytes().decode().split('\0')
-            if own and int(folder.name) != os.getpid() and (not word or word in arguments):
-                found[int(folder.name)] = (folder / 'comm').read_text(encoding='ascii').strip()
-    return found
-
-
 def instead_of_measuring(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, measured: object
 ) -> list[Any]:
@@ -83,3 +69,37 @@ def instead_of_measuring(
 
     monkeypatch.setattr(module, function, measure)
     return plans
+
+
+ENVIRONMENT = {
+    'date': '2026-11-21', 'cpu': 'a CPU', 'cpus': 2, 'memory_gib': 23.5, 'governor': 'unknown',
+    'virtual': True, 'kernel': '6.18',
+    'libc': 'glibc 2.36', 'python': '3.11.7', 'ros_distro': '', 'packages': {'numpy': '2.4.6'},
+    'load_average': [0.1, 0.2, 0.3],
+}  # fmt: skip
+
+
+def row(
+    case: str,
+    variant: str,
+    size: tuple[int, int] = (1920, 1080),
+    rate_hz: float = 0.0,
+    **changes: Any,
+) -> Row:
+    values = {'median_us': 100.0, 'p99_us': 200.0, 'cpu_us_per_frame': 50.0, 'repetitions': 3}
+    return Row(case, variant, *size, rate_hz, **{**values, **changes})
+
+
+def command(name: str, *bars: Bar) -> Command:
+    measure = lambda options: lambda say: Measured([])  # noqa: E731
+    return Command(name, f'what {name} costs', lambda parser: None, measure, bars)
+
+
+def bench(name: str, rows: list[Row], *bars: Bar, **changes: Any) -> Bench:
+    values = {'environment': ENVIRONMENT, 'rows': rows, **changes}
+    return Bench(name, command(name, *bars), Path(f'out/{name}.json'), **values)
+
+
+def write(path: Path, rows: list[Row], **more: Any) -> None:
+    document = {'environment': {**ENVIRONMENT, **more}, 'rows': [one.as_json() for one in rows]}
+    path.write_text(json.dumps(document), encoding='utf-8')

@@ -49,9 +49,8 @@ def pipeline(size: Size, rate_hz: float, cameras: str = '1_camera') -> Key:
 
 
 def table(fields: Mapping[Key, Mapping[str, Any]]) -> Table:
-    return {
-        key: replace(Row(*key, 100.0, 100.0, 1.0, 7), **changed) for key, changed in fields.items()
-    }
+    usual = (100.0, 100.0, 1.0, 7)
+    return {key: replace(Row(*key, *usual), **changed) for key, changed in fields.items()}
 
 
 def to(reference: str, ratio: float | None = None, **figures: float) -> dict[str, Any]:
@@ -86,14 +85,11 @@ def links_just_met() -> Table:
 
 def decoding_just_met() -> Table:
     masks, small = 'masks_200px', (640, 640)
-    beside = {
-        ('yolov8_decoded', 'filter_first'): 1.0,
-        ('yolov8_decoded', 'numpy_usual'): 1.0,
-        ('yolov8_sparse', 'filter_first'): 0.97,
-        ('yolov8_sparse', 'numpy_usual'): 1.0,
-        ('yolov8_dfl_int8', 'numpy_usual'): 1.0,
-        ('tensor', 'exact'): 1.0,
-    }
+    beside = [
+        ('yolov8_decoded', 'filter_first', 1.0), ('yolov8_decoded', 'numpy_usual', 1.0),
+        ('yolov8_sparse', 'filter_first', 0.97), ('yolov8_sparse', 'numpy_usual', 1.0),
+        ('yolov8_dfl_int8', 'numpy_usual', 1.0), ('tensor', 'exact', 1.0),
+    ]  # fmt: skip
     return table(
         {
             decode('yolov8_decoded'): {'median_us': 800.0},
@@ -101,20 +97,16 @@ def decoding_just_met() -> Table:
             decode('tensor'): {'median_us': 900.0, 'figures': {'noise_max_off_levels': 1.0}},
             decode(masks, size=small): {'median_us': 700.0},
             decode(masks, 'whole_picture', small): to(f'{masks}/ours', 1.0),
-            **{decode(*each): to(f'{each[0]}/ours', ratio) for each, ratio in beside.items()},
+            **{decode(case, peer): to(f'{case}/ours', ratio) for case, peer, ratio in beside},
         }
     )
 
 
 def pipelines_just_met() -> Table:
-    figures = {
-        (FULL_HD, 0.0): 300.0 / 1.1,
-        (UHD_4K, 0.0): 300.0,
-        (FULL_HD, 30.0): 300.0,
-        (UHD_4K, 30.0): 300.0,
-    }
-    met: dict[Key, dict[str, Any]] = {
-        pipeline(*where): {'figures': {'cpu_p50_us': figure}} for where, figure in figures.items()
+    figures = [(FULL_HD, 0.0, 300.0 / 1.1), (UHD_4K, 0.0, 300.0), (FULL_HD, 30.0, 300.0),
+               (UHD_4K, 30.0, 300.0)]  # fmt: skip
+    met = {
+        pipeline(size, rate_hz): {'figures': {'cpu_p50_us': us}} for size, rate_hz, us in figures
     }
     return table({**met, pipeline(FULL_HD, 30.0, '8_cameras'): {}})
 
@@ -126,18 +118,13 @@ BARS: dict[Callable[[], Table], Sequence[Bar]] = {
 
 
 TWICE = {
-    link('rclpy_image_tuned'),
-    link('rclpy_image_default'),
-    decode('tensor'),
-    pipeline(FULL_HD, 0.0),
-    pipeline(UHD_4K, 0.0),
-}
+    link('rclpy_image_tuned'), link('rclpy_image_default'), decode('tensor'),
+    pipeline(FULL_HD, 0.0), pipeline(UHD_4K, 0.0),
+}  # fmt: skip
 
 
 def failing(rows: Table, bars: Sequence[Bar]) -> list[str]:
-    return [
-        str(verdict) for verdict in check_bars(list(rows.values()), bars) if not verdict.passed
-    ]
+    return [str(each) for each in check_bars([*rows.values()], bars) if not each.passed]
 
 
 @pytest.mark.parametrize('met', BARS)

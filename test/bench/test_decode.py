@@ -17,10 +17,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 import os
 from pathlib import Path
+from unittest.mock import call, Mock
 
 from bench import __main__ as program
 from bench import decode_cases
@@ -59,14 +59,13 @@ def test_different_boxes_are_no_result() -> None:
     found = decode_cases.filter_first(rows)
     order = np.random.default_rng(0).permutation(len(found))
     check_same('x', {'a': found, 'b': found.chosen(order)})
-    boxes, classes, scores = found.boxes.copy(), found.classes.copy(), found.scores.copy()
+    boxes = found.boxes.copy()
     boxes[7, 2] += 0.05
-    classes[7] = (classes[7] + 1) % 80
-    scores[7] -= 1e-3
+    seventh = np.arange(len(found)) == 7
     for wrong in (
         replace(found, boxes=boxes),
-        replace(found, classes=classes),
-        replace(found, scores=scores),
+        replace(found, classes=(found.classes + seventh) % 80),
+        replace(found, scores=found.scores - seventh * np.float32(1e-3)),
         found.chosen(slice(1, None)),
     ):
         with pytest.raises(BenchError, match="case 'x': b found"):
@@ -76,18 +75,12 @@ def test_different_boxes_are_no_result() -> None:
 
 
 def test_the_check_comes_before_the_figures_of_each_repetition() -> None:
-    calls: list[str] = []
-
-    def check() -> Mapping[str, Mapping[str, float]]:
-        calls.append('check')
-        if calls.count('check') == 2:
-            raise BenchError('they differ')
-        return {}
-
-    case = Case('c', (640, 480), {'ours': lambda: calls.append('ours')}, check)
+    calls = Mock()
+    calls.check.side_effect = [{}, BenchError('they differ')]
+    case = Case('c', (640, 480), {'ours': calls.ours}, calls.check)
     with pytest.raises(BenchError, match='differ'):
         measure_decoding(3, 4, lambda line: None, [case])
-    assert calls == ['check', *['ours'] * 4, 'check']
+    assert calls.mock_calls == [call.check(), *[call.ours()] * 4, call.check()]
 
 
 def test_it_measures_on_one_cpu_without_threads_and_leaves_both_as_they_were() -> None:

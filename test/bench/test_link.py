@@ -13,12 +13,13 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The link benchmark is honest: pairing, losses, pacing, order and environments."""
+"""The link benchmark is honest: floors, pairing, losses, pacing, order and environments."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+import hashlib
 import importlib.util
 from itertools import pairwise
 import json
@@ -29,11 +30,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
+from bench import floor
 from bench.environment import plain_environment, tuned_environment
 from bench.link import (
+    FLOOR_WORKER,
     FLOORS,
     LinkCase,
     LinkPlan,
@@ -41,20 +45,33 @@ from bench.link import (
     PLAIN,
     series_of,
     TornFrameError,
-)  # fmt: skip
+)
 from bench.link_roles import Arrivals, FILL, Look, paced, Planes, stamp, sum_expected, sum_of
 from bench.peers import processes as peers
 from bench.peers.processes import PeerCase, VARIANTS
 from bench.rows import Condition
-from bench.worker import BenchError, Worker
+from bench.worker import BenchError
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
+from processes import ran
 import pytest
 from waiting import until
 
 PROFILE = Path(__file__).resolve().parents[2] / 'config/fastdds_images.xml'
 VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)
+VGA_AT_ONCE = Condition(*VGA, 0.0)
+REFERENCE = '3dc86bee80daf792ac5710b47d6bef8138636708782e56285833cade591e9774'
+
+
+def test_the_floor_is_the_reference_byte_for_byte() -> None:
+    assert hashlib.sha256(Path(floor.__file__).read_bytes()).hexdigest() == REFERENCE
+
+
+def test_the_floor_s_process_loads_nothing_that_a_fork_would_have_to_copy() -> None:
+    slow = '{"numpy", "rclpy", "cv2", "yaml"}'
+    code = f'import sys, {FLOOR_WORKER}; print({slow} & {{*sys.modules}})'
+    assert ran(sys.executable, '-c', code, check=True).stdout.strip() == 'set()'
 
 
 @pytest.mark.parametrize(
@@ -82,12 +99,7 @@ def test_a_frame_that_was_not_sent_or_comes_twice_is_an_error(arrived: Any) -> N
 
 def test_unthrottled_each_frame_waits_for_the_answer_to_the_one_before() -> None:
     events: list[tuple[str, int]] = []
-
-    def answered(number: int) -> bool:
-        events.append(('answered', number))
-        return True
-
-    for number in paced(10, 3, 0.0, answered):
+    for number in paced(10, 3, 0.0, lambda number: not events.append(('answered', number))):
         events.append(('sent', number))
     assert events == [(what, number) for number in (10, 11, 12) for what in ('sent', 'answered')]
 
@@ -95,7 +107,6 @@ def test_unthrottled_each_frame_waits_for_the_answer_to_the_one_before() -> None
 @pytest.mark.parametrize(
     ('answers', 'sent'),
     [
-        ([True] * 9, 9),
         ([False] * 9, 3),
         ([True, False, False, True, False, False, True, True, True], 9),
         ([True] + [False] * 8, 4),
@@ -110,9 +121,8 @@ def test_a_frame_of_an_earlier_series_is_not_noted() -> None:
     arrivals.begin(0)
     arrivals.note(0, 1)
     arrivals.begin(12)
-    arrivals.note(11, 2)
-    arrivals.note(12, 3)
-    arrivals.note(14, 4)
+    for number, at in ((11, 2), (12, 3), (14, 4)):
+        arrivals.note(number, at)
     assert arrivals.wait_for(14) == [(12, 3), (14, 4)]
     assert arrivals.wait_for(11) == [(12, 3), (14, 4)], (
         'none was sent: there is nothing to wait for'
@@ -139,18 +149,15 @@ class Ends:
         }.get(command['op'], {})
 
 
-def link_case(*ends: Ends) -> LinkCase:
-    return LinkCase(cast(Worker, ends[0]), cast(Worker, ends[-1]))
-
-
 def test_the_cpu_time_of_both_sides_counts_and_of_one_process_once() -> None:
-    assert link_case(Ends()).measure('v', Condition(*VGA, 0.0), 10).cpu_us_per_frame == 3.0
-    assert link_case(Ends(), Ends()).measure('v', Condition(*VGA, 0.0), 10).cpu_us_per_frame == 6.0
+    one = Ends()
+    assert LinkCase(one, one).measure('v', VGA_AT_ONCE, 10).cpu_us_per_frame == 3.0
+    assert LinkCase(one, Ends()).measure('v', VGA_AT_ONCE, 10).cpu_us_per_frame == 6.0
 
 
 def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last() -> None:
     producer, consumer = Ends(), Ends()
-    series = link_case(producer, consumer).measure('v', Condition(*VGA, 30.0), 20, read=True)
+    series = LinkCase(producer, consumer).measure('v', Condition(*VGA, 30.0), 20, read=True)
     assert producer.asked[0] == consumer.asked[0] == {'op': 'prepare', 'width': 640, 'height': 480}
     assert [c['op'] for c in consumer.asked] == ['prepare', *['begin', 'end', 'spent'] * 2]
     assert consumer.asked[4:6] == [
@@ -168,9 +175,9 @@ def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last() -> Non
         ((Ends(conversions=1), Ends()), 'converted'),
     ],
 )
-def test_a_torn_frame_and_a_conversion_are_errors(ends: tuple[Ends, ...], words: str) -> None:
+def test_a_torn_frame_and_a_conversion_are_errors(ends: tuple[Ends, Ends], words: str) -> None:
     with pytest.raises(TornFrameError if words == 'torn' else BenchError, match=words):
-        link_case(*ends).measure('v', Condition(*VGA, 0.0), 10)
+        LinkCase(*ends).measure('v', VGA_AT_ONCE, 10)
 
 
 def test_each_repetition_has_every_case_once_beside_its_floors() -> None:
@@ -178,8 +185,7 @@ def test_each_repetition_has_every_case_once_beside_its_floors() -> None:
     steps = plan.steps(0)
     assert set(Counter(steps).values()) == {1}
     assert len(steps) == (len(LINKS) + len(PLAIN) + len(FLOORS)) * 6
-    conditions = [condition for *_, condition in steps]
-    changes = sum(before != after for before, after in pairwise(conditions))
+    changes = sum(before[-1] != after[-1] for before, after in pairwise(steps))
     assert changes == 5, 'cases of one condition are neighbours'
 
 
@@ -215,7 +221,6 @@ def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_it
 
 DOUBLES = Path(__file__).with_name('peer_doubles')
 SHARED = Path('/dev/shm')
-VGA_AT_ONCE, HD_AT_ONCE = Condition(640, 480, 0.0), Condition(1920, 1080, 0.0)
 
 Open = Callable[..., PeerCase]
 
@@ -247,12 +252,8 @@ def open_double(
     cases: list[PeerCase] = []
 
     def start(trouble: str = '', variant: str = 'zenoh') -> PeerCase:
-        environment = {
-            **plain_environment(),
-            'PYTHONPATH': str(DOUBLES),
-            'ZC_ZENOH_DOUBLE': trouble,
-        }
-        cases.append(PeerCase(variant, environment, said.append))
+        own = {'PYTHONPATH': str(DOUBLES), 'ZC_ZENOH_DOUBLE': trouble}
+        cases.append(PeerCase(variant, plain_environment() | own, said.append))
         cases[-1].open()
         return cases[-1]
 
@@ -285,14 +286,13 @@ def test_who_dies_loses_its_series_and_is_given_up_after_three(
     open_double: Open, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = open_double('dies')
-    started = []
-    opening = case.open
-    monkeypatch.setattr(case, 'open', lambda: (started.append(1), opening()))
+    opening = Mock(wraps=case.open)
+    monkeypatch.setattr(case, 'open', opening)
     for _ in range(5):
         series = case.measure('zenoh', VGA_AT_ONCE, 30)
         assert list(series.latencies_us) == [] and series.lost == 30
         assert math.isnan(series.cpu_us_per_frame)
-    assert len(started) == 2, 'started again after the first two failures, and not after the third'
+    assert opening.call_count == 2, 'started after the first two failures, not after the third'
     assert len(said) == 3 and all(
         'has ended with exit code 7' in line and '640x480 at 0 Hz' in line for line in said
     )
@@ -331,10 +331,7 @@ def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(place))
     process = subprocess.Popen(**command(place, '', '--repetitions 1000'), stderr=subprocess.PIPE)
     try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith('measuring'):
-                break
+        assert any(line.startswith('measuring') for line in process.stderr)
         (folder,) = place.glob('zcb*')
         assert (folder / 'zenoh.sock').exists()
     finally:
@@ -356,38 +353,27 @@ def test_a_run_with_peers_says_who_was_absent(
     assert 'absent: zenoh: eclipse-zenoh is not installed: pip install ecl' in done.stderr
 
 
-def needs_its_package(variant: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(
-        importlib.util.find_spec(VARIANTS[variant].module) is None,
-        reason=f'the package {VARIANTS[variant].distribution} is not installed',
-    )
-
-
-@pytest.mark.parametrize(
-    'variant', [pytest.param(name, marks=needs_its_package(name)) for name in VARIANTS]
-)
+@pytest.mark.parametrize('variant', VARIANTS)
 def test_the_real_ones(
     free_domain: int, place: Path, said: list[str], no_fd_leak: None, variant: str
 ) -> None:
+    if importlib.util.find_spec(VARIANTS[variant].module) is None:
+        pytest.skip(f'the package {VARIANTS[variant].distribution} is not installed')
     before = set(SHARED.iterdir())
     case = PeerCase(variant, plain_environment(), said.append)
     try:
         case.open()
-        throttled = Condition(640, 480, 100.0)
-        for condition, read in ((VGA_AT_ONCE, False), (HD_AT_ONCE, True), (throttled, False)):
-            series = case.measure(variant, condition, 12, read=read)
+        for size, rate_hz, read in ((VGA, 0.0, False), (HD, 0.0, True), (VGA, 100.0, False)):
+            series = case.measure(variant, Condition(*size, rate_hz), 12, read=read)
             arrived = len(series.latencies_us)
             assert arrived + series.lost == 12 and arrived >= 6, said
             assert series.cpu_us_per_frame > 0
     finally:
         case.close()
     assert said == []
-    mine = {
-        segment
-        for segment in set(SHARED.iterdir()) - before
-        if not segment.name.startswith(('fast', 'sem.', 'lttng'))
-    }
-    assert not mine, 'all of its shared memory is gone'
+    others = ('fast', 'sem.', 'lttng')
+    left = {each for each in SHARED.iterdir() if not each.name.startswith(others)} - before
+    assert not left, 'all of its shared memory is gone'
 
 
 # A frame's pixels in the link benchmark identify the frame: mixed frames are detected.
@@ -406,8 +392,7 @@ def nv12(width: int, height: int) -> Planes:
 
 @pytest.fixture(params=[flat, nv12])
 def planes(request: pytest.FixtureRequest) -> Planes:
-    made: Planes = request.param(64, 48)
-    return made
+    return request.param(64, 48)
 
 
 @pytest.mark.parametrize('every_pixel', [False, True])
@@ -426,10 +411,8 @@ def test_a_frame_of_two_is_torn(planes: Planes, part: str) -> None:
     other = [plane.copy() for plane in planes]
     stamp(other, 6)
     half = planes[0].nbytes // 2
-    if part == 'middle':
-        planes[0].reshape(-1)[slice(half, half + 8)] = other[0].reshape(-1)[slice(half, half + 8)]
-    else:
-        planes[-1].reshape(-1)[-8:] = other[-1].reshape(-1)[-8:]
+    plane, where = (0, slice(half, half + 8)) if part == 'middle' else (-1, slice(-8, None))
+    planes[plane].reshape(-1)[where] = other[plane].reshape(-1)[where]
     look = Look()
     look(planes)
     assert look.torn == 1

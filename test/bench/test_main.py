@@ -25,6 +25,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from bench import __main__ as program
@@ -34,21 +35,68 @@ from bench.program import COMMANDS
 from bench.rows import Condition, make_rows, Series
 from bench.subcommand import Measured, Verdict
 from bench.worker import Worker
-from bench_kit import instead_of_measuring, processes, Start, written
+from bench_kit import instead_of_measuring, written
+from processes import is_alive, ran
 import pytest
 from test_console_scripts import SCRIPT
 from waiting import until
 
-LINK = ('bench', 'link', '--variants', *LINKS, *PLAIN)
-FOREVER = 'bench link --sizes vga --rates 0 --repetitions 1000 --frames 50'
+FOREVER = 'link --sizes vga --rates 0 --repetitions 1000 --frames 50'
 
 
-def wait_until_measuring(process: subprocess.Popen[str]) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith('measuring'):
-            return
-    raise AssertionError('it has ended')
+Start = Callable[..., 'subprocess.Popen[str]']
+
+
+def processes(runtime: Path, word: str = '') -> list[int]:
+    """Return the pids of living processes with sockets in *runtime*, and *word* as an argument."""
+    found = []
+    for folder in Path('/proc').glob('[0-9]*'):
+        with suppress(OSError):
+            variables = (folder / 'environ').read_bytes().decode(errors='replace').split('\0')
+            arguments = (folder / 'cmdline').read_bytes().decode().split('\0')
+            if f'ZC_RUNTIME_DIR={runtime}' in variables and word in (*arguments, ''):
+                found.append(int(folder.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a folder for sockets: its short name fits their paths, and marks a run's processes."""
+    with tempfile.TemporaryDirectory(prefix='zcb') as folder:
+        monkeypatch.setenv('ZC_RUNTIME_DIR', folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def start(free_domain: int, runtime: Path) -> Iterator[Start]:
+    """Start the benchmark; all its processes end at teardown."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, '-m', 'bench', *arguments]
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+    for pid in processes(runtime):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def measuring(start: Start, runtime: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start an endless run of these variants, and return once it measures."""
+
+    def begin(*variants: str) -> subprocess.Popen[str]:
+        process = start(*FOREVER.split(), '--variants', *variants)
+        assert any(line.startswith('measuring') for line in process.stderr), 'it has ended'
+        return process
+
+    return begin
 
 
 def wait_until_gone(runtime: Path) -> None:
@@ -59,10 +107,10 @@ def wait_until_gone(runtime: Path) -> None:
 def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / 'new folder' / 'bench.json'
     words = '--sizes vga --rates 0 50 --repetitions 1 --frames 25 --seconds 0.2'
-    process = start(*LINK, *words.split(), '--json', str(path))
+    process = start('link', '--variants', *LINKS, *PLAIN, *words.split(), '--json', str(path))
     said, complained = process.communicate(timeout=300)
     assert process.returncode == 0, complained
-    assert processes(runtime) == {} and list(runtime.iterdir()) == []
+    assert processes(runtime) == [] and list(runtime.iterdir()) == []
     assert 'Traceback' not in complained and 'repetition 1 of 1' in complained
     document = written(path)
     assert list(path.parent.iterdir()) == [path]
@@ -70,9 +118,8 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
     rows = {(row['case'], row['variant'], row['rate_hz']): row for row in document['rows']}
     assert 'absent' not in document['environment']
     names = [('floor', name) for name in FLOORS] + [('link', name) for name in (*LINKS, *PLAIN)]
-    assert set(rows) == {(*name, rate) for name in names for rate in (0.0, 50.0)} and len(
-        document['rows']
-    ) == len(rows)
+    assert set(rows) == {(*name, rate) for name in names for rate in (0.0, 50.0)}
+    assert len(document['rows']) == len(rows)
     for (case, variant, rate), row in rows.items():
         assert (row['width'], row['height'], row['repetitions']) == (640, 480, 1)
         assert 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0, row
@@ -85,20 +132,18 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
         assert row['lost_per_cent'] < 100.0
 
 
-def test_a_signal_ends_all_of_it_in_order(start: Start, runtime: Path) -> None:
-    process = start(*FOREVER.split(), '--variants', 'shared_memory', PLAIN[0])
-    wait_until_measuring(process)
+def test_a_signal_ends_all_of_it_in_order(measuring: Start, runtime: Path) -> None:
+    process = measuring('shared_memory', PLAIN[0])
     assert len(processes(runtime)) >= 4 and list(runtime.glob('*.sock'))
     process.send_signal(signal.SIGINT)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
-    assert processes(runtime) == {} and list(runtime.iterdir()) == []
+    assert processes(runtime) == [] and list(runtime.iterdir()) == []
     assert 'zc_bench: ended by SIGINT' in complained and 'Traceback' not in complained
 
 
-def test_what_it_started_ends_when_it_is_killed(start: Start, runtime: Path) -> None:
-    process = start(*FOREVER.split(), '--variants', 'shared_memory', 'in_process_executor')
-    wait_until_measuring(process)
+def test_what_it_started_ends_when_it_is_killed(measuring: Start, runtime: Path) -> None:
+    process = measuring('shared_memory', 'in_process_executor')
     process.kill()
     wait_until_gone(runtime)
     assert list(runtime.iterdir()) == []
@@ -107,9 +152,8 @@ def test_what_it_started_ends_when_it_is_killed(start: Start, runtime: Path) -> 
     )
 
 
-def test_a_killed_process_is_named_and_the_others_end(start: Start, runtime: Path) -> None:
-    process = start(*FOREVER.split(), '--variants', 'shared_memory')
-    wait_until_measuring(process)
+def test_a_killed_process_is_named_and_the_others_end(measuring: Start, runtime: Path) -> None:
+    process = measuring('shared_memory')
     os.kill(min(processes(runtime, 'frames_in')), signal.SIGKILL)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -136,10 +180,7 @@ def test_arguments_that_make_no_sense_are_one_line_before_anything_is_measured(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def started(*_: object) -> None:
-        raise AssertionError('a process was started')
-
-    monkeypatch.setattr('subprocess.Popen', started)
+    monkeypatch.setattr('subprocess.Popen', None)  # no process can be started
     assert program.main(arguments.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('zc_bench: error: ') and message in line
@@ -170,9 +211,9 @@ def test_the_bars_decide_only_when_asked(
 
 def test_a_missing_module_is_one_line_that_says_what_to_install() -> None:
     command = [sys.executable, '-c', SCRIPT, 'rclpy', 'bench.__main__:main', 'zc_bench', 'link']
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    (line,) = ran.stderr.splitlines()
-    assert ran.returncode == 2 and 'source /opt/ros/<distro>/setup.bash' in line
+    done = ran(*command)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and 'source /opt/ros/<distro>/setup.bash' in line
     assert line.startswith("zc_bench: error: Python module 'rclpy' is missing; ")
 
 
@@ -185,14 +226,8 @@ def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
     python = tree / '.venv' / 'bin' / 'python'
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding='utf-8')
     python.chmod(0o755)
-    shown = subprocess.run(
-        ['../a clone/.venv/bin/zc_bench', 'link', '--help'],
-        capture_output=True, text=True, check=False, cwd=tree,
-    )  # fmt: skip
+    shown = ran('../a clone/.venv/bin/zc_bench', 'link', '--help', cwd=tree)
     assert shown.returncode == 0 and shown.stdout.startswith('usage: zc_bench link '), shown.stderr
-
-
-# Signals end a benchmark and its workers.
 
 
 # Sends a signal while a module is imported.
@@ -209,11 +244,10 @@ sys.exit(main(sys.argv[3:]))
 
 
 def test_the_first_moments_end_without_a_traceback() -> None:
-    number = signal.SIGTERM
-    command = [sys.executable, '-c', ON_IMPORT, 'bench.program', str(int(number)), 'decode']
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    said = f'zc_bench: ended by {number.name}\n'
-    assert (ran.returncode, ran.stdout, ran.stderr) == (128 + number, '', said)
+    words = ('bench.program', int(signal.SIGTERM), 'decode')
+    done = ran(sys.executable, '-c', ON_IMPORT, *words)
+    said = 'zc_bench: ended by SIGTERM\n'
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, '', said)
 
 
 # A worker process of the benchmark: its output, its failures, and its end.
@@ -263,14 +297,6 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
     assert worker._process.returncode in ((0, -signal.SIGTERM) if orderly else (0,))
 
 
-def living(group: int) -> list[str]:
-    states = []
-    for stat in Path('/proc').glob('[0-9]*/stat'):
-        with suppress(OSError):
-            states.append(stat.read_text(encoding='utf-8').rpartition(')')[2].split())
-    return [state[0] for state in states if int(state[2]) == group and state[0] not in 'ZX']
-
-
 def test_one_that_does_not_end_is_killed_with_its_children(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,17 +304,15 @@ def test_one_that_does_not_end_is_killed_with_its_children(
     stubborn = """
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-read, write = os.pipe()
-if os.fork() == 0:
-    signal.pause()
-print('{"write": %d}' % write, flush=True)
+if child := os.fork():
+    print('{"child": %d}' % child, flush=True)
 signal.pause()
 """
     worker = make_worker(stubborn)
-    worker.receive()
+    child = worker.receive()['child']
     group = worker._process.pid
     assert os.getpgid(group) == group != os.getpgrp(), 'a Ctrl-C at the terminal does not reach it'
     worker.close()
     assert worker._process.returncode == -signal.SIGKILL
-    # The rest of the group was killed too: a process may still be dying, or wait for init.
-    until(lambda: not living(group), lambda: living(group))
+    # The rest of the group was killed too: a process may still be dying.
+    until(lambda: not is_alive(child), f'process {child} lives on')

@@ -13,10 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``zc_bench pipeline``: its parts, failing runs, and a short run."""
+"""``zc_bench pipeline`` and ``timeline``: their parts, failing runs, and short runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import json
 from pathlib import Path
 import time
 from typing import Any
@@ -33,10 +35,11 @@ from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
-from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.npu.manifest import load_manifest
+from zc_perception.observe.timeline import STAGES as TIMELINE_STAGES
+from zc_perception.observe.timeline import WHOLE
 
 LONG_S, SHORT_S = 3600.0, 0.02
 SIZE = (320, 180)
@@ -66,69 +69,62 @@ def test_a_timer_fence_signals_once_its_time_has_come_and_again() -> None:
     fence.close()
 
 
-def camera(ledger: CopyLedger, *, unthrottled: bool = False) -> PrefilledCamera:
+@pytest.fixture
+def source() -> Iterator[PrefilledCamera]:
     made = PrefilledCamera(
-        *SIZE, 1000.0, 'optical', now_ns=time.monotonic_ns, ledger=ledger, unthrottled=unthrottled
+        *SIZE, 1000.0, 'optical', now_ns=time.monotonic_ns, ledger=CopyLedger(), unthrottled=False
     )
     made.allocate(agree([made.constraints()], SIZE, wanted_slots=3))
     made.running.set()
-    return made
+    yield made
+    made.close()
 
 
-def next_frame(source: PrefilledCamera) -> Frame:
-    frame = source.capture()
-    assert frame is not None
-    return frame
+def test_prefilled_frames_are_filled_before_and_cost_no_pass_over_pixels(
+    source: PrefilledCamera,
+) -> None:
+    frames = [source.capture() for _ in range(3)]
+    assert [frame.data.sequence for frame in frames] == [0, 1, 2]
+    assert source._ledger.entries() == {}
+    with frames[0].map() as planes:
+        assert all((plane == 128).all() for plane in planes)
+    # No slot is free: the frame is lost and counted, and the sequence number skips it.
+    assert source.capture() is None
+    assert (source.statistics().captured, source.statistics().dropped) == (3, 1)
+    frames.pop(0).release()
+    frames.append(source.capture())
+    assert frames[-1].data.sequence == 4
+    for frame in frames:
+        frame.release()
+    source.running.clear()
+    assert source.capture() is None and source.statistics().dropped == 1
 
 
-def test_prefilled_frames_are_filled_before_and_cost_no_pass_over_pixels() -> None:
-    ledger = CopyLedger()
-    source = camera(ledger)
-    try:
-        frames = [next_frame(source) for _ in range(3)]
-        assert [frame.data.sequence for frame in frames] == [0, 1, 2]
-        assert ledger.entries() == {}
-        with frames[0].map() as planes:
-            assert all((plane == 128).all() for plane in planes)
-        # No slot is free: the frame is lost and counted, and the sequence number skips it.
-        assert source.capture() is None
-        assert (source.statistics().captured, source.statistics().dropped) == (3, 1)
-        frames.pop(0).release()
-        frames.append(next_frame(source))
-        assert frames[-1].data.sequence == 4
-        for frame in frames:
-            frame.release()
-        source.running.clear()
-        assert source.capture() is None and source.statistics().dropped == 1
-    finally:
-        source.close()
-
-
-def test_the_delayed_accelerator_imports_each_buffer_once_and_its_jobs_overlap() -> None:
-    source, accelerator = camera(CopyLedger()), DelayedAccelerator(LONG_S)
+def test_the_delayed_accelerator_imports_each_buffer_once_and_its_jobs_overlap(
+    source: PrefilledCamera,
+) -> None:
+    accelerator = DelayedAccelerator(LONG_S)
     accelerator.load(load_manifest('road'))
     try:
         jobs = []
         for _ in range(2):
             # All slots are leased, so that each one is used.
-            frames = [next_frame(source) for _ in range(3)]
-            for frame in frames:
+            for frame in [source.capture() for _ in range(3)]:
                 job = accelerator.submit(accelerator.import_frame(frame), frame)
                 assert not job.fence.wait(0.0)
                 assert (job.letterbox.source_width, job.letterbox.source_height) == SIZE
                 jobs.append(job)
                 frame.release()
-        assert accelerator.imports == 3 and len({job.fence.fileno() for job in jobs}) == 6
         used = {job.fence.fileno() for job in jobs}
+        assert accelerator.imports == 3 and len(used) == 6
         for job in jobs:
             job.close()
-        with next_frame(source) as frame:
+        with source.capture() as frame:
             again = accelerator.submit(accelerator.import_frame(frame), frame)
         assert again.fence.fileno() in used
         again.close()
     finally:
         accelerator.close()
-        source.close()
 
 
 STAGES = {
@@ -185,3 +181,16 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
         assert ('cpu_p50_us' in row['figures']) == (row['variant'] == '1_camera')
         # Each slot was imported once, in the earlier run: a frame costs no import.
         assert row['figures']['imports'] == 8 * int(row['variant'].split('_')[0])
+
+
+def test_a_short_timeline(free_domain: int, tmp_path: Path) -> None:
+    trace = tmp_path / 'trace.json'
+    document = run_bench(tmp_path, 'timeline', '--seconds', '1', '--trace', str(trace))
+    rows = {row['variant']: row for row in document['rows']}
+    assert list(rows) == [*(name for name, _ in TIMELINE_STAGES), WHOLE]
+    # The stand-in accelerator takes two milliseconds, which count in this stage only.
+    assert rows[WHOLE]['median_us'] >= rows['infer']['median_us'] >= 2000
+    assert rows['decode']['median_us'] > 0 and rows['publish']['median_us'] > 0
+    events = json.loads(trace.read_text(encoding='utf-8'))['traceEvents']
+    kinds = {event.get('cat') for event in events}
+    assert {'capture', 'link', 'infer', 'decode', 'publish'} <= kinds

@@ -31,8 +31,8 @@ from bench.program import _parser, COMMANDS
 from bench.results import ARGUMENTS, arguments_of, load, report
 from bench.subcommand import Bar
 from bench.worker import importing_bench
+from bench_kit import bench, command, ENVIRONMENT, row, write
 import pytest
-from report_kit import bench, command, ENVIRONMENT, row, write
 from waiting import until
 
 
@@ -156,9 +156,7 @@ def test_each_is_run_and_one_that_fails_costs_the_others_nothing(
     """)
     assert program.main([str(tmp_path / 'out'), '--quick']) == 1
     page = (tmp_path / 'out' / 'report.md').read_text(encoding='utf-8')
-    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 2, (
-        'the link has a table of its own'
-    )
+    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 2, 'the link has its own table'
     assert 'Not measured: exit code 1: words of decode' in page and 'no memory' in page
     assert 'of_last_week' not in page and '--quick' not in page
     log = (tmp_path / 'out' / 'pipeline.log').read_text(encoding='utf-8')
@@ -181,14 +179,13 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
         'signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\n'
         'open("started", "w").close()\ntime.sleep(60)'
     )
-    lines = (
+    program = (
         'import sys; from bench import report, results; results.PROGRAM = ["stand_in_bench.py"]; '
+        'sys.exit(report.main(["out"]))'
     )
     process = subprocess.Popen(
-        [sys.executable, '-c', lines + 'sys.exit(report.main(sys.argv[1:]))',
-         str(tmp_path / 'out')],
-        cwd=tmp_path, env=importing_bench(os.environ),
-    )  # fmt: skip
+        [sys.executable, '-c', program], cwd=tmp_path, env=importing_bench(os.environ)
+    )
     until((tmp_path / 'started').exists)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 128 + signal.SIGINT
@@ -198,8 +195,8 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
 def test_without_matplotlib_the_report_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, 'matplotlib', None)
-    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
+    for module in ('matplotlib', 'matplotlib.figure'):
+        monkeypatch.setitem(sys.modules, module, None)
     write(tmp_path / 'link.json', [row('link', 'shared_memory'), row('floor', 'fd_socket')])
     assert program.main([str(tmp_path), '--no-run']) == 0
     how = 'Matplotlib is not installed: pip install matplotlib'

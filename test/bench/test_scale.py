@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 from bench import scale
@@ -91,17 +92,16 @@ def test_a_run_that_measured_something_else_is_no_result(
     ],
 )
 def test_what_gave_out_is_told_by_its_figures(process: float, machine: float, words: str) -> None:
-    lost = window(7, process_percent=process, machine_percent=machine)
-    said = explain(lost, cpus=2)
+    said = explain(window(7, process_percent=process, machine_percent=machine), cpus=2)
     assert said.startswith(words) and said.endswith('lost: 7 newest_wins')
 
 
-def search(limit: int, noise: Iterable[int] = (), most: int = 2) -> tuple[Search, list[str]]:
+def search(limit: int, noise: Iterable[int] = ()) -> tuple[Search, list[str]]:
     """Search on a simulated machine that can run *limit* cameras."""
     said: list[str] = []
     disturbed, number = set(noise), iter(range(1000))
     run = lambda cameras: window(int(cameras > limit or next(number) in disturbed))  # noqa: E731
-    return Search(run, lambda cameras: '', said.append, most), said
+    return Search(run, lambda cameras: '', said.append, 2), said
 
 
 @pytest.mark.parametrize('limit', [0, 1, 5, 8, 15, 16, 23])
@@ -130,22 +130,14 @@ def test_the_row_is_that_of_the_last_window_and_says_what_was_lost_before(
 ) -> None:
     runs = iter([(WHOLE, 600), (RUN, 585), (WHOLE, 600)])  # the first run warms up
 
-    class Cameras:
-        cpus = (0, 1)
+    def cameras(topic: str, condition: Condition, *_: object) -> SimpleNamespace:
+        assert condition == Condition(*FULL_HD, 30.0)
+        return SimpleNamespace(
+            cpus=(0, 1), grow=lambda cameras: '', close=lambda: None,
+            run=lambda cameras, seconds, **more: next(runs),
+        )  # fmt: skip
 
-        def __init__(self, topic: str, condition: Condition, *_: object) -> None:
-            assert condition == Condition(*FULL_HD, 30.0)
-
-        def grow(self, cameras: int) -> str:
-            return ''
-
-        def run(self, cameras: int, seconds: float, **more: bool) -> tuple[dict[str, Any], int]:
-            return next(runs)
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(scale, 'Cameras', Cameras)
+    monkeypatch.setattr(scale, 'Cameras', cameras)
     monkeypatch.setattr(scale, 'available_memory', lambda: 1 << 40)
     measured = measure_scale(ScalePlan((16,)), lambda line: None)
     (row,) = measured.rows

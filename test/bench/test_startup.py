@@ -17,12 +17,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import ctypes
 from dataclasses import replace
 import mmap
 from pathlib import Path
 import tempfile
+from unittest.mock import Mock
 
 from bench import __main__ as program
 from bench import startup
@@ -48,7 +49,6 @@ import pytest
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 MS = 1_000_000
-REPOSITORY = Path(__file__).resolve().parents[2]
 RECORD = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)
 
 
@@ -109,26 +109,17 @@ def test_the_program_is_the_installed_one_a_workspace_s_or_on_the_path(tmp_path:
 
 
 @pytest.fixture
-def starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Starter]]:
+def starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Starter]:
     """Make a starter that runs a shell script, and whose reader never receives data."""
-
-    class Reader:
-        def __init__(self, *arguments: object) -> None:  # noqa: CNL100
-            pass
-
-        def ask(self, **command: str) -> dict[str, int]:
-            return {'first_ns': 0}
-
-        def close(self) -> None:
-            pass
 
     def make(text: str) -> Starter:
         path = executable(tmp_path / 'bin', text)
         monkeypatch.setattr(startup, 'find_program', lambda: path)
         return Starter(StartupPlan())
 
-    monkeypatch.setattr(startup, 'Worker', Reader)
-    yield make
+    reader = Mock(ask=lambda **command: {'first_ns': 0})
+    monkeypatch.setattr(startup, 'Worker', lambda *arguments: reader)
+    return make
 
 
 def test_a_program_that_ends_is_named_with_its_last_words(
@@ -150,12 +141,7 @@ def test_one_that_never_detects_is_given_up_and_ended(
 
 
 def cached_bytes(path: Path) -> int:
-    with (
-        path.open('rb') as file,
-        mmap.mmap(
-            file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-        ) as memory,
-    ):
+    with path.open('rb') as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE) as memory:
         address, pages = ctypes.c_char.from_buffer(memory), -(-len(memory) // mmap.PAGESIZE)
         vector = (ctypes.c_ubyte * pages)()
         failed = ctypes.CDLL(None).mincore(
@@ -168,7 +154,7 @@ def cached_bytes(path: Path) -> int:
 
 def test_files_leave_the_page_cache() -> None:
     # This needs a folder on disk: tmpfs has no other place for its pages.
-    folder = REPOSITORY / 'build'
+    folder = Path(__file__).resolve().parents[2] / 'build'
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         kept, dropped = Path(name, 'kept'), Path(name, 'dropped')
