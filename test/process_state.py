@@ -43,11 +43,6 @@ def _set_signals(handlers: dict[int, Any]) -> None:
             signal.signal(number, handler)
 
 
-def _set_limits(limits: dict[int, tuple[int, int]]) -> None:
-    for which, limit in limits.items():
-        resource.setrlimit(which, limit)
-
-
 def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
@@ -64,24 +59,14 @@ def _set_environment(before: dict[str, str]) -> None:
     os.environ.update(before)
 
 
-def _set_garbage_collection(found: tuple[bool, tuple[int, int, int], bool]) -> None:
-    enabled, thresholds, frozen = found
-    (gc.enable if enabled else gc.disable)()
-    gc.set_threshold(*thresholds)
-    if not frozen:
-        gc.unfreeze()
-
-
-def _set_logging(found: tuple[int, int]) -> None:
-    logging.root.setLevel(found[0])
-    logging.disable(found[1])
-
-
 #: For each state: how to read it, and how to set it.
 _STATES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (sys.getswitchinterval, sys.setswitchinterval),
     (sys.getrecursionlimit, sys.setrecursionlimit),
-    (lambda: {which: resource.getrlimit(which) for which in _LIMITS}, _set_limits),
+    (
+        lambda: [(which, resource.getrlimit(which)) for which in _LIMITS],
+        lambda limits: [resource.setrlimit(*each) for each in limits],
+    ),
     (lambda: {number: signal.getsignal(number) for number in _SIGNALS}, _set_signals),
     (
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -96,11 +81,11 @@ _STATES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
         lambda found: os.sched_setscheduler(0, found[0], os.sched_param(found[1])),
     ),
     (lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
-    (
-        lambda: (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0),
-        _set_garbage_collection,
-    ),
-    (lambda: (logging.root.level, logging.root.manager.disable), _set_logging),
+    (gc.isenabled, lambda enabled: (gc.enable if enabled else gc.disable)()),
+    (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+    (lambda: gc.get_freeze_count() > 0, lambda frozen: frozen or gc.unfreeze()),
+    (lambda: logging.root.level, logging.root.setLevel),
+    (lambda: logging.root.manager.disable, logging.disable),
     (socket.getdefaulttimeout, socket.setdefaulttimeout),
     (lambda: [*sys.argv], lambda argv: sys.argv.__setitem__(slice(None), argv)),
     (lambda: sys.modules['__main__'], lambda module: sys.modules.__setitem__('__main__', module)),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 import gc
 import os
 import select
@@ -42,15 +43,23 @@ MakeFrame = Callable[..., Frame]
 
 
 def readable(queue: FrameQueue) -> bool:
-    poller = select.poll()
-    poller.register(queue.fileno(), select.POLLIN)
+    poller = select.poll()  # unlike select(), it takes descriptors from 1,024 on
+    poller.register(queue, select.POLLIN)
     return bool(poller.poll(0))
 
 
-def taken(queue: FrameQueue, timeout_s: float = 0.0) -> Frame:
-    frame = queue.get(timeout_s)
-    assert frame is not None
-    return frame
+def open_count() -> int:
+    return len(os.listdir('/proc/self/fd'))
+
+
+def endless() -> KeepLastQueue[int]:
+    return KeepLastQueue(None, release=lambda entry: None)
+
+
+@pytest.fixture
+def many_switches() -> None:
+    """Switch between threads at almost every step; conftest.py undoes it."""
+    sys.setswitchinterval(1e-6)
 
 
 def test_the_oldest_is_released_and_counted_when_full(
@@ -62,26 +71,22 @@ def test_the_oldest_is_released_and_counted_when_full(
         queue.put(frame)
     assert [f.released for f in frames] == [True, True, False, False]
     assert (queue.dropped, len(queue)) == (2, 2)
-    assert taken(queue) is frames[2] and taken(queue) is frames[3]
+    assert queue.get() is frames[2] and queue.get() is frames[3]
 
 
 def test_it_polls_readable_exactly_while_it_holds_a_frame(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     pool, queue = make_pool(slots=3), FrameQueue(2)
-    seen = [readable(queue)]
-    kept = []
-    for _ in range(3):
-        queue.put(make_frame(pool))
-        seen.append(readable(queue))
-    for _ in range(2):
-        kept.append(taken(queue))
+    seen, kept = [readable(queue)], []
+    for step in [lambda: queue.put(make_frame(pool))] * 3 + [lambda: kept.append(queue.get())] * 2:
+        step()
         seen.append(readable(queue))
     assert seen == [False, True, True, True, True, False]
     kept.pop().release()
     queue.put(kept.pop())
     assert readable(queue)
-    taken(queue).release()
+    queue.get().release()
 
 
 def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeFrame) -> None:
@@ -106,75 +111,58 @@ def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeF
 
 
 class _Source:
-    """A source that is always ready; *receive* returns its next entry."""
+    """A source that is always ready, unless *ready* is 0; *receive* returns its next entry."""
 
     def __init__(self, receive: Callable[[], Any] = lambda: None, ready: int = 1) -> None:
         self.receive = receive
-        self._fd = os.eventfd(ready)
-
-    def fileno(self) -> int:
-        return self._fd
+        number = os.eventfd(ready)
+        self.fileno, self.close = lambda: number, lambda: os.close(number)
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
         epoll.poll(timeout_s)
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -> None:
     gc.collect()  # garbage of earlier tests would be finalized in between
     queue, source, got = FrameQueue(1), _Source(ready=0), []
-    none = len(os.listdir('/proc/self/fd'))
+    none = open_count()
     queue.fileno()
-    before = len(os.listdir('/proc/self/fd'))
+    before = open_count()
     queue.attach(source)
-    assert len(os.listdir('/proc/self/fd')) == before + 1 == none + 2
+    assert open_count() == before + 1 == none + 2
     waiting = threading.Thread(target=lambda: got.append(queue.get(30.0)))
     waiting.start()
     queue.end()
     waiting.join(60.0)
     assert got == [None] and queue.get(0.1) is None and readable(queue)
-    assert len(os.listdir('/proc/self/fd')) == before
+    assert open_count() == before
     queue.end()
     source.close()
 
 
+@pytest.mark.usefixtures('many_switches')
 def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
     """The descriptor must stay open between a get's look at the queue and its poll."""
-    errors: list[BaseException] = []
-
-    def get(queue: FrameQueue) -> None:
-        try:
-            assert queue.get(30.0) is None
-        except BaseException as error:
-            errors.append(error)
-
     gc.collect()
-    before, interval = len(os.listdir('/proc/self/fd')), sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
+    before = open_count()
+    with ThreadPoolExecutor(1) as waiting:
         for turn in range(500):
             queue, source = FrameQueue(1), _Source(ready=0)
             queue.attach(source)
-            waiting = threading.Thread(target=get, args=(queue,))
-            waiting.start()
+            got = waiting.submit(queue.get, 30.0)
             for _ in range(turn % 50 * 4):
                 pass
             queue.end()
-            waiting.join(60.0)
-            assert not waiting.is_alive()
+            assert got.result(60.0) is None
             source.close()
-            del queue
-    finally:
-        sys.setswitchinterval(interval)
-    assert errors == [] and len(os.listdir('/proc/self/fd')) == before
+            del queue, got
+    assert open_count() == before
 
 
 @pytest.mark.parametrize('timeout_s', [0.0, 10.0])
 def test_a_source_that_always_has_something_keeps_no_other_from_its_turn(timeout_s: float) -> None:
     sources = [_Source(lambda name=name: name) for name in 'abc']
-    queue: KeepLastQueue[str] = KeepLastQueue(1, release=lambda entry: None)
+    queue = endless()
     for source in sources:
         queue.attach(source)
     queue.get(timeout_s)
@@ -204,7 +192,7 @@ def socket() -> Iterator[_Socket]:
 
 @pytest.mark.parametrize('timeout_s', [0.0, 10.0])
 def test_what_is_queued_comes_before_what_a_source_has(socket: _Socket, timeout_s: float) -> None:
-    queue: KeepLastQueue[int] = KeepLastQueue(5, release=lambda entry: None)
+    queue = endless()
     queue.attach(socket)
     queue.put(1)
     socket.sent += [2, 3]
@@ -235,16 +223,19 @@ def test_nothing_overtakes_an_entry_that_the_gate_holds_back(socket: _Socket) ->
 
 
 def test_nothing_comes_until_the_time_is_up(socket: _Socket) -> None:
-    queue: KeepLastQueue[int] = KeepLastQueue(1, release=lambda entry: None)
-    began = time.monotonic()
-    assert queue.get(0.05) is None and time.monotonic() - began >= 0.045
+    queue = endless()
+
+    def waits() -> bool:
+        began = time.monotonic()
+        return queue.get(0.05) is None and time.monotonic() - began >= 0.045
+
+    assert waits()
     queue.put(1)
     assert queue.get(0.05) == 1
     os.eventfd_read(socket.fileno())  # empty the source
     queue.attach(socket)
     queue.get(0.01)
-    began = time.monotonic()
-    assert queue.get(0.05) is None and time.monotonic() - began >= 0.045
+    assert waits()
     queue.end()
     assert queue.get(0.05) is None
 
@@ -253,8 +244,7 @@ def test_nothing_comes_until_the_time_is_up(socket: _Socket) -> None:
 def test_what_is_queued_while_a_source_is_asked_comes_first(
     socket: _Socket, monkeypatch: pytest.MonkeyPatch, timeout_s: float
 ) -> None:
-    queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
-    late = [1]
+    queue, late = endless(), [1]
 
     def receive() -> int | None:
         if late:
@@ -269,12 +259,11 @@ def test_what_is_queued_while_a_source_is_asked_comes_first(
     queue.end()
 
 
+@pytest.mark.usefixtures('many_switches')
 def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _Socket) -> None:
     """A message reader fetches like this before it queues a message."""
-    queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
+    queue, got, total = endless(), [], 20_000
     queue.attach(socket)
-    got: list[int] = []
-    total = 20_000
 
     def take() -> None:
         while len(got) < total:
@@ -282,20 +271,15 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
             if entry is not None:
                 got.append(entry)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
     taker = threading.Thread(target=take)
     taker.start()
-    try:
-        for number in range(total):
-            if number % 7:
-                socket.sent.append(number)
-            else:
-                queue.fetch()
-                queue.put(number)
-        taker.join(120.0)
-    finally:
-        sys.setswitchinterval(interval)
+    for number in range(total):
+        if number % 7:
+            socket.sent.append(number)
+        else:
+            queue.fetch()
+            queue.put(number)
+    taker.join(120.0)
     assert got == list(range(total))
     queue.end()
 
@@ -305,12 +289,9 @@ def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:
     queue: KeepLastQueue[str] = KeepLastQueue(None, released.append)
     for number in range(6):
         for kind, most in (('frame', 2), ('word', 3)):
-            queue.make_room(most, lambda entry, kind=kind: entry.startswith(kind))  # type: ignore
+            queue.make_room(most, lambda entry, kind=kind: entry.startswith(kind))
             queue.put(f'{kind} {number}')
-    assert sorted(released) == [
-        *(f'frame {n}' for n in range(4)),
-        *(f'word {n}' for n in range(3)),
-    ]
+    assert sorted(released) == [*(f'frame {n}' for n in range(4)), 'word 0', 'word 1', 'word 2']
     assert [queue.get() for _ in range(6)] == [
         'word 3', 'frame 4', 'word 4', 'frame 5', 'word 5', None
     ]  # fmt: skip
@@ -319,7 +300,7 @@ def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:
 
 def test_its_methods_can_be_referred_to_weakly() -> None:
     """Contexts and executors of rclpy refer to bound methods so."""
-    queue: KeepLastQueue[int] = KeepLastQueue(1, release=lambda entry: None)
+    queue = endless()
     put = weakref.WeakMethod(queue.put)
     assert put() == queue.put
     del queue
