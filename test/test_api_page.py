@@ -28,6 +28,7 @@ import threading
 from typing import Any
 
 from nodes.programs import BIN, environment
+from processes import ran
 import pytest
 
 import zc_perception
@@ -35,7 +36,7 @@ from zc_perception import Frame
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / 'docs/api.md', ROOT / 'docs/api_publisher.md', ROOT / 'docs/api_types.md']
-WRITE = ('tools/api_page.py', 'docs/api.md')
+WRITE = 'python3 tools/api_page.py docs/api.md'
 TIMEOUT_S = 120.0
 
 
@@ -43,34 +44,27 @@ def example(name: str) -> str:
     """Return the program in a name's section: the only block there with an import."""
     text = ''.join(page.read_text(encoding='utf-8') for page in PAGES)
     section = text.split(f'\n## {name}\n')[1].split('\n## ')[0]
-    return next(
-        block
-        for block in re.findall(r'```python\n(.*?)```', section, re.DOTALL)
-        if 'import ' in block
-    )
+    blocks = re.findall(r'```python\n(.*?)```', section, re.DOTALL)
+    return next(block for block in blocks if 'import ' in block)
 
 
 @contextmanager
-def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[str]], str]]:
+def running(*command: str | Path, domain: int) -> Iterator[Callable[[str], str]]:
     """Run a program; yield a function that waits for an output line with a pattern."""
+    pipe, out = subprocess.PIPE, subprocess.STDOUT
     program = subprocess.Popen(
-        command,
-        env=environment(domain),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, env=environment(domain), stdout=pipe, stderr=out, text=True
     )
     stopper = threading.Timer(TIMEOUT_S, program.kill)
     stopper.start()
-    assert program.stdout is not None
-    lines: list[str] = []
 
-    def wait_for(pattern: re.Pattern[str]) -> str:
-        for line in program.stdout or ():
+    def wait_for(pattern: str) -> str:
+        lines = []
+        for line in program.stdout:
             lines.append(line)
-            if pattern.search(line):
+            if re.search(pattern, line):
                 return line
-        raise AssertionError(f'no {pattern.pattern!r} in:\n{"".join(lines)}')
+        raise AssertionError(f'no {pattern!r} in:\n{"".join(lines)}')
 
     try:
         yield wait_for
@@ -81,13 +75,9 @@ def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[
 
 
 def test_the_pages_are_current(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, ROOT / WRITE[0], tmp_path / 'api.md'], check=True, timeout=TIMEOUT_S
-    )
+    ran(sys.executable, ROOT / 'tools/api_page.py', tmp_path / 'api.md', check=True)
     for page in PAGES:
-        assert (tmp_path / page.name).read_text(encoding='utf-8') == page.read_text(
-            encoding='utf-8'
-        ), f'run: python3 {" ".join(WRITE)}'
+        assert (tmp_path / page.name).read_bytes() == page.read_bytes(), f'run: {WRITE}'
 
 
 def test_each_name_has_a_section_with_a_program() -> None:
@@ -105,10 +95,6 @@ def test_the_programs_of_frame_and_type_adapter_run(
     exec(example('TypeAdapter'), names)
     adapter = names['TEXT']
     assert adapter.to_custom(adapter.to_ros('hello')) == 'hello'
-
-
-# Match whole numbers: a log line may come between a number and its line feed.
-NUMBER = re.compile(r'^\d+(?:\s|$)')
 
 
 CAPTURE = (BIN / 'capture_node', '--ros-args', '-p', 'width:=64', '-p', 'height:=64')
@@ -135,7 +121,8 @@ def test_the_programs_that_read_frames_get_them(
         running(*sender, domain=free_domain),
         running(*program(reader), domain=free_domain) as wait_for,
     ):
-        numbers = [int(wait_for(NUMBER).split()[0]) for _ in range(5)]
+        # Match whole numbers: a log line may come between a number and its line feed.
+        numbers = [int(wait_for(r'^\d+(?:\s|$)').split()[0]) for _ in range(5)]
     assert numbers == sorted(set(numbers))
 
 
@@ -144,4 +131,4 @@ def test_the_programs_of_publisher_and_subscription_meet(free_domain: int) -> No
         running(*program('AdaptedPublisher'), domain=free_domain),
         running(*program('AdaptedSubscription'), domain=free_domain) as wait_for,
     ):
-        wait_for(re.compile('^hello$'))
+        wait_for('^hello$')

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 import importlib
 from pathlib import Path
 import re
-import subprocess
 import sys
 
+from processes import ran
 import pytest
 import yaml
 
@@ -83,11 +83,8 @@ def rooms_imported(path: Path) -> Iterator[str]:
 
 
 def foreign_packages(path: Path) -> set[str]:
-    return (
-        {name.split('.')[0] for name in imports(path)}
-        - set(sys.stdlib_module_names)
-        - {'zc_perception'}
-    )
+    own = sys.stdlib_module_names | {'zc_perception'}
+    return {name.split('.')[0] for name in imports(path)} - own
 
 
 def modules(*rooms: str) -> list[Path]:
@@ -98,13 +95,14 @@ def test_every_module_is_in_a_room_that_is_known_here() -> None:
     assert {room(path) for path in SOURCES} - set(FLOOR) <= {'__init__', 'models'}
 
 
-@pytest.mark.parametrize('path', modules(*FLOOR), ids=place)
-def test_a_room_imports_lower_rooms_only(path: Path) -> None:
-    own = room(path)
+def test_a_room_imports_lower_rooms_only() -> None:
     wrong = [
-        other for other in rooms_imported(path) if other != own and not FLOOR[other] < FLOOR[own]
+        f'{place(path)} imports {other}'
+        for path in modules(*FLOOR)
+        for other in rooms_imported(path)
+        if other != room(path) and not FLOOR[other] < FLOOR[room(path)]
     ]
-    assert not wrong, f'{place(path)} imports {wrong}'
+    assert wrong == []
 
 
 def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
@@ -119,12 +117,10 @@ def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
 
 
 def test_no_import_comes_back_to_where_it_began() -> None:
-    names = {
-        '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix(
-            '.__init__'
-        ): path
-        for path in SOURCES
-    }
+    names = {}
+    for path in SOURCES:
+        parts = path.relative_to(PACKAGE.parent).with_suffix('').parts
+        names['.'.join(parts).removesuffix('.__init__')] = path
     imported = {}
     for name, path in names.items():
         found = {one if one in names else one.rpartition('.')[0] for one in imports(path)}
@@ -133,9 +129,8 @@ def test_no_import_comes_back_to_where_it_began() -> None:
 
 
 def test_the_rooms_below_ros_import_neither_rclpy_nor_messages() -> None:
-    found = {
-        place(path): foreign_packages(path) - THIRD_PARTY_BELOW_ROS for path in modules(*BELOW_ROS)
-    }
+    files = modules(*BELOW_ROS)
+    found = {place(path): foreign_packages(path) - THIRD_PARTY_BELOW_ROS for path in files}
     assert not {where: packages for where, packages in found.items() if packages}
     assert len(found) > 20, 'the rooms were found'
 
@@ -149,34 +144,24 @@ def test_ros_is_used_in_few_places() -> None:
                 assert place(path).startswith(USE_MESSAGES), f'{place(path)} imports {package}'
 
 
-@pytest.mark.parametrize('path', SOURCES, ids=place)
-def test_files_are_named_for_what_they_are(path: Path) -> None:
-    assert path.stem not in ('utils', 'util', 'common', 'helpers', 'misc')
-
-
-def tracked_text() -> Iterator[tuple[str, str]]:
-    listed = subprocess.run(
-        ['git', 'ls-files', '-z'], cwd=REPOSITORY, capture_output=True, check=False
-    )
-    if listed.returncode:
-        pytest.skip('not a git checkout')
-    for name in listed.stdout.decode().split('\0'):
-        path = REPOSITORY / name
-        if name and path.is_file():
-            content = path.read_bytes()
-            if b'\0' not in content:
-                yield name, content.decode('utf-8', errors='replace')
+def test_files_are_named_for_what_they_are() -> None:
+    assert not {path.stem for path in SOURCES} & {'utils', 'util', 'common', 'helpers', 'misc'}
 
 
 def test_no_file_names_a_place_on_somebody_s_machine() -> None:
     somewhere = re.compile(r'(?<![\w.~})-])/(?:home|root|work|Users)/\w')
     assert somewhere.search('/'.join(('open("', 'home', 'me"'))), 'the pattern works'
-    found = [
-        f'{name}: {match.group()}'
-        for name, text in tracked_text()
-        if (match := somewhere.search(text))
-    ]
-    assert found == []
+    listed = ran('git', 'ls-files', '-z', cwd=REPOSITORY)
+    if listed.returncode:
+        pytest.skip('not a git checkout')
+    files = filter(Path.is_file, (REPOSITORY / name for name in listed.stdout.split('\0') if name))
+    texts = {path: path.read_bytes() for path in files}
+    found = {
+        path: match.group()
+        for path, content in texts.items()
+        if b'\0' not in content and (match := somewhere.search(content.decode(errors='replace')))
+    }
+    assert found == {}
 
 
 def node_specs() -> dict[str, dict[str, ParameterSpec]]:
@@ -190,49 +175,44 @@ def node_specs() -> dict[str, dict[str, ParameterSpec]]:
     }
 
 
-def yaml_comments() -> dict[str, dict[str, str]]:
-    """Return the comment beside each parameter of perception.yaml, by node."""
-    comments: dict[str, dict[str, str]] = {}
+def yaml_comments(path: Path = CONFIG) -> Iterator[tuple[str, str, str]]:
+    """Yield node, parameter and comment of each parameter in a file."""
     node = ''
-    for line in CONFIG.read_text(encoding='utf-8').splitlines():
-        if section := re.match(r'/\*\*/(\w+):', line):
-            node = section.group(1)
+    for line in path.read_text(encoding='utf-8').splitlines():
+        if section := re.match(r'/\S*?(\w+):$', line):
+            node = section[1]
         elif parameter := re.match(r'    (\w+): [^#]*(?:# (.*))?$', line):
-            comments.setdefault(node, {})[parameter.group(1)] = parameter.group(2) or ''
-    return comments
+            yield node, parameter[1], parameter[2] or ''
 
 
 def test_the_shipped_yaml_has_every_parameter_with_its_default() -> None:
-    sections = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))
+    def typed(value: object) -> tuple[type, object]:
+        return type(value), value  # 1 == 1.0 == True, but a parameter has one type
+
     shipped = {
-        name.removeprefix('/**/'): section['ros__parameters'] for name, section in sections.items()
+        (node.removeprefix('/**/'), name): typed(value)
+        for node, section in yaml.safe_load(CONFIG.read_text(encoding='utf-8')).items()
+        for name, value in section['ros__parameters'].items()
     }
-    defaults = {
-        node: {name: spec.default for name, spec in specs.items()}
+    assert shipped == {
+        (node, name): typed(spec.default)
         for node, specs in node_specs().items()
+        for name, spec in specs.items()
     }
-    assert shipped == defaults
-    # 1 == 1.0 == True, but a parameter has one type.
-    assert {n: {k: type(v) for k, v in s.items()} for n, s in shipped.items()} == {
-        n: {k: type(v) for k, v in s.items()} for n, s in defaults.items()
-    }
-    assert set(shipped) >= {'capture', 'inference', 'overlay'}
+    assert {node for node, _ in shipped} >= {'capture', 'inference', 'overlay'}
 
 
 def test_each_comment_says_whether_it_can_change_at_run_time_and_what_can_be_chosen() -> None:
-    comments = yaml_comments()
-    for node, specs in node_specs().items():
-        for name, spec in specs.items():
-            comment = comments[node][name]
-            assert comment.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), (
-                f'{node}.{name}: {comment}'
-            )
-            page = re.search(r'docs/\w+\.md', comment)
-            said = comment if page is None else (REPOSITORY / page[0]).read_text(encoding='utf-8')
-            missing = [choice for choice in spec.choices if choice not in said]
-            assert not missing, (
-                f'{node}.{name}: {missing} is not in its comment, nor in a page that this names'
-            )
+    specs = node_specs()
+    for node, name, comment in yaml_comments():
+        spec = specs[node][name]
+        assert comment.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), f'{node}.{name}'
+        page = re.search(r'docs/\w+\.md', comment)
+        said = comment if page is None else (REPOSITORY / page[0]).read_text(encoding='utf-8')
+        missing = [choice for choice in spec.choices if choice not in said]
+        assert not missing, (
+            f'{node}.{name}: {missing} is not in its comment, nor in a page that this names'
+        )
 
 
 RANGE = re.compile(r'(-?\d[\d.e]*?)\.\.(-?\d[\d.e]*)')
@@ -241,16 +221,11 @@ RANGE = re.compile(r'(-?\d[\d.e]*?)\.\.(-?\d[\d.e]*)')
 @pytest.mark.parametrize('path', sorted(CONFIG.parent.glob('*.yaml')), ids=lambda path: path.name)
 def test_each_range_in_a_comment_is_the_parameters(path: Path) -> None:
     specs = node_specs()
-    node = ''
-    for line in path.read_text(encoding='utf-8').splitlines():
-        if section := re.match(r'/\S*?(\w+):$', line):
-            node = section[1]
-        elif (parameter := re.match(r'    (\w+): [^#]*# (.*)$', line)) and (
-            said := RANGE.search(parameter[2])
-        ):
-            spec = specs[node][parameter[1]]
+    for node, name, comment in yaml_comments(path):
+        if said := RANGE.search(comment):
+            spec = specs[node][name]
             # For a list the range is of its elements; the node checks that.
             assert isinstance(spec.default, list) or (float(said[1]), float(said[2])) == (
                 spec.low,
                 spec.high,
-            ), f'{path.name}: {line}'
+            ), f'{path.name}: {node}.{name}: {comment}'

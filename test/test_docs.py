@@ -13,11 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The pages of docs/ and the other Markdown pages: links, commands and names are right."""
+"""The pages of docs/ and the other Markdown pages: links, commands, names and messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Collection, Iterator
 import functools
 from pathlib import Path
 import re
@@ -93,9 +94,8 @@ def commands(text: str) -> Iterator[str]:
 def anchors(page: Path) -> set[str]:
     found: dict[str, int] = {}
     for heading in re.findall(r'^#+ (.+)$', prose(page.read_text(encoding='utf-8')), re.MULTILINE):
-        slug = re.sub(
-            r'[^\w\- ]', '', re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).strip().lower()
-        ).replace(' ', '-')
+        words = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).strip().lower()
+        slug = re.sub(r'[^\w\- ]', '', words).replace(' ', '-')
         found[slug] = found.get(slug, -1) + 1
         if found[slug]:
             found[f'{slug}-{found[slug]}'] = 0
@@ -103,9 +103,8 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken_links(page: Path, text: str) -> Iterator[str]:
-    for target in (
-        one or other for one, other in LINK.findall(re.sub(r'`[^`\n]*`', '', prose(text)))
-    ):
+    for one, other in LINK.findall(re.sub(r'`[^`\n]*`', '', prose(text))):
+        target = one or other
         if re.match(r'[a-z]+:', target):
             continue
         path, _, anchor = target.partition('#')
@@ -118,24 +117,18 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
 
 @functools.cache
 def targets() -> set[str]:
-    return set(
-        re.findall(
-            r'^([a-z][\w-]*):', (ROOT / 'Makefile').read_text(encoding='utf-8'), re.MULTILINE
-        )
-    )
+    makefile = (ROOT / 'Makefile').read_text(encoding='utf-8')
+    return set(re.findall(r'^([a-z][\w-]*):', makefile, re.MULTILINE))
 
 
 @functools.cache
 def code() -> str:
     """Return the sources that name environment variables and components."""
     files = [ROOT / 'setup.py', ROOT / '.ci' / 'run', *(ROOT / 'config').rglob('*')]
-    files += [
-        path
-        for folder in ('zc_perception', 'bench', 'test')
-        for path in (ROOT / folder).rglob('*.py')
-        if path != Path(__file__)
-    ]
-    return '\n'.join(path.read_text(encoding='utf-8') for path in files if path.is_file())
+    for folder in ('zc_perception', 'bench', 'test'):
+        files += (ROOT / folder).rglob('*.py')
+    files = [path for path in files if path.is_file() and path != Path(__file__)]
+    return '\n'.join(path.read_text(encoding='utf-8') for path in files)
 
 
 @functools.cache
@@ -156,51 +149,42 @@ def unknown_options(program: str, command: str) -> Iterator[str]:
 
 def wrong_names(text: str) -> Iterator[str]:
     for command in commands(text):
-        yield from (
-            f'{command}: there is no target {target}'
-            for target in TARGET.findall(command)
-            if target not in targets()
-        )
+        missing = [f'target {target}' for target in TARGET.findall(command)
+                   if target not in targets()]  # fmt: skip
         for program in (one or other for one, other in PROGRAM.findall(command)):
             if program in SCRIPTS | BENCH:
                 yield from unknown_options(program, command)
             elif program not in TOOLS | C_NAMES and not program.isupper():
-                yield f'{command}: there is no program {program}'
+                missing.append(f'program {program}')
         for place in (place.rstrip('.') for place in PLACE.findall(command)):
             if 'NAME' not in place and not any(ROOT.glob(place.rstrip('/'))):
-                yield f'{command}: there is no {place}'
+                missing.append(place)
         for module in MODULE.findall(command):
-            if not any(
-                (ROOT / module.replace('.', '/')).parent.glob(f'{module.rpartition(".")[2]}*')
-            ):
-                yield f'{command}: there is no module {module}'
+            path = ROOT / module.replace('.', '/')
+            if not any(path.parent.glob(f'{path.name}*')):
+                missing.append(f'module {module}')
         for file in LAUNCH.findall(command):
             if file != 'FILE' and not (ROOT / 'launch' / file).is_file():
-                yield f'{command}: there is no launch file {file}'
+                missing.append(f'launch file {file}')
         for word in (*COMPONENT.findall(command), *VARIABLE.findall(command)):
             if not re.search(rf'\b{word}\b', code()):
-                yield f'{command}: nothing in the code is called {word}'
+                missing.append(f'{word} in the code')
+        yield from (f'{command}: there is no {what}' for what in missing)
 
 
 @pytest.mark.parametrize('page', PAGES, ids=name)
 def test_a_page_is_short(page: Path) -> None:
-    text, most = (
-        page.read_text(encoding='utf-8'),
-        README_LINES if page.name == 'README.md' else MOST_LINES,
-    )
-    assert len(text.splitlines()) <= most
-    assert page.name != 'README.md' or len(text.encode()) <= README_BYTES
+    content, is_readme = page.read_bytes(), page.name == 'README.md'
+    assert len(content.splitlines()) <= (README_LINES if is_readme else MOST_LINES)
+    assert not is_readme or len(content) <= README_BYTES
 
 
 @pytest.mark.parametrize('page', MARKDOWN, ids=name)
 def test_lines_are_wrapped(page: Path) -> None:
     """Rows of tables and lines with a link may be longer."""
-    lines = enumerate(page.read_text(encoding='utf-8').splitlines(), 1)
-    assert [
-        number
-        for number, line in lines
-        if len(line) > COLUMNS and not line.startswith('|') and '](' not in line
-    ] == []
+    lines = page.read_text(encoding='utf-8').splitlines()
+    long = [line for line in lines if len(line) > COLUMNS and not line.startswith('|')]
+    assert [line for line in long if '](' not in line] == []
 
 
 @pytest.mark.parametrize('page', MARKDOWN, ids=name)
@@ -221,17 +205,53 @@ def test_every_page_is_listed(listing: Path) -> None:
 
 @pytest.mark.parametrize(
     ('page', 'heading', 'kinds'),
-    [
-        ('models.md', 'head', tuple(HEADS.built_in)),
-        ('cameras.md', 'camera', tuple(CAMERAS.built_in)),
-    ],
+    [('models.md', 'head', HEADS.built_in), ('cameras.md', 'camera', CAMERAS.built_in)],
+    ids=['heads', 'cameras'],
 )
-def test_every_kind_has_a_row(page: str, heading: str, kinds: tuple[str, ...]) -> None:
+def test_every_kind_has_a_row(page: str, heading: str, kinds: Collection[str]) -> None:
     """The row is in the table whose first column has that heading."""
-    table = re.search(
-        rf'^\| `{heading}` \|.*\n((?:\|.*\n)+)',
-        (DOCS / page).read_text(encoding='utf-8'),
-        re.MULTILINE,
-    )
-    assert table is not None
+    text = (DOCS / page).read_text(encoding='utf-8')
+    table = re.search(rf'^\| `{heading}` \|.*\n((?:\|.*\n)+)', text, re.MULTILINE)
     assert set(re.findall(r'^\| `(\w+)` \|', table[1], re.MULTILINE)) == set(kinds)
+
+
+# Each message that troubleshooting.md explains exists in the code.
+
+
+#: The headings that are messages; ``…`` stands for any text.
+MESSAGES = re.findall(
+    r'^### `([^`]+)`$', (DOCS / 'troubleshooting.md').read_text(encoding='utf-8'), re.MULTILINE
+)
+
+
+@functools.cache
+def texts() -> tuple[str, ...]:
+    """Return every text in the code; an inserted value is an ellipsis."""
+
+    def of(node: ast.AST) -> str:
+        if isinstance(node, ast.JoinedStr):
+            parts = node.values
+            return ''.join(one.value if isinstance(one, ast.Constant) else '…' for one in parts)
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        return node.value if is_text else ''
+
+    files = [path.read_text(encoding='utf-8') for path in (ROOT / 'zc_perception').rglob('*.py')]
+    return tuple(filter(None, (of(node) for file in files for node in ast.walk(ast.parse(file)))))
+
+
+def test_the_page_has_messages() -> None:
+    assert len(MESSAGES) >= 30 and len(set(MESSAGES)) == len(MESSAGES)
+
+
+@pytest.mark.parametrize('message', MESSAGES)
+def test_a_message_is_one_that_the_code_has(message: str) -> None:
+    """One text of the code has the message's words in this order."""
+    assert len(re.findall('[A-Za-z]', message)) >= 12, 'so few letters may be anywhere'
+    pattern = '.*'.join(re.escape(piece) for piece in message.strip('…').split('…'))
+    assert any(re.search(pattern, text, re.DOTALL) for text in texts())
+
+
+def test_every_message_about_descriptors_has_the_words_of_the_heading() -> None:
+    heading = "raise the limit ('ulimit -n')"
+    assert heading in MESSAGES
+    assert [text for text in texts() if 'ulimit -n' in text and heading not in text] == []
