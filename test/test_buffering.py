@@ -42,8 +42,8 @@ def test_every_default_number_of_buffers_is_three_or_more() -> None:
 
 
 def test_nobody_can_configure_a_camera_with_less() -> None:
-    capture = importlib.import_module('zc_perception.nodes.capture')
-    (slots,) = (spec for spec in capture.CaptureNode.SPECS if spec.name == 'slots')
+    node = importlib.import_module('zc_perception.nodes.capture').CaptureNode
+    (slots,) = (spec for spec in node.SPECS if spec.name == 'slots')
     assert slots.default >= 3 and slots.convert(3) == 3
     with pytest.raises(ConfigError, match="parameter 'slots' is 2; it must be"):
         slots.convert(2)
@@ -60,8 +60,6 @@ def test_with_three_slots_a_reader_a_frame_on_its_way_and_the_camera_do_not_meet
         read, on_its_way = on_its_way, filled
     assert pool.statistics().exhausted == 0
     third = make_frame(pool)
-    assert pool.acquire() is None and pool.statistics().exhausted == 1, (
-        'with one less the camera would have dropped a frame'
-    )
+    assert pool.acquire() is None, 'with one less the camera would have dropped a frame'
     for frame in (read, on_its_way, third):
         frame.release()

@@ -23,10 +23,8 @@ from zc_perception.errors import ConfigError, error_line, nearest, shown
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
-    assert (
-        error_line('p', ConfigError("'a\nERROR\x1b[2J\ud800'"))
-        == r"p: error: 'a\nERROR\x1b[2J\ud800'"
-    )
+    line = error_line('p', ConfigError("'a\nERROR\x1b[2J\ud800'"))
+    assert line == r"p: error: 'a\nERROR\x1b[2J\ud800'"
 
 
 @pytest.mark.parametrize(

@@ -24,19 +24,16 @@ import weakref
 from zc_perception.forking import in_child, Turn
 
 
-def in_a_child(look: object) -> str:
+def in_a_child(look: list[str]) -> str:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
-        try:
-            os.write(writing, ''.join(look).encode())
-        finally:
-            os._exit(0)
+        os.write(writing, ''.join(look).encode())
+        os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as pipe:
-        said = pipe.read()
     os.waitpid(pid, 0)
-    return said
+    with os.fdopen(reading) as pipe:
+        return pipe.read()
 
 
 class Owner:

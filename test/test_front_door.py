@@ -47,21 +47,8 @@ sys.meta_path.append(WithoutRos)
 """
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return ran(sys.executable, '-c', code)
-
-
-def loaded(statement: str) -> set[str]:
-    """Return the non-standard packages that *statement* loads in a new Python."""
-    done = run(
-        f'import sys\nbefore = set(sys.modules)\n{statement}\nprint(*set(sys.modules) - before)'
-    )
-    assert done.returncode == 0, done.stderr
-    return {
-        name
-        for name in done.stdout.split()
-        if name.partition('.')[0] not in sys.stdlib_module_names
-    }
+def run(code: str, **options: bool) -> subprocess.CompletedProcess[str]:
+    return ran(sys.executable, '-c', code, **options)
 
 
 def test_the_names_are_there_and_others_are_not() -> None:
@@ -78,40 +65,36 @@ def test_the_names_are_there_and_others_are_not() -> None:
 
 def test_what_type_checkers_see_is_what_is_imported() -> None:
     tree = ast.parse(Path(zc_perception.__file__).read_text(encoding='utf-8'))
-    imports = [
-        node
+    seen = {
+        alias.name: node.module
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith('zc_perception.')
-    ]
-    assert {
-        alias.name: node.module for node in imports for alias in node.names
-    } == zc_perception._MODULES
+        for alias in node.names
+    }
+    assert seen == zc_perception._MODULES
 
 
 def test_the_package_alone_loads_nothing_else() -> None:
-    assert loaded('import zc_perception; zc_perception.__version__; dir(zc_perception)') == {
-        'zc_perception'
-    }
+    use = 'import zc_perception; zc_perception.__version__; dir(zc_perception)'
+    look = f'import sys; before = set(sys.modules); {use}; print(*set(sys.modules) - before)'
+    done = run(look, check=True)
+    loaded = {name.partition('.')[0] for name in done.stdout.split()}
+    assert loaded - sys.stdlib_module_names == {'zc_perception'}
 
 
 def test_without_ros_the_names_that_need_none_work_and_the_others_say_what_to_do() -> None:
-    done = run(WITHOUT_ROS + 'from zc_perception import Frame, TypeAdapter, __version__')
-    assert done.returncode == 0, done.stderr
+    run(WITHOUT_ROS + 'from zc_perception import Frame, TypeAdapter, __version__', check=True)
     for name in sorted(NAMES - {'Frame', 'TypeAdapter'}):
         done = run(WITHOUT_ROS + f'from zc_perception import {name}')
         said = done.stderr.splitlines()[-1]
-        assert (
-            said.startswith(f'ImportError: zc_perception.{name} needs rclpy')
-            and 'source /opt/ros/' in said
-        ), done.stderr
+        assert said.startswith(f'ImportError: zc_perception.{name} needs rclpy'), done.stderr
+        assert 'source /opt/ros/' in said
 
 
 def test_another_module_that_is_missing_is_named_as_it_is() -> None:
     done = run("import sys; sys.modules['numpy'] = None\nfrom zc_perception import Frame")
-    assert (
-        done.stderr.splitlines()[-1].startswith('ModuleNotFoundError')
-        and 'numpy' in done.stderr.splitlines()[-1]
-    )
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith('ModuleNotFoundError') and 'numpy' in said
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import gc
-import os
-import subprocess
 import sys
 import threading
 import weakref
 
+from processes import ran
 import pytest
-from waiting import until
+from waiting import eventually, until
 
 from zc_perception.lookout import Lookout
 
@@ -44,30 +43,22 @@ def lookout() -> Iterator[Lookout]:
 class Seen:
     """Counts looks; a test waits for them."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._came = threading.Condition()
+    count = 0
 
     def look(self) -> None:
-        with self._came:
-            self.count += 1
-            self._came.notify_all()
+        self.count += 1
 
     def wait(self, count: int) -> bool:
-        with self._came:
-            return self._came.wait_for(lambda: self.count >= count, WAIT_S)
+        return eventually(lambda: self.count >= count)
 
 
 def test_everything_is_looked_at_again_and_again_on_one_thread(lookout: Lookout) -> None:
-    threads: set[str] = set()
-    first, second = Seen(), Seen()
-
-    def also() -> None:
-        threads.add(threading.current_thread().name)
-        second.look()
-
-    watches = [lookout.watch(SOON_S, first.look), lookout.watch(SOON_S, also)]
-    assert first.wait(3) and second.wait(3) and threads == {'lookout'}
+    first, threads = Seen(), []
+    watches = [
+        lookout.watch(SOON_S, first.look),
+        lookout.watch(SOON_S, lambda: threads.append(threading.current_thread().name)),
+    ]
+    assert first.wait(3) and eventually(lambda: len(threads) >= 3) and set(threads) == {'lookout'}
     for watch in watches:
         watch.stop()
 
@@ -80,7 +71,6 @@ def test_after_stop_there_is_no_look_and_in_the_end_no_thread(lookout: Lookout) 
     count = ended.count
     assert kept.wait(kept.count + 5) and ended.count == count
     thread = lookout._thread
-    assert thread is not None
     one.stop()
     one.stop()
     thread.join(WAIT_S)
@@ -122,18 +112,12 @@ def test_what_raises_is_told_once_looked_at_again_and_the_others_go_on(
 
 
 def test_an_object_is_not_kept_alive_by_being_looked_at(lookout: Lookout) -> None:
-    class Thing:
-        def look(self) -> None:  # noqa: CNL100
-            seen.look()
-
-    seen = Seen()
-    thing = Thing()
+    thing = Seen()
     watch, gone = lookout.watch(SOON_S, thing.look), weakref.ref(thing)
-    assert seen.wait(1)
+    assert thing.wait(1)
     thread = lookout._thread
     del thing
     until(lambda: gone() is None, pause=gc.collect)  # the current look holds a reference
-    assert thread is not None
     thread.join(WAIT_S)
     assert watch.stopped and not thread.is_alive()
 
@@ -153,10 +137,5 @@ if not child:
     os._exit(0 if again.wait(30) else 7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ran = subprocess.run(
-        [sys.executable, '-W', 'ignore', '-c', script],
-        timeout=90,
-        env=dict(os.environ),
-        check=False,
-    )
-    assert ran.returncode == 0
+    done = ran(sys.executable, '-W', 'ignore', '-c', script, timeout=90)
+    assert done.returncode == 0, done.stderr

@@ -35,57 +35,38 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMED = re.compile(r'(?<![\w/])(?:docs|config|examples)/[\w./-]*\w')
 
 
-def docstrings(tree: ast.Module) -> set[int]:
-    return {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-
-
 def named(text: str) -> Iterator[tuple[str, bool]]:
     """Yield file names in a module's strings, and whether ``shipped_file`` gets each."""
-    tree = ast.parse(text)
-    asked = {
-        id(node.args[0])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'shipped_file'
-    }
-    left_out = docstrings(tree)
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(ast.parse(text))]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    asked = {id(c.args[0]) for c in calls if getattr(c.func, 'id', '') == 'shipped_file'}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for name in [] if id(node) in left_out else NAMED.findall(node.value):
+            for name in [] if id(node) in docstrings else NAMED.findall(node.value):
                 yield name, id(node) in asked
 
 
-def all_named() -> list[tuple[str, str, bool]]:
-    return [
-        (path.relative_to(PACKAGE).as_posix(), *found)
-        for path in sorted(PACKAGE.rglob('*.py'))
-        for found in named(path.read_text(encoding='utf-8'))
-    ]
-
-
 def test_whoever_names_a_file_asks_where_it_is_installed() -> None:
-    found = all_named()
+    found = [
+        (path, *each)
+        for path in PACKAGE.rglob('*.py')
+        for each in named(path.read_text(encoding='utf-8'))
+    ]
     assert len(found) > 5
-    assert [one for one in found if not one[2]] == [], "write shipped_file('docs/…')"
-    assert [one for one in found if not (ROOT / one[1]).is_file()] == []
+    assert [each for each in found if not each[2]] == [], "write shipped_file('docs/…')"
+    assert [each for each in found if not (ROOT / each[1]).is_file()] == []
 
 
 def test_in_the_source_tree_the_files_are_those_of_the_repository() -> None:
     assert shipped_file('docs/models.md') == str(ROOT / 'docs/models.md')
 
 
-def copied_alone(folder: Path) -> Path:
-    """Copy the module into a package of its own; return the package's folder."""
+def asked(folder: Path) -> str:
+    """Copy the module into a package of its own in *folder*; ask it for a page."""
     package = folder / 'zc_perception'
     package.mkdir(parents=True)
     shutil.copy2(PACKAGE / 'shipped_files.py', package)
-    return package
-
-
-def asked(package: Path) -> str:
     say = "import shipped_files; print(shipped_files.shipped_file('docs/models.md'))"
     return ran(sys.executable, '-c', say, cwd=package, check=True).stdout.strip()
 
@@ -101,14 +82,13 @@ def asked(package: Path) -> str:
 def test_in_an_installation_they_are_in_its_share_folder(
     packages: str, share: str, tmp_path: Path
 ) -> None:
-    package = copied_alone(tmp_path / packages)
     folder = tmp_path / share / 'zc_perception'
     folder.mkdir(parents=True)
     (folder / 'package.xml').touch()
-    assert asked(package) == str(folder / 'docs/models.md')
+    assert asked(tmp_path / packages) == str(folder / 'docs/models.md')
 
 
 def test_code_that_was_copied_alone_names_the_file_as_the_repository_has_it(
     tmp_path: Path,
 ) -> None:
-    assert asked(copied_alone(tmp_path)) == 'docs/models.md'
+    assert asked(tmp_path) == 'docs/models.md'

@@ -22,7 +22,7 @@ from pathlib import Path
 import signal
 import sys
 import time
-from types import FrameType
+from unittest.mock import Mock
 
 from processes import ran
 import pytest
@@ -30,6 +30,7 @@ from verify.command_kit import ENDING
 
 from zc_perception.terminal import ending_quietly, Interrupted, Interruption, interruptions
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 _PROGRAM = """
 import os, signal, sys
 
@@ -54,38 +55,36 @@ main([{argument!r}, '0'])
 def test_a_signal_during_the_imports_is_one_line(
     command: str, module: str, number: signal.Signals
 ) -> None:
-    argument = (
-        '--time-limit' if 'doctor' in command else '--seconds'
-    )  # exit with 0 if the signal comes too late, which fails the test
+    # If the signal comes too late, the exit code is 0, which fails the test.
+    argument = '--time-limit' if 'doctor' in command else '--seconds'
     program = _PROGRAM.format(
         command=command, module=module, number=int(number), argument=argument
     )
-    done = ran(sys.executable, '-c', program, cwd=Path(__file__).parents[1])
+    done = ran(sys.executable, '-c', program, cwd=REPOSITORY)
     line = f'{command.rpartition(".")[2]}: ended by {number.name}\n'
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, '', line)
 
 
 def test_afterwards_a_signal_is_what_it_was() -> None:
-    numbers = ENDING
-    before = [signal.getsignal(number) for number in numbers]
+    before = [signal.getsignal(number) for number in ENDING]
     with ending_quietly('zc_verify'):
-        assert [signal.getsignal(number) for number in numbers] != before
-    assert [signal.getsignal(number) for number in numbers] == before
+        assert [signal.getsignal(number) for number in ENDING] != before
+    assert [signal.getsignal(number) for number in ENDING] == before
 
 
 def test_who_ignores_a_signal_goes_on_to_do_so() -> None:
-    program = (
-        'import os, signal\n'
-        'from zc_perception.terminal import ending_quietly\n'
-        'for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n'
-        '    signal.signal(number, signal.SIG_IGN)\n'
-        'with ending_quietly("zc_verify"):\n'
-        '    os.kill(os.getpid(), signal.SIGINT)\n'
-        '    os.kill(os.getpid(), signal.SIGTERM)\n'
-        '    os.kill(os.getpid(), signal.SIGHUP)\n'
-        'print("there")\n'
-    )
-    done = ran(sys.executable, '-c', program, cwd=Path(__file__).parents[1])
+    program = """
+import os, signal
+from zc_perception.terminal import ending_quietly
+numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+for number in numbers:
+    signal.signal(number, signal.SIG_IGN)
+with ending_quietly('zc_verify'):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+print('there')
+"""
+    done = ran(sys.executable, '-c', program, cwd=REPOSITORY)
     assert done.stdout == 'there\n'
 
 
@@ -132,23 +131,16 @@ def test_what_is_built_up_is_whole_before_it_comes(interruption: Interruption) -
 
 @pytest.mark.parametrize('number', ENDING)
 def test_each_signal_is_an_exception_of_the_work(number: signal.Signals) -> None:
-    def own(number: int, frame: FrameType | None) -> None: ...
-
-    before = signal.signal(number, own)
-    try:
-        with pytest.raises(Interrupted) as caught, interruptions() as told, told.allowed():
-            os.kill(os.getpid(), number)
-            time.sleep(0.1)
-        assert signal.getsignal(number) is own, "afterwards the signal is the caller's again"
-    finally:
-        signal.signal(number, before)
+    own = Mock()
+    signal.signal(number, own)
+    with pytest.raises(Interrupted) as caught, interruptions() as told, told.allowed():
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)
+    assert signal.getsignal(number) is own, "afterwards the signal is the caller's again"
     assert caught.value.exit_code == 128 + number
 
 
 def test_a_hangup_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptions() as told, told.allowed():
-            os.kill(os.getpid(), signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with interruptions() as told, told.allowed():
+        os.kill(os.getpid(), signal.SIGHUP)

@@ -20,11 +20,13 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+import resource
+import signal
 import stat
 import subprocess
 import sys
 
-from processes import ran
+from descriptors import limited
 import pytest
 
 from zc_perception.errors import ConfigError
@@ -33,10 +35,10 @@ from zc_perception.whole_file import check_writable, output_file, write_output, 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / 'x.json'
-    for content in ('ä', b'\x00\xff'):
+    for content, written in (('ä', 'ä'.encode()), (b'\x00\xff', b'\x00\xff')):
         check_writable(path)
         write_whole(path, content)
-        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+        assert path.read_bytes() == written
         assert list(tmp_path.iterdir()) == [path]
 
 
@@ -62,11 +64,8 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     for content in ('new', 'newer'):
         check_writable(link)
         write_whole(link, content)
-        assert (
-            link.is_symlink()
-            and there.read_text() == content
-            and list(there.parent.iterdir()) == [there]
-        )
+        assert link.is_symlink() and there.read_text() == content
+        assert list(there.parent.iterdir()) == [there]
 
 
 def test_a_fifo_is_written_in_place(tmp_path: Path) -> None:
@@ -93,46 +92,29 @@ def test_a_device_stays_one_and_its_error_is_told(tmp_path: Path) -> None:
     check_writable(path)
     with pytest.raises(OSError) as caught:
         write_whole(path, 'x')
-    assert (
-        caught.value.errno == errno.ENOSPC
-        and stat.S_ISCHR(path.lstat().st_mode)
-        and list(tmp_path.iterdir()) == [path]
-    )
+    assert caught.value.errno == errno.ENOSPC and stat.S_ISCHR(path.lstat().st_mode)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
     """The case is ``--json /dev/stdout > x``."""
     path = tmp_path / 'x'
-    lines = (
+    program = (
         'from pathlib import Path; from zc_perception.whole_file import *; p = '
-        'Path("/dev/stdout"); check_writable(p); '
+        'Path("/dev/stdout"); check_writable(p); write_whole(p, "first\\n"); print("then")'
     )
     with path.open('w') as out:
-        subprocess.run(
-            [sys.executable, '-c', lines + 'write_whole(p, "first\\n"); print("then")'],
-            stdout=out,
-            check=True,
-        )
-    assert (
-        path.read_text() == 'first\nthen\n'
-        and list(tmp_path.iterdir()) == [path]
-        and Path('/dev/stdout').is_symlink()
-    )
+        subprocess.run([sys.executable, '-c', program], stdout=out, check=True)
+    assert path.read_text() == 'first\nthen\n' and Path('/dev/stdout').is_symlink()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / 'x'
     path.write_text('before')
-    limited = (
-        'import resource, signal, sys; from pathlib import Path; from zc_perception.whole_file '
-        'import write_whole; '
-        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN); '
-        'resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n'
-        'try: write_whole(Path(sys.argv[1]), "x" * 2000)\n'
-        'except OSError as error: print(error.strerror)'
-    )
-    done = ran(sys.executable, '-c', limited, path, check=True)
-    assert done.stdout.strip() == 'File too large'
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with limited(resource.RLIMIT_FSIZE, 1000), pytest.raises(OSError, match='File too large'):
+        write_whole(path, 'x' * 2000)
     assert path.read_text() == 'before' and list(tmp_path.iterdir()) == [path]
 
 
