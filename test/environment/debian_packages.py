@@ -120,14 +120,8 @@ def unpack_member(deb: Path, pattern: str, target: Path) -> None:
         try:
             with tarfile.open(fileobj=process.stdout, mode='r|') as archive:
                 for member in archive:
-                    content = (
-                        archive.extractfile(member)
-                        if member.isreg() and fnmatch(member.name, pattern)
-                        else None
-                    )
-                    if content is not None:
-                        with open(target, 'wb') as file:
-                            shutil.copyfileobj(content, file)
+                    if member.isreg() and fnmatch(member.name, pattern):
+                        target.write_bytes(archive.extractfile(member).read())
                         return
         except tarfile.TarError as error:
             raise AptError(f'{deb} cannot be read: {error}. Delete it and try again') from error

@@ -33,8 +33,9 @@ on the version of Python.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+import itertools
 import os
 from pathlib import Path
 import shutil
@@ -143,30 +144,18 @@ class GStreamerRoot:
         (linker,) = self.libraries.glob('ld-linux*.so.*')
         own = self.folder / 'bin' / program
         path = str(own if own.is_file() else program)
-        return [
-            str(linker),
-            '--library-path',
-            str(self.libraries),
-            '--argv0',
-            path,
-            path,
-            *arguments,
-        ]
+        how = ('--library-path', str(self.libraries), '--argv0', path)
+        return [str(linker), *how, path, *arguments]
 
     def compiler_arguments(self) -> list[str]:
         include = self.folder / 'include'
+        parts = ('gstreamer-1.0', 'glib-2.0', 'glib-2.0-config')
         libraries = (
-            'gstreamer-1.0',
-            'gstbase-1.0',
-            'gstvideo-1.0',
-            'gstallocators-1.0',
-            'gobject-2.0',
-            'glib-2.0',
+            ['gstreamer-1.0', 'gstbase-1.0', 'gstvideo-1.0', 'gstallocators-1.0', 'gobject-2.0', 'glib-2.0']
         )
-        found = [next(self.libraries.glob(f'lib{name}.so.0')) for name in libraries]
         return [
-            *(f'-I{include / part}' for part in ('gstreamer-1.0', 'glib-2.0', 'glib-2.0-config')),
-            *map(str, found),
+            *(f'-I{include / part}' for part in parts),
+            *(str(self.libraries / f'lib{name}.so.0') for name in libraries),
             f'-Wl,-rpath-link,{self.libraries}',
         ]
 
@@ -186,15 +175,18 @@ def newer_root() -> GStreamerRoot:
 
 
 def _made(recipe: Recipe) -> GStreamerRoot:
-    target, wanted = FIXTURES / recipe.name, str(recipe.format)
-    stamp = target / 'complete'
-    if not (stamp.is_file() and stamp.read_text() == wanted):
-        cached = cache_folder() / f'{recipe.name}-{recipe.format}'
+    target, cached = FIXTURES / recipe.name, cache_folder() / f'{recipe.name}-{recipe.format}'
+
+    def complete() -> bool:
+        stamp = target / 'complete'
+        return stamp.is_file() and stamp.read_text() == str(recipe.format)
+
+    if not complete():
         lock = cache_folder() / f'{recipe.name}.lock'
         with locked(lock, f'waiting for another fetch of GStreamer (it holds {lock})'):
             if not cached.is_dir():
                 fetch_root(recipe, cached)
-            if not (stamp.is_file() and stamp.read_text() == wanted):
+            if not complete():
                 _place(cached, target)
     return GStreamerRoot(target)
 
@@ -231,12 +223,12 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
     for name in ('lib', 'plugins'):
         (kept / name).mkdir(parents=True)
     folders = [libraries, *(tree / 'lib').glob('*-linux-gnu*')]
-    patterns: Sequence[str] = ('lib*.so.*', 'ld-linux*.so.*') if recipe.suite else ('lib*.so.*',)
-    for library in (
-        path for folder in folders for pattern in patterns for path in sorted(folder.glob(pattern))
-    ):
+    patterns = ('lib*.so.*', 'ld-linux*.so.*') if recipe.suite else ('lib*.so.*',)
+    found = [sorted(folder.glob(pattern)) for folder in folders for pattern in patterns]
+    for library in itertools.chain(*found):
         # Versioned names are links to one file; keep it under the name that the linker looks for.
-        target = kept / 'lib' / _soname(library.name)
+        stem, _, version = library.name.partition('.so.')
+        target = kept / 'lib' / f'{stem}.so.{version.split(".")[0]}'
         if not target.exists():
             shutil.copy(library.resolve(), target)
     for plugin in recipe.plugins:
@@ -257,11 +249,6 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
     for name in ('gstreamer-1.0', 'glib-2.0'):
         shutil.copytree(tree / 'usr/include' / name, kept / 'include' / name)
     shutil.copytree(libraries / 'glib-2.0/include', kept / 'include/glib-2.0-config')
-
-
-def _soname(name: str) -> str:
-    stem, _, version = name.partition('.so.')
-    return f'{stem}.so.{version.split(".")[0]}'
 
 
 def _only(found: list[Path], what: str) -> Path:

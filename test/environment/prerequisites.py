@@ -73,12 +73,7 @@ def _has_header(name: str) -> bool:
     if not shutil.which('gcc'):
         return False
     command = ['gcc', '-E', '-include', name, '-x', 'c', os.devnull]
-    return (
-        subprocess.run(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-        ).returncode
-        == 0
-    )
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def ensure(log: Path) -> None:
@@ -104,12 +99,8 @@ def ensure(log: Path) -> None:
 
 
 def describe(missing: dict[str, str]) -> str:
-    return '\n'.join(
-        [
-            'Missing on this machine:',
-            *(f'  {name}: {purpose}' for name, purpose in missing.items()),
-        ]
-    )
+    lines = (f'  {name}: {purpose}' for name, purpose in missing.items())
+    return '\n'.join(['Missing on this machine:', *lines])
 
 
 def _rights() -> list[str] | None:

@@ -39,36 +39,22 @@ def stack(tmp_path: Path) -> tuple[Layer, ...]:
     return layer('wheels'), layer('interfaces'), layer('package')
 
 
-def names(layers: list[Layer]) -> list[str]:
-    return [layer.name for layer in layers]
-
-
-@pytest.mark.parametrize(
-    ('changed', 'expected'),
-    [
-        ('wheels', ['wheels', 'interfaces', 'package']),
-        ('interfaces', ['interfaces', 'package']),
-        ('package', ['package']),
-    ],
-)
+@pytest.mark.parametrize('place', range(3), ids=['wheels', 'interfaces', 'package'])
 def test_a_change_makes_its_layer_and_those_above_stale(
-    stack: tuple[Layer, ...], tmp_path: Path, changed: str, expected: list[str]
+    stack: tuple[Layer, ...], tmp_path: Path, place: int
 ) -> None:
+    changed, stale = tmp_path / stack[place].name, list(stack[slice(place, None)])
     recorded = keys(stack, '3.11')
-    assert names(stale_layers(stack, keys(stack, '3.12'), recorded)) == [
-        'wheels',
-        'interfaces',
-        'package',
-    ]
+    assert stale_layers(stack, keys(stack, '3.12'), recorded) == list(stack)
     # An interrupted set-up has not recorded the layer.
-    interrupted = {name: key for name, key in recorded.items() if name != changed}
-    assert names(stale_layers(stack, recorded, interrupted)) == expected
-    (tmp_path / changed).write_text('other')
-    assert names(stale_layers(stack, keys(stack, '3.11'), recorded)) == expected
-    (tmp_path / changed).unlink()
+    interrupted = {name: key for name, key in recorded.items() if name != changed.name}
+    assert stale_layers(stack, recorded, interrupted) == stale
+    changed.write_text('other')
+    assert stale_layers(stack, keys(stack, '3.11'), recorded) == stale
+    changed.unlink()
     without = keys(stack, '3.11')
-    (tmp_path / changed).touch()
-    assert names(stale_layers(stack, keys(stack, '3.11'), without)) == expected
+    changed.touch()
+    assert stale_layers(stack, keys(stack, '3.11'), without) == stale
 
 
 def test_a_half_made_environment_is_discarded_and_a_foreign_folder_is_not(tmp_path: Path) -> None:

@@ -51,17 +51,10 @@ DYNAMICALLY_LINKED = {'opencv-python-headless'}
 def runtime() -> list[str]:
     """Return the requirements in setup.py, with all extras except the tests'."""
     tree = ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))
-    call = next(
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == 'setup'
-    )
-    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    keywords = {each.arg: each.value for each in ast.walk(tree) if isinstance(each, ast.keyword)}
     extras = ast.literal_eval(keywords['extras_require'])
-    return [
-        *ast.literal_eval(keywords['install_requires']),
-        *(each for name in extras if name not in ('test', 'docs') for each in extras[name]),
-    ]
+    named = [extras[name] for name in extras if name not in ('test', 'docs')]
+    return sum(named, ast.literal_eval(keywords['install_requires']))
 
 
 def needed(names: list[str]) -> Iterator[Distribution]:
@@ -84,27 +77,16 @@ def needed(names: list[str]) -> Iterator[Distribution]:
 
 
 def licence(of: Distribution) -> str:
-    metadata = of.metadata
-    classifiers = [
-        text for text in metadata.get_all('Classifier') or [] if text.startswith('License ::')
-    ]
-    files = [
-        path
-        for path in of.files or []
-        if path.name.upper().startswith('LICEN') and 'dist-info' in str(path)
-    ]
-    if not classifiers and any(
-        'Permission is hereby granted, free of charge' in path.read_text() for path in files
-    ):
-        classifiers = ['MIT, by its text']
-    short = [
-        text for text in (metadata.get('License-Expression'), metadata.get('License')) if text
-    ]
-    return ' '.join(
-        '; '.join(
-            [*classifiers, *(text.strip().splitlines()[0][:200] for text in short if text.strip())]
-        ).split()
-    )
+    classifiers = of.metadata.get_all('Classifier') or []
+    found = [text for text in classifiers if text.startswith('License ::')]
+    if not found:
+        names = [path for path in of.files or [] if path.name.upper().startswith('LICEN')]
+        texts = [path.read_text() for path in names if 'dist-info' in str(path)]
+        permission = 'Permission is hereby granted, free of charge'
+        found += ['MIT, by its text'] if any(permission in text for text in texts) else []
+    for field in ('License-Expression', 'License'):
+        found += (of.metadata.get(field) or '').strip().splitlines()[:1]
+    return ' '.join('; '.join(text[:200] for text in found).split())
 
 
 def refused(text: str) -> str:
@@ -137,23 +119,16 @@ def pins(path: Path) -> list[Requirement]:
 
 @pytest.mark.parametrize('path', LISTS, ids=lambda path: path.stem)
 def test_what_the_environment_installs_is_pinned_or_bounded(path: Path) -> None:
-    open_ended = [
-        str(each)
-        for each in pins(path)
-        if not any(each_one.operator in ('==', '<', '<=', '~=') for each_one in each.specifier)
-    ]
-    assert open_ended == []
-    if path.stem != 'requirements':
-        assert [
-            str(each) for each in pins(path) if not str(each.specifier).startswith('==')
-        ] == [], 'ROS is one exact set'
+    operators = {str(each): {one.operator for one in each.specifier} for each in pins(path)}
+    # ROS is one exact set.
+    bounds = {'==', '<', '<=', '~='} if path.stem == 'requirements' else {'=='}
+    assert [each for each, used in operators.items() if not used & bounds] == []
 
 
 def test_what_is_installed_agrees_with_itself() -> None:
     done = ran(sys.executable, '-m', 'pip', 'check', '-q')
     ours = [line for line in done.stdout.splitlines() if 'No broken requirements' not in line]
     # Ignore conflicts among other tools of this environment.
-    known = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS} | {
-        'zc-perception'
-    }
+    known = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS}
+    known.add('zc-perception')
     assert [line for line in ours if canonicalize_name(line.split(' ')[0]) in known] == []

@@ -78,16 +78,11 @@ def test_the_installed_type_hash_is_upstreams(name: str) -> None:
 def test_a_built_package_is_in_the_ament_index(package: str) -> None:
     listed = get_resource('rosidl_interfaces', package)[0].split()
     share = Path(get_package_share_directory(package))
-    assert share.is_relative_to(sys.prefix)
-    assert (share / 'package.xml').is_file()
-    installed = [
-        str(path.relative_to(share)) for path in share.glob('*/*') if path.suffix != '.json'
-    ]
-    assert sorted(listed) == sorted(installed)
+    assert share.is_relative_to(sys.prefix) and (share / 'package.xml').is_file()
+    installed = [path for path in share.glob('*/*') if path.suffix != '.json']
+    assert sorted(listed) == sorted(str(path.relative_to(share)) for path in installed)
     expected = {name for name in UPSTREAM_HASHES if name.startswith(f'{package}/')}
-    assert {
-        f'{package}/{path.removesuffix(".idl")}' for path in listed if path.endswith('.idl')
-    } == expected
+    assert {f'{package}/{path[:-4]}' for path in listed if path.endswith('.idl')} == expected
 
 
 def test_every_type_loads_and_its_hash_on_the_wire_is_upstreams() -> None:
@@ -103,10 +98,8 @@ def test_every_type_loads_and_its_hash_on_the_wire_is_upstreams() -> None:
             if kind == 'msg':
                 node.create_publisher(generated, name, 1)
                 (info,) = until(lambda topic=name: node.get_publishers_info_by_topic(topic), name)
-                assert (info.topic_type_hash.version, bytes(info.topic_type_hash.value).hex()) == (
-                    1,
-                    expected,
-                )
+                found = info.topic_type_hash
+                assert (found.version, bytes(found.value).hex()) == (1, expected)
     finally:
         node.destroy_node()
         rclpy.shutdown(context=context)

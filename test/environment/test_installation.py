@@ -17,6 +17,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+import functools
 import os
 from pathlib import Path
 import re
@@ -42,31 +44,33 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def copy_sources(
+    source: Path, folders: Iterable[str], files: Iterable[str], ignored: str
+) -> None:
+    for name in folders:
+        leave_out = shutil.ignore_patterns('__pycache__', ignored)
+        shutil.copytree(ROOT / name, source / name, ignore=leave_out)
+    for name in files:
+        shutil.copy2(ROOT / name, source)
+
+
 @pytest.fixture(scope='module', params=[(), ('--symlink-install',)], ids=['copied', 'symlinks'])
 def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a workspace that colcon has built, with a space in its name."""
     folder = tmp_path_factory.mktemp('a workspace')
-    source = folder / 'src' / 'zc_perception'
-    ignored = shutil.ignore_patterns('__pycache__', '*.egg-info')
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    for name in FILES:
-        shutil.copy2(ROOT / name, source)
-    done = ran(COLCON, 'build', *request.param, cwd=folder, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stdout + done.stderr
+    copy_sources(folder / 'src' / 'zc_perception', SOURCES, FILES, '*.egg-info')
+    said(COLCON, 'build', *request.param, cwd=folder)
     return folder
 
 
-def in_shell(workspace: Path, command: str) -> str:
-    done = ran(
-        'bash',
-        '-c',
-        f'source install/local_setup.bash && {command}',
-        cwd=workspace,
-        env=ENVIRONMENT,
-    )
+def said(*command: str | Path, cwd: Path, **variables: str) -> str:
+    done = ran(*command, cwd=cwd, env=ENVIRONMENT | variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def in_shell(workspace: Path, command: str) -> str:
+    return said('bash', '-c', f'source install/local_setup.bash && {command}', cwd=workspace)
 
 
 def files_below(folder: Path) -> set[str]:
@@ -89,13 +93,10 @@ def test_pages_examples_and_parameter_files_are_installed(workspace: Path) -> No
 def test_the_files_that_help_and_errors_name_are_there(workspace: Path) -> None:
     programs = f'"{sys.executable}" install/zc_perception/lib/zc_perception'
     shown = in_shell(workspace, f'{programs}/perception --help')
-    refused = in_shell(
-        workspace,
-        f'{{ {programs}/inference_node --ros-args -p model:=/etc/hostname 2>&1; true; }}',
-    )
-    named = re.findall(
-        rf'{re.escape(str(workspace))}\S+/(?:docs|config)/\w+\.\w+', shown + refused
-    )
+    wrong = f'{programs}/inference_node --ros-args -p model:=/etc/hostname'
+    refused = in_shell(workspace, f'{{ {wrong} 2>&1; true; }}')
+    path = rf'{re.escape(str(workspace))}\S+/(?:docs|config)/\w+\.\w+'
+    named = re.findall(path, shown + refused)
     assert {Path(path).name for path in named} == {'parameters.md', 'perception.yaml', 'models.md'}
     assert [path for path in named if not Path(path).is_file()] == []
 
@@ -111,26 +112,17 @@ def test_the_command_of_zc_verifys_help_finds_its_modules_without_the_environmen
     stripped = command.replace('sudo ', 'env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ', 1)
     where = 'import zc_perception; print(zc_perception.__file__)'
     environment, _, path = stripped.rpartition(" '")
-    said = in_shell(workspace, f'{environment} "{sys.executable}" -c "{where}"').strip()
-    assert workspace in Path(said).parents
+    place = in_shell(workspace, f'{environment} "{sys.executable}" -c "{where}"').strip()
+    assert workspace in Path(place).parents
     assert in_shell(workspace, f'{environment} "{sys.executable}" \'{path} --help') == shown
 
 
 def test_a_wheel_of_the_source_archive_has_programs_that_run(tmp_path: Path) -> None:
     """Build archive and wheel from the tree, and install the wheel; without a network."""
     source, place = tmp_path / 'a source', tmp_path / 'a place'
-    for name in (*SOURCES, 'client'):
-        shutil.copytree(
-            ROOT / name, source / name, ignore=shutil.ignore_patterns('*.so', '__pycache__')
-        )
-    for name in (*FILES, 'README.md', 'pyproject.toml'):
-        shutil.copy2(ROOT / name, source)
-
-    def run(*command: str | Path, **variables: str) -> str:
-        done = ran(*command, cwd=source, env=ENVIRONMENT | variables)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
+    files = (*FILES, 'README.md', 'pyproject.toml')
+    copy_sources(source, (*SOURCES, 'client'), files, '*.so')
+    run = functools.partial(said, cwd=source)
     pip = (sys.executable, '-m', 'pip', '--disable-pip-version-check', '-q')
     run(sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', tmp_path)
     (archive,) = tmp_path.glob('*.tar.gz')

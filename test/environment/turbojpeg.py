@@ -26,7 +26,6 @@ test loads it as on any machine. The library is kept in ``build/fixtures`` and i
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from pathlib import Path
 
@@ -43,17 +42,11 @@ _loaded: list[ctypes.CDLL] = []
 
 def load() -> None:
     """Load the library into this process; raise SetupError if it can't be fetched."""
-    if _loaded:
-        return
-    with contextlib.suppress(OSError):
-        _loaded.append(ctypes.CDLL(LIBRARY))
-        return
-    _loaded.append(ctypes.CDLL(str(library())))
-
-
-def library() -> Path:
-    """Return the library's file; fetch it if tree and cache lack it."""
-    return kept(LIBRARY, _fetch)
+    if not _loaded:
+        try:
+            _loaded.append(ctypes.CDLL(LIBRARY))
+        except OSError:
+            _loaded.append(ctypes.CDLL(str(kept(LIBRARY, _fetch))))
 
 
 def _fetch(target: Path) -> None:
