@@ -150,9 +150,8 @@ class GStreamerRoot:
     def compiler_arguments(self) -> list[str]:
         include = self.folder / 'include'
         parts = ('gstreamer-1.0', 'glib-2.0', 'glib-2.0-config')
-        libraries = (
-            ['gstreamer-1.0', 'gstbase-1.0', 'gstvideo-1.0', 'gstallocators-1.0', 'gobject-2.0', 'glib-2.0']
-        )
+        libraries = ('gstreamer-1.0', 'gstbase-1.0', 'gstvideo-1.0', 'gstallocators-1.0',
+                     'gobject-2.0', 'glib-2.0')  # fmt: skip
         return [
             *(f'-I{include / part}' for part in parts),
             *(str(self.libraries / f'lib{name}.so.0') for name in libraries),
