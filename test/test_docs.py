@@ -20,12 +20,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 import functools
+import os
 from pathlib import Path
 import re
+import tempfile
 
 import pytest
 from test_console_scripts import BENCH, run, SCRIPTS
 
+from tools import page_commands
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.detection.heads import HEADS
 
@@ -255,3 +258,39 @@ def test_every_message_about_descriptors_has_the_words_of_the_heading() -> None:
     heading = "raise the limit ('ulimit -n')"
     assert heading in MESSAGES
     assert [text for text in texts() if 'ulimit -n' in text and heading not in text] == []
+
+
+# The shell commands of the pages run as written, where this machine can run them.
+
+
+@pytest.fixture(scope='module')
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return page_commands.copy_tree(tmp_path_factory.mktemp('pages'))
+
+
+def has_commands(page: Path) -> bool:
+    blocks = page_commands.blocks(page.read_text(encoding='utf-8'))
+    return any(not command.left_out for block in blocks for command in block.commands)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize('page', filter(has_commands, page_commands.PAGES), ids=name)
+def test_the_commands_of_a_page_run(
+    page: Path, tree: Path, free_domain: int, tmp_path: Path
+) -> None:
+    own = {'HOME': str(tmp_path), 'ROS_HOME': str(tmp_path / 'ros')}
+    # The folder's name is short, as a socket's path is limited. The folder is private, so that no
+    # other test's nodes are seen.
+    with tempfile.TemporaryDirectory() as folder:
+        for block in page_commands.blocks(page.read_text(encoding='utf-8')):
+            page_commands.run(block, tree, {**os.environ, **own, 'ZC_RUNTIME_DIR': folder})
+
+
+def test_a_command_that_fails_is_named(tmp_path: Path) -> None:
+    page = '```sh\ntrue   # well\nfalse\n```\n'
+    (block,) = page_commands.blocks(page)
+    with pytest.raises(page_commands.CommandError, match='false\nexit code 1'):
+        page_commands.run(block, tmp_path, os.environ)
+    (block,) = page_commands.blocks(f'<!-- not run: no need -->\n\n{page}')
+    assert [command.left_out for command in block.commands] == ['no need'] * 2
+    page_commands.run(block, tmp_path, os.environ)

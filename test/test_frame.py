@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 import copy
 import gc
+import importlib
+import inspect
 import os
 import pickle
 import signal
@@ -40,6 +42,7 @@ from processes import is_alive
 import pytest
 from waiting import until
 
+from zc_perception.camera.v4l2.kind import QUEUED
 from zc_perception.errors import (
     AcceleratorError,
     ConfigError,
@@ -49,11 +52,12 @@ from zc_perception.errors import (
     StaleFrameError,
 )
 from zc_perception.frame import Frame, Header
+from zc_perception.link.image_conversion import ImageToFrame
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import FRAME_COPIES
-from zc_perception.memory.pool import BufferPool, Lease, SlotState
+from zc_perception.memory.pool import BufferPool, DEFAULT_SLOTS, Lease, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
@@ -787,3 +791,40 @@ def test_fds_are_those_of_each_plane_s_buffer(make_pool: MakePool, make_frame: M
     plane = frame.data.planes[1]
     assert os.pread(frame.fds[1], 64, plane.offset) == bytes([5]) * 64
     frame.release()
+
+
+# Triple buffering is the default: one frame is filled, one is in transit, one is read.
+
+
+def default_of(function: Any, parameter: str) -> Any:
+    return inspect.signature(function).parameters[parameter].default
+
+
+def test_every_default_number_of_buffers_is_three_or_more() -> None:
+    assert DEFAULT_SLOTS == default_of(BufferPool, 'slots') == 3
+    assert default_of(ImageToFrame, 'slots') >= 3
+    assert QUEUED >= 3, 'what a V4L2 camera asks for itself'
+
+
+def test_nobody_can_configure_a_camera_with_less() -> None:
+    node = importlib.import_module('zc_perception.nodes.capture').CaptureNode
+    (slots,) = (spec for spec in node.SPECS if spec.name == 'slots')
+    assert slots.default >= 3 and slots.convert(3) == 3
+    with pytest.raises(ConfigError, match="parameter 'slots' is 2; it must be"):
+        slots.convert(2)
+
+
+def test_with_three_slots_a_reader_a_frame_on_its_way_and_the_camera_do_not_meet(
+    make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
+) -> None:
+    pool = make_pool(slots=DEFAULT_SLOTS)
+    read, on_its_way = make_frame(pool, sequence=0), make_frame(pool, sequence=1)
+    for sequence in range(2, 8):
+        filled = make_frame(pool, sequence=sequence)  # never waits, never drops
+        read.release()
+        read, on_its_way = on_its_way, filled
+    assert pool.statistics().exhausted == 0
+    third = make_frame(pool)
+    assert pool.acquire() is None, 'with one less the camera would have dropped a frame'
+    for frame in (read, on_its_way, third):
+        frame.release()

@@ -29,6 +29,8 @@ import threading
 from typing import Any
 import zlib
 
+from entry_point_kit import install as install_metadata
+from entry_point_kit import offer_alone
 from nodes.container_kit import Client, Container, install
 from nodes.programs import environment
 from nodes.ros_kit import overrides, ros, spun
@@ -41,7 +43,10 @@ from waiting import until
 from zc_perception import Frame
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.params.schema import file_schema
+from zc_perception.npu.kinds import ACCELERATORS
+from zc_perception.npu.manifest import EngineRules, find_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / 'examples'
@@ -318,3 +323,53 @@ def test_own_component_is_installed_and_works_in_the_camera_s_container(
             container.output
         )
     assert min(each.data for each in values) > 1.0, 'the pixels were there'
+
+
+# Another package's accelerator has full rights: two own parameters and a doctor's check.
+
+
+COUNTER_FOLDER = EXAMPLES / 'counter_accelerator'
+COUNTER = {'accelerator': 'counter', 'model': str(COUNTER_FOLDER / 'bright.yaml')}
+
+
+@pytest.fixture
+def accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / 'site'
+    install_metadata(
+        folder,
+        'counter-accelerator',
+        {'zc_perception.accelerators': {'counter': 'counter_accelerator:CounterAccelerator'}},
+    )
+    shutil.copy(COUNTER_FOLDER / 'counter_accelerator.py', folder)
+    offer_alone(monkeypatch, folder)
+    yield folder
+    sys.modules.pop('counter_accelerator', None)
+
+
+def test_it_finds_what_is_bright_and_a_change_of_its_parameter_reaches_it(
+    free_domain: int, accelerator: Path
+) -> None:
+    with ros(free_domain) as context:
+        camera = CaptureNode(
+            context=context,
+            parameter_overrides=overrides({'framerate': 60.0, 'pattern': 'bars', 'heap': 'memfd'}),
+        )
+        values = {**COUNTER, 'brightness': 255}
+        node = InferenceNode(context=context, parameter_overrides=overrides(values))
+        with spun(context, camera, node):
+            until(lambda: node.processed >= 3)
+            assert node.detected == 0, 'nothing in a picture of limited range is as bright as that'
+            assert node.set_parameters([Parameter('brightness', value=150)])[0].successful
+            until(lambda: node.detected > 0)
+            refused = node.set_parameters([Parameter('brightness', value=256)])[0]
+            assert "'brightness' is 256; it must be an integer from 1 to 255" in refused.reason
+
+
+def test_a_model_s_own_file_runs_on_the_engine_that_names_it(
+    accelerator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EngineRules('counter', files=('*.bright',))
+    monkeypatch.setattr(ACCELERATORS.load('counter'), 'ENGINES', (engine,))
+    file = tmp_path / 'my.bright'
+    file.touch()
+    assert find_manifest(str(file)) == find_manifest(str(tmp_path)) == file
