@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 import gc
 import os
 from pathlib import Path
-import time
 from typing import Any
 import weakref
 
@@ -31,9 +30,9 @@ from hypothesis import HealthCheck, settings
 from process_state import kept
 import pytest
 from ros_domains import locked_domain, ON_THIS_HOST
+from waiting import until
 
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.fence import Fence
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
@@ -55,9 +54,8 @@ settings.load_profile('busy_machine')
 def _ros_of_this_worker_only() -> Iterator[None]:
     """Keep ROS on this host, and its default domain in one that no other worker uses."""
     with pytest.MonkeyPatch.context() as patch, locked_domain() as domain:
-        for name, value in ON_THIS_HOST.items():
+        for name, value in {**ON_THIS_HOST, 'ROS_DOMAIN_ID': str(domain)}.items():
             patch.setenv(name, value)
-        patch.setenv('ROS_DOMAIN_ID', str(domain))
         yield
 
 
@@ -81,16 +79,10 @@ def no_fd_leak() -> Iterator[None]:
     """Fail on leaked descriptors; list this fixture before fixtures that close something."""
     before = open_descriptors()
     yield
-    leaked = open_descriptors() - before
-    deadline = time.monotonic() + 60.0
-    while leaked and time.monotonic() < deadline:
-        # A cycle may keep them open. Collecting after every test would take longer than the tests.
-        gc.collect()
-        # A thread may be ending: a pool-reaper closes its eventfd when the last closed pool's
-        # slots are back.
-        time.sleep(0.01)
-        leaked = open_descriptors() - before
-    assert not leaked, f'descriptors left open: {dict(leaked)}'
+    # A thread may be ending: a pool-reaper closes its eventfd when the last closed pool's slots
+    # are back. A cycle may keep descriptors open; collecting after every test takes longer.
+    left = lambda: dict(open_descriptors() - before)  # noqa: E731
+    until(lambda: not left(), lambda: f'descriptors left open: {left()}', pause=gc.collect)
 
 
 @pytest.fixture
@@ -161,13 +153,12 @@ def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., F
         sequence: int = 0,
         stamp_ns: int = 1_000_000_000,
         frame_id: str = 'camera_optical_frame',
-        acquire_fence: Fence | None = None,
         fill: Callable[..., None] | None = None,
+        **options: Any,
     ) -> Frame:
         """Make one frame; *fill* is called with the planes to write."""
         pool = pool or make_pool(width, height, slots=1)
-        header = Header(stamp_ns, frame_id)
-        frame = next_frame(pool, sequence, header=header, acquire_fence=acquire_fence)
+        frame = next_frame(pool, sequence, header=Header(stamp_ns, frame_id), **options)
         frames.append(weakref.ref(frame))
         if fill is not None:
             with frame.map(write=True) as planes:
@@ -175,7 +166,6 @@ def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., F
         return frame
 
     yield make
-    for reference in frames:
-        frame = reference()
-        if frame is not None and not frame.released:
+    for frame in filter(None, (reference() for reference in frames)):
+        if not frame.released:
             frame.release()

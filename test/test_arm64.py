@@ -40,9 +40,6 @@ from processes import ran
 import pytest
 
 import zc_perception
-from zc_perception.camera.v4l2 import abi as v4l2
-from zc_perception.memory import kernel_abi
-from zc_perception.npu.axl import abi as axl
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMPOUND = (ctypes.Structure, ctypes.Union)
@@ -152,23 +149,6 @@ def test_types_of_the_platform_s_size_are_used_where_the_header_does() -> None:
         for match in NATIVE.finditer(path.read_text(encoding='utf-8')):
             found.add((path.relative_to(package).as_posix(), match[1] or match[2]))
     assert found == NATIVE_ALLOWED
-
-
-def test_numbers_of_requests_are_asm_generic_s() -> None:
-    """arm64 uses the generic encoding (asm-generic/ioctl.h); x86's is a copy."""
-
-    def number(direction: str, kind: str, nr: int, size: int) -> int:
-        return {'r': 2, 'w': 1, 'wr': 3}[direction] << 30 | size << 16 | ord(kind) << 8 | nr
-
-    assert number('r', 'V', 0, 104) == v4l2.VIDIOC_QUERYCAP
-    assert number('wr', 'V', 17, 88) == v4l2.VIDIOC_DQBUF, (
-        'a struct with a time of day, a pointer and an unsigned long'
-    )
-    assert number('w', 'b', 0, 8) == kernel_abi.DMA_BUF_IOCTL_SYNC
-    assert number('wr', 'H', 0, 24) == kernel_abi.DMA_HEAP_IOCTL_ALLOC
-    assert number('w', 'u', 0x42, 24) == kernel_abi.UDMABUF_CREATE
-    assert number('wr', 'U', 64, 40) == axl.REQUESTS.import_fd
-    assert number('wr', 'U', 67, ctypes.sizeof(axl.AxlImportPlanes)) == axl.REQUESTS.import_planes
 
 
 GCC = """#!/bin/sh

@@ -13,15 +13,18 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The console scripts of setup.py start, and report missing modules."""
+"""Console scripts start and report missing modules, and so do the names of ``zc_perception``."""
 
 from __future__ import annotations
 
+import ast
+from importlib import import_module
 from pathlib import Path
 import re
 import subprocess
 import sys
 from unittest.mock import Mock
+import xml.etree.ElementTree as ElementTree
 
 from processes import ran
 import pytest
@@ -131,9 +134,11 @@ def test_a_missing_module_is_one_line_that_says_what_to_install(
     assert f"Python module '{missing}' is missing; " in line and words in line
 
 
-@pytest.mark.parametrize('program', ['inference_node', 'zc_demo', 'zc_record', CONTAINERS[1]])
+@pytest.mark.parametrize(
+    'program', ['inference_node', 'zc_demo', 'zc_record', CONTAINERS[1], 'zc_bench']
+)
 def test_without_ros_the_line_says_how_to_set_it_up(program: str, tmp_path: Path) -> None:
-    arguments = ['--out', str(tmp_path)] if program == 'zc_demo' else []
+    arguments = {'zc_demo': ['--out', str(tmp_path)], 'zc_bench': ['link']}.get(program, [])
     line = one_line(run(program, *arguments, missing=ROS), program)
     assert 'source /opt/ros/<distro>/setup.bash' in line
 
@@ -165,3 +170,79 @@ def test_an_unknown_argument_is_refused() -> None:
     parser = NodeOptionParser('x', 'Does x.', ['x'], {}, {})
     with pytest.raises(ConfigError, match="argument '--fps' is unknown"):
         parser.read(['--fps', '3', '--ros-args', '-p', 'a:=1'])
+
+
+# The names of ``zc_perception`` itself.
+
+
+NAMES = {
+    'AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameReader',
+    'FrameSubscription', 'TypeAdapter', 'create_camera_subscription', 'create_frame_subscription',
+}  # fmt: skip
+# As where ROS is not installed: no import finder finds it.
+WITHOUT_ROS = """
+import sys
+from importlib.machinery import PathFinder
+sys.meta_path = [finder for finder in sys.meta_path if finder is not PathFinder]
+class WithoutRos(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name == 'rclpy' else super().find_spec(name, path, target)
+sys.meta_path.append(WithoutRos)
+"""
+
+
+def run_code(code: str, **options: bool) -> subprocess.CompletedProcess[str]:
+    return ran(sys.executable, '-c', code, **options)
+
+
+def test_the_names_are_there_and_others_are_not() -> None:
+    assert set(zc_perception.__all__) == NAMES | {'__version__'}
+    assert set(dir(zc_perception)) >= set(zc_perception.__all__)
+    for name in NAMES:
+        value = getattr(zc_perception, name)
+        assert value.__name__ == name and value is getattr(import_module(value.__module__), name)
+    with pytest.raises(AttributeError, match="no attribute 'Fraem'"):
+        _ = zc_perception.Fraem  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="cannot import name 'Fraem'"):
+        exec('from zc_perception import Fraem')
+
+
+def test_what_type_checkers_see_is_what_is_imported() -> None:
+    tree = ast.parse(Path(zc_perception.__file__).read_text(encoding='utf-8'))
+    seen = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith('zc_perception.')
+        for alias in node.names
+    }
+    assert seen == zc_perception._MODULES
+
+
+def test_the_package_alone_loads_nothing_else() -> None:
+    use = 'import zc_perception; zc_perception.__version__; dir(zc_perception)'
+    look = f'import sys; before = set(sys.modules); {use}; print(*set(sys.modules) - before)'
+    done = run_code(look, check=True)
+    loaded = {name.partition('.')[0] for name in done.stdout.split()}
+    assert loaded - sys.stdlib_module_names == {'zc_perception'}
+
+
+def test_without_ros_the_names_that_need_none_work_and_the_others_say_what_to_do() -> None:
+    run_code(WITHOUT_ROS + 'from zc_perception import Frame, TypeAdapter, __version__', check=True)
+    for name in sorted(NAMES - {'Frame', 'TypeAdapter'}):
+        done = run_code(WITHOUT_ROS + f'from zc_perception import {name}')
+        said = done.stderr.splitlines()[-1]
+        assert said.startswith(f'ImportError: zc_perception.{name} needs rclpy'), done.stderr
+        assert 'source /opt/ros/' in said
+
+
+def test_another_module_that_is_missing_is_named_as_it_is() -> None:
+    done = run_code("import sys; sys.modules['numpy'] = None\nfrom zc_perception import Frame")
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith('ModuleNotFoundError') and 'numpy' in said
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    manifest = ElementTree.parse(REPOSITORY / 'package.xml').findtext('version')
+    set_up = ran(sys.executable, 'setup.py', '--version', cwd=REPOSITORY, check=True)
+    assert zc_perception.__version__ == manifest == set_up.stdout.split()[-1]

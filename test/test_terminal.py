@@ -30,6 +30,8 @@ from verify.command_kit import ENDING
 
 from zc_perception.terminal import ending_quietly, Interrupted, Interruption, interruptions
 
+SIGINT, SIGTERM = signal.SIGINT, signal.SIGTERM
+SECONDS, LIMIT = ['--seconds', '0'], ['--time-limit', '0']
 REPOSITORY = Path(__file__).resolve().parents[1]
 _PROGRAM = """
 import os, signal, sys
@@ -41,27 +43,28 @@ class Interrupting:
 
 sys.meta_path.insert(0, Interrupting())
 from {command} import main
-main([{argument!r}, '0'])
+main({arguments!r})
 """
 
 
 @pytest.mark.parametrize(
-    ('command', 'module', 'number'),
+    ('command', 'module', 'number', 'arguments'),
+    # If the signal comes too late, the exit code is 0, which fails the test.
     [
-        ('zc_perception.verify.zc_verify', 'zc_perception.verify.measurement', signal.SIGTERM),
-        ('zc_perception.doctor.zc_doctor', 'zc_perception.doctor.command', signal.SIGINT),
+        ('zc_perception.verify.zc_verify', 'zc_perception.verify.measurement', SIGTERM, SECONDS),
+        ('zc_perception.doctor.zc_doctor', 'zc_perception.doctor.command', SIGINT, LIMIT),
+        ('bench.__main__', 'bench.program', SIGTERM, ['decode', '--frames', '1']),
     ],
 )
 def test_a_signal_during_the_imports_is_one_line(
-    command: str, module: str, number: signal.Signals
+    command: str, module: str, number: signal.Signals, arguments: list[str]
 ) -> None:
-    # If the signal comes too late, the exit code is 0, which fails the test.
-    argument = '--time-limit' if 'doctor' in command else '--seconds'
     program = _PROGRAM.format(
-        command=command, module=module, number=int(number), argument=argument
+        command=command, module=module, number=int(number), arguments=arguments
     )
     done = ran(sys.executable, '-c', program, cwd=REPOSITORY)
-    line = f'{command.rpartition(".")[2]}: ended by {number.name}\n'
+    name = 'zc_bench' if 'bench' in command else command.rpartition('.')[2]
+    line = f'{name}: ended by {number.name}\n'
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, '', line)
 
 

@@ -222,12 +222,7 @@ def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_it
 DOUBLES = Path(__file__).with_name('peer_doubles')
 SHARED = Path('/dev/shm')
 
-Open = Callable[..., PeerCase]
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
+Open = Callable[..., tuple[PeerCase, list[str]]]
 
 
 @pytest.fixture
@@ -237,25 +232,22 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(tempfile, 'tempdir', name)
         yield Path(name)
         assert not list(Path(name).glob('z*'))
-    assert not [
-        segment
-        for segment in SHARED.iterdir()
-        if segment.name.startswith('zcb') or segment.suffix.startswith('.zenoh_double')
-    ]
+    assert not [*SHARED.glob('zcb*'), *SHARED.glob('*.zenoh_double*')]
 
 
 @pytest.fixture
 def open_double(
-    place: Path, said: list[str], no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
+    place: Path, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Open]:
-    """Open the zenoh stand-in with the given fault."""
+    """Open the zenoh stand-in with the given fault; return it and the list of what it says."""
     cases: list[PeerCase] = []
 
-    def start(trouble: str = '', variant: str = 'zenoh') -> PeerCase:
+    def start(trouble: str = '', variant: str = 'zenoh') -> tuple[PeerCase, list[str]]:
         own = {'PYTHONPATH': str(DOUBLES), 'ZC_ZENOH_DOUBLE': trouble}
+        said: list[str] = []
         cases.append(PeerCase(variant, plain_environment() | own, said.append))
         cases[-1].open()
-        return cases[-1]
+        return cases[-1], said
 
     monkeypatch.setattr(peers, '_PATIENCE_S', 20.0)
     yield start
@@ -265,10 +257,8 @@ def open_double(
 
 
 @pytest.mark.parametrize(('variant', 'read'), [('zenoh', False), ('zenoh_shared_memory', True)])
-def test_every_frame_is_measured(
-    open_double: Open, said: list[str], variant: str, read: bool
-) -> None:
-    case = open_double(variant=variant)
+def test_every_frame_is_measured(open_double: Open, variant: str, read: bool) -> None:
+    case, said = open_double(variant=variant)
     for condition in (VGA_AT_ONCE, Condition(64, 48, 200.0)):
         series = case.measure(variant, condition, 10, read=read)
         assert len(series.latencies_us) == 10 and series.lost == 0
@@ -277,15 +267,15 @@ def test_every_frame_is_measured(
 
 
 def test_a_torn_frame_is_no_loss_but_an_error(open_double: Open) -> None:
-    case = open_double('torn')
+    case, _ = open_double('torn')
     with pytest.raises(TornFrameError, match='peer_in'):
         case.measure('zenoh', VGA_AT_ONCE, 5)
 
 
 def test_who_dies_loses_its_series_and_is_given_up_after_three(
-    open_double: Open, said: list[str], monkeypatch: pytest.MonkeyPatch
+    open_double: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = open_double('dies')
+    case, said = open_double('dies')
     opening = Mock(wraps=case.open)
     monkeypatch.setattr(case, 'open', opening)
     for _ in range(5):
@@ -300,11 +290,9 @@ def test_who_dies_loses_its_series_and_is_given_up_after_three(
     assert case.stalled.startswith('5 of 5 series: ') and 'exit code 7' in case.stalled
 
 
-def test_who_is_killed_loses_one_series_and_what_it_left_is_removed(
-    open_double: Open, said: list[str]
-) -> None:
+def test_who_is_killed_loses_one_series_and_what_it_left_is_removed(open_double: Open) -> None:
     before = set(SHARED.iterdir())
-    case = open_double(variant='zenoh_shared_memory')
+    case, said = open_double(variant='zenoh_shared_memory')
     assert case.measure('zenoh_shared_memory', VGA_AT_ONCE, 5).lost == 0
     segments = set(SHARED.glob('*.zenoh_double'))
     assert len(segments - before) == 2
@@ -355,11 +343,11 @@ def test_a_run_with_peers_says_who_was_absent(
 
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_the_real_ones(
-    free_domain: int, place: Path, said: list[str], no_fd_leak: None, variant: str
+    free_domain: int, place: Path, no_fd_leak: None, variant: str
 ) -> None:
     if importlib.util.find_spec(VARIANTS[variant].module) is None:
         pytest.skip(f'the package {VARIANTS[variant].distribution} is not installed')
-    before = set(SHARED.iterdir())
+    before, said = set(SHARED.iterdir()), []
     case = PeerCase(variant, plain_environment(), said.append)
     try:
         case.open()
@@ -384,10 +372,8 @@ def flat(width: int, height: int) -> Planes:
 
 
 def nv12(width: int, height: int) -> Planes:
-    return [
-        np.full((height, width), FILL, np.uint8),
-        np.full((height // 2, width // 2, 2), FILL, np.uint8),
-    ]
+    shapes = (height, width), (height // 2, width // 2, 2)
+    return [np.full(shape, FILL, np.uint8) for shape in shapes]
 
 
 @pytest.fixture(params=[flat, nv12])

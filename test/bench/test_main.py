@@ -38,7 +38,6 @@ from bench.worker import Worker
 from bench_kit import instead_of_measuring, written
 from processes import is_alive, ran
 import pytest
-from test_console_scripts import SCRIPT
 from waiting import until
 
 FOREVER = 'link --sizes vga --rates 0 --repetitions 1000 --frames 50'
@@ -209,14 +208,6 @@ def test_the_bars_decide_only_when_asked(
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
 
 
-def test_a_missing_module_is_one_line_that_says_what_to_install() -> None:
-    command = [sys.executable, '-c', SCRIPT, 'rclpy', 'bench.__main__:main', 'zc_bench', 'link']
-    done = ran(*command)
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and 'source /opt/ros/<distro>/setup.bash' in line
-    assert line.startswith("zc_bench: error: Python module 'rclpy' is missing; ")
-
-
 def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
     tree = tmp_path / 'a clone'
     (tree / '.venv' / 'bin').mkdir(parents=True)
@@ -228,26 +219,6 @@ def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
     python.chmod(0o755)
     shown = ran('../a clone/.venv/bin/zc_bench', 'link', '--help', cwd=tree)
     assert shown.returncode == 0 and shown.stdout.startswith('usage: zc_bench link '), shown.stderr
-
-
-# Sends a signal while a module is imported.
-ON_IMPORT = """
-import os, sys
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
-            os.kill(os.getpid(), int(sys.argv[2]))
-sys.meta_path.insert(0, Finder())
-from bench.__main__ import main
-sys.exit(main(sys.argv[3:]))
-"""
-
-
-def test_the_first_moments_end_without_a_traceback() -> None:
-    words = ('bench.program', int(signal.SIGTERM), 'decode')
-    done = ran(sys.executable, '-c', ON_IMPORT, *words)
-    said = 'zc_bench: ended by SIGTERM\n'
-    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, '', said)
 
 
 # A worker process of the benchmark: its output, its failures, and its end.

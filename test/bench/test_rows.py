@@ -151,40 +151,27 @@ samples = st.lists(st.floats(0.0, 1e9), max_size=40)
 repetition = st.builds(Series, samples, st.floats(0.0, 1e6), st.integers(0, 50))
 
 
-@given(
-    st.integers(1, 4).flatmap(
-        lambda n: st.tuples(*[st.lists(repetition, min_size=n, max_size=n)] * 2)
-    )
-)
-def test_whatever_was_measured_fits_the_schema(series: tuple[list[Series], list[Series]]) -> None:
-    rows = rows_of([FLOOR, LINK], x=series[0], f=series[1])
+@given(st.lists(st.tuples(repetition, repetition), min_size=1, max_size=4))
+def test_whatever_was_measured_fits_the_schema(pairs: list[tuple[Series, Series]]) -> None:
+    rows = rows_of([FLOOR, LINK], x=[x for x, _ in pairs], f=[f for _, f in pairs])
     made = {'environment': ENVIRONMENT, 'rows': [row.as_json() for row in rows.values()]}
     assert conforms(made, SCHEMA)
     for row in rows.values():
         assert all(math.isfinite(value) for value in row.ratio_to.values())
 
 
-# The result file's schema: required fields, fields about the machine, and its installation.
-
-
-PINNED = {
-    'case', 'variant', 'width', 'height', 'rate_hz', 'median_us', 'p99_us', 'cpu_us_per_frame',
-    'repetitions', 'ratio_to',
-}  # fmt: skip
-
-
-def document() -> dict[str, Any]:
+def test_the_schema_requires_what_other_programs_rely_on() -> None:
     to = [{'floor/f': 2.0}, {'floor/f': -1.0}, {'floor/f': 1.5}]
     row = Row('link', 'x', 640, 480, 30.0, 1.0, 2.0, 3.0, 7, *to, [1.0, None], 0.5)
-    made = {'environment': describe_environment(), 'rows': [row.as_json()]}
-    return json.loads(json.dumps(made))
-
-
-def test_the_schema_requires_what_other_programs_rely_on() -> None:
-    assert conforms(document(), SCHEMA) and set(SCHEMA['required']) == {'environment', 'rows'}
-    row = SCHEMA['properties']['rows']['items']
-    assert set(row['required']) >= PINNED
-    assert set(row['required']) == set(row['properties']) == set(document()['rows'][0])
+    written = json.loads(json.dumps(row.as_json()))
+    assert conforms({'environment': describe_environment(), 'rows': [written]}, SCHEMA)
+    assert set(SCHEMA['required']) == {'environment', 'rows'}
+    items = SCHEMA['properties']['rows']['items']
+    assert set(items['required']) == set(items['properties']) == set(written)
+    assert set(written) >= {
+        'case', 'variant', 'width', 'height', 'rate_hz', 'median_us', 'p99_us',
+        'cpu_us_per_frame', 'repetitions', 'ratio_to',
+    }  # fmt: skip
 
 
 def test_what_a_figure_depends_on_is_in_the_file_and_whose_machine_it_was_is_not() -> None:
@@ -198,9 +185,6 @@ def test_what_a_figure_depends_on_is_in_the_file_and_whose_machine_it_was_is_not
     for name in (platform.node(), getpass.getuser()):
         # A short host name may also occur as another word in the text.
         assert len(name) < 5 or name not in text
-
-
-# Where results and messages go: the result is kept even if printing fails.
 
 
 # A sub-command with one row that prints a message meanwhile.

@@ -28,6 +28,7 @@ from types import ModuleType
 from long_form import LONG
 from native.two_forms import compare, compare_masks
 import numpy as np
+from processes import ran
 import pytest
 
 from zc_perception import native
@@ -44,6 +45,23 @@ FLAGS = (
     '-Wno-cast-function-type -DZC_NO_CLONES -fsanitize=address,undefined '
     '-fno-sanitize-recover=all'
 )
+
+
+# Pools, frames, queues and the link with steps from another build, COMPILED. It loads no module of
+# the package earlier: each takes its compiled classes once, at import.
+OTHER_STEPS = """
+import importlib.machinery, importlib.util, sys
+import pytest
+
+loader = importlib.machinery.ExtensionFileLoader('zc_perception.native.compiled', sys.argv[1])
+spec = importlib.util.spec_from_loader(loader.name, loader)
+sys.modules[loader.name] = importlib.util.module_from_spec(spec)
+loader.exec_module(sys.modules[loader.name])
+tests = 'memory/test_pool.py memory/test_pool_model.py test_frame.py test_frame_queue.py '
+tests += 'link/shared_memory/test_shared_memory_server.py'
+options = ('-q', '-x', '-p', 'no:cacheprovider')
+sys.exit(pytest.main([*options, *(f'test/{name}' for name in tests.split())]))
+"""
 
 
 @pytest.fixture
@@ -78,15 +96,13 @@ def test_they_agree_under_the_sanitizers(tmp_path: Path) -> None:
         'PYTHONPATH': f'{ROOT / "test"}:{ROOT / "test/link/shared_memory"}:{ROOT}',
         'OPENBLAS_NUM_THREADS': '1',
     }
-    for program, few, many in (
-        ('native.two_forms', '100', '2000'),
-        ('two_receivers', '1000', '50000'),
-        ('native.other_steps', '0', '0'),
+    for option, program, few, many in (
+        ('-m', 'native.two_forms', 100, 2000),
+        ('-m', 'two_receivers', 1000, 50000),
+        ('-c', OTHER_STEPS, 0, 0),
     ):
-        done = subprocess.run(
-            [sys.executable, '-m', program, str(target), '7', many if LONG else few],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        words = (option, program, target, 7, many if LONG else few)
+        done = ran(sys.executable, *words, env=environment, cwd=ROOT, timeout=None)
         assert done.returncode == 0 and done.stdout, done.stdout + done.stderr
 
 
@@ -148,22 +164,15 @@ def test_what_does_not_fit_is_an_error_and_nothing_is_written(compiled: ModuleTy
 
 def test_without_a_compiler_it_is_built_and_runs_in_plain_python(tmp_path: Path) -> None:
     build = [sys.executable, 'setup.py', '-q', 'build', '--build-base', str(tmp_path / 'base')]
-    done = subprocess.run(
-        [*build, '--build-lib', str(tmp_path / 'lib')],
-        cwd=ROOT,
-        env={**os.environ, 'CC': '/bin/false'},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    without = {**os.environ, 'CC': '/bin/false'}
+    done = ran(*build, '--build-lib', tmp_path / 'lib', cwd=ROOT, env=without)
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / 'lib').rglob('*.so'))
     program = (
         'import zc_perception.detection.heads, zc_perception.native as n; print(n.how_it_runs())'
     )
     for extra, why in (({}, 'no C compiler was found'), ({'ZC_PLAIN': '1'}, 'ZC_PLAIN is set')):
-        said = subprocess.check_output(
-            [sys.executable, '-c', program], cwd=tmp_path / 'lib', text=True,
-            env={**os.environ, 'PYTHONPATH': str(tmp_path / 'lib'), **extra},
-        )  # fmt: skip
+        variables = {**os.environ, 'PYTHONPATH': str(tmp_path / 'lib'), **extra}
+        how = {'cwd': tmp_path / 'lib', 'env': variables, 'check': True}
+        said = ran(sys.executable, '-c', program, **how).stdout
         assert said.startswith('plain Python (') and why in said

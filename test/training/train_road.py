@@ -52,10 +52,8 @@ sys.path.extend(
 )
 
 from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input  # noqa: E402, I100
-from road_export import export  # noqa: E402
-from road_loss import detection_loss  # noqa: E402
-from road_network import cell_centres, RoadNetwork, STRIDES  # noqa: E402
-from road_report import write_report  # noqa: E402
+from road_network import cell_centres, detection_loss, RoadNetwork, STRIDES  # noqa: E402
+from road_report import export, write_report  # noqa: E402
 
 from zc_perception.camera.road_scene import CLASS_NAMES  # noqa: E402
 

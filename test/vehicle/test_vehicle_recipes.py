@@ -22,7 +22,6 @@ The tests parse them, and run the real tools where these are installed.
 from __future__ import annotations
 
 import configparser
-import functools
 import os
 from pathlib import Path
 import re
@@ -31,6 +30,7 @@ import signal
 import subprocess
 from typing import Any
 
+from processes import ran
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,12 +44,10 @@ PAIR = re.compile(r'(?P<key>[A-Z]+)(?:\{(?P<of>\w+)\})?(?P<how>==|\+=|=)"(?P<val
 
 def rules(*, disabled: bool = False) -> list[list[re.Match[str]]]:
     """Return each rule's pairs; with *disabled* also those in comments."""
-    lines = (VEHICLE / '70-zc-perception.rules').read_text(encoding='utf-8').splitlines()
-    lines = [
-        line.lstrip('#') if disabled and line.startswith('#SUBSYSTEM') else line for line in lines
-    ]
     found = []
-    for line in lines:
+    for line in (VEHICLE / '70-zc-perception.rules').read_text(encoding='utf-8').splitlines():
+        if disabled and line.startswith('#SUBSYSTEM'):
+            line = line.lstrip('#')
         if line and not line.startswith('#'):
             assert PAIR.sub('', line).replace(',', '').strip() == '', f'not understood: {line}'
             found.append(list(PAIR.finditer(line)))
@@ -69,11 +67,10 @@ def settings_of(**device: str) -> dict[str, str]:
     """Return a device's settings; rules have shell patterns, with alternatives between bars."""
     given: dict[str, str] = {}
     for rule in rules():
-        tests = [pair for pair in rule if pair['how'] == '==']
-        patterns = {pair['key']: pair['value'] for pair in tests}
         if all(
-            any(Path(device.get(key.lower(), '')).match(one) for one in value.split('|'))
-            for key, value in patterns.items()
+            any(Path(device.get(pair['key'].lower(), '')).match(one) for one in pair[4].split('|'))
+            for pair in rule
+            if pair['how'] == '=='
         ):
             given |= {pair['key']: pair['value'] for pair in rule if pair['how'] != '=='}
     return given
@@ -81,13 +78,9 @@ def settings_of(**device: str) -> dict[str, str]:
 
 def test_members_of_video_can_use_these_devices_and_all_others_are_left_alone() -> None:
     for subsystem, kernel in (
-        ('dma_heap', 'system'),
-        ('dma_heap', 'linux,cma'),
-        ('misc', 'udmabuf'),
-        ('video4linux', 'video0'),
-        ('media', 'media0'),
-        ('metis', 'metis-0:1:0'),
-    ):
+        ('dma_heap', 'system'), ('dma_heap', 'linux,cma'), ('misc', 'udmabuf'),
+        ('video4linux', 'video0'), ('media', 'media0'), ('metis', 'metis-0:1:0'),
+    ):  # fmt: skip
         given = settings_of(subsystem=subsystem, kernel=kernel)
         assert given['GROUP'] == 'video' and given['MODE'] == '0660', kernel
     assert settings_of(subsystem='misc', kernel='kvm') == settings_of(kernel='null') == {}
@@ -134,7 +127,6 @@ def test_the_unit_starts_a_launch_file_with_a_parameter_file_and_more_arguments(
         and "'params_file'" in (REPOSITORY / 'zc_perception/nodes/launching.py').read_text()
     )
     shell = re.search(r"-c '(.*)'$", command)
-    assert shell is not None
     (tmp_path / 'ros2').write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / 'ros2').chmod(0o755)
     (tmp_path / 'setup.bash').write_text(f'PATH={tmp_path}:$PATH\n')
@@ -143,13 +135,7 @@ def test_the_unit_starts_a_launch_file_with_a_parameter_file_and_more_arguments(
         'ZC_PARAMS': '/etc/my file.yaml',
         'ZC_ARGS': 'cameras:=front,rear overlay:=false',
     }
-    done = subprocess.run(
-        ['bash', '-c', shell[1]],
-        env={**os.environ, **variables, **given},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran('bash', '-c', shell[1], env={**os.environ, **variables, **given}, check=True)
     own = ['launch', 'zc_perception', 'perception.launch.py', 'params_file:=/etc/my file.yaml']
     assert done.stdout.splitlines() == [*own, 'cameras:=front,rear', 'overlay:=false']
 
@@ -161,58 +147,37 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     parser.read(UNIT, encoding='utf-8')
     assert parser.sections() == ['Unit', 'Service', 'Install']
     if shutil.which('systemd-analyze'):
-        done = _analyzed(UNIT)
-        assert [line for line in done.stderr.splitlines() if UNIT.name in line] == [], (
-            'other units are not our concern'
-        )
+        said = ran('systemd-analyze', 'verify', UNIT).stderr.splitlines()
+        assert [line for line in said if UNIT.name in line] == [], 'others are not our concern'
         wrong = tmp_path / UNIT.name
-        wrong.write_text(
-            UNIT.read_text(encoding='utf-8').replace('WatchdogSec=20', 'WatchdogSeconds=20'),
-            encoding='utf-8',
-        )
-        assert 'WatchdogSeconds' in _analyzed(wrong).stderr, 'it does read it'
+        text = UNIT.read_text(encoding='utf-8')
+        wrong.write_text(text.replace('WatchdogSec=20', 'WatchdogSeconds=20'), encoding='utf-8')
+        said = ran('systemd-analyze', 'verify', wrong).stderr
+        assert 'WatchdogSeconds' in said, 'it does read it'
 
 
-def _analyzed(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ['systemd-analyze', 'verify', path],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def composed() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(
-        (VEHICLE / 'compose.yaml').read_text(encoding='utf-8')
-    )
-    return content
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(
+    (VEHICLE / 'compose.yaml').read_text(encoding='utf-8')
+)['services']
 
 
 def test_the_containers_share_sockets_network_and_user() -> None:
-    services = composed()['services']
-    assert set(services) == {'capture', 'inference'}
-    for service in services.values():
+    assert set(SERVICES) == {'capture', 'inference'}
+    for service in SERVICES.values():
         assert service['environment']['ZC_RUNTIME_DIR'] == '/run/zc_perception'
         assert any(volume.endswith(':/run/zc_perception') for volume in service['volumes'])
         assert service['network_mode'] == 'host' and service['ipc'] == 'host'
         assert service['stop_signal'] == 'SIGINT' and service['ulimits']['memlock'] == -1
         assert 'privileged' not in service and 'pid' not in service, 'neither is needed'
-    assert len({service['user'] for service in services.values()}) == 1
+    assert len({service['user'] for service in SERVICES.values()}) == 1
 
 
 def test_the_containers_run_programs_that_are_installed() -> None:
     programs = (REPOSITORY / 'setup.py').read_text(encoding='utf-8')
-    for service in composed()['services'].values():
+    for service in SERVICES.values():
         shell, option, line = service['command']
-        found = re.fullmatch(
-            (
-                r'exec "\$\$\(ros2 pkg prefix zc_perception\)/lib/zc_perception/(\w+)" --ros-args '
-                r'--params-file (\S+)'
-            ),
-            line,
-        )
+        folder = r'"\$\$\(ros2 pkg prefix zc_perception\)/lib/zc_perception/(\w+)"'
+        found = re.fullmatch(rf'exec {folder} --ros-args --params-file (\S+)', line)
         assert (shell, option) == ('bash', '-c') and found and f"'{found[1]} = " in programs
         assert any(
             volume.split(':')[-2] == found[2] and volume.endswith(':ro')
@@ -236,21 +201,13 @@ def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
     ros2.write_text(f'#!/bin/sh\necho {tmp_path}\n', encoding='utf-8')
     for path in (program, ros2):
         path.chmod(0o755)
-    command = [word.replace('$$', '$') for word in composed()['services']['capture']['command']]
-    pipe: Any = subprocess.PIPE
-    path = f'{tmp_path}:{os.environ["PATH"]}'
-    # A shell can't catch a signal that was ignored at its start, as in a background job.
-    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(
-        command,
-        stdin=pipe,
-        stdout=pipe,
-        text=True,
-        env={**os.environ, 'PATH': path},
-        preexec_fn=heeds,
-    )
+    command = [word.replace('$$', '$') for word in SERVICES['capture']['command']]
+    variables = {**os.environ, 'PATH': f'{tmp_path}:{os.environ["PATH"]}'}
+    # A shell can't catch a signal that was ignored at its start; whole_run.py sees to that.
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables)
     try:
-        assert process.stdout is not None and process.stdout.readline() == 'ready\n'
+        assert process.stdout.readline() == 'ready\n'
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=120)[0] == 'in order\n' and process.returncode == 0
     finally:
@@ -260,13 +217,11 @@ def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
 
 def test_a_device_with_colons_in_its_name_is_written_out() -> None:
     """The name "/dev/metis-0:1:0" would be read as source, target and permissions."""
-    for service in composed()['services'].values():
+    for service in SERVICES.values():
         for device in service['devices']:
             if isinstance(device, str):
                 expanded = re.sub(r'\$\{\w+:-([^}]*)\}', r'\1', device)
                 assert expanded.count(':') == 1 and len(set(expanded.split(':'))) == 1, device
             else:
-                assert (
-                    set(device) == {'source', 'target', 'permissions'}
-                    and 'metis' in device['source']
-                )
+                assert set(device) == {'source', 'target', 'permissions'}
+                assert 'metis' in device['source']

@@ -45,46 +45,25 @@ Priority = enum.Enum('Priority', ['REAL_TIME'])
 Reliability = enum.Enum('Reliability', ['RELIABLE'])
 
 
-class Config:
-    def __init__(self) -> None:  # noqa: CNL100
-        self.values: dict[str, Any] = {}
-
-    def insert_json5(self, key: str, value: str) -> None:
-        self.values[key] = json.loads(value)
-
-
-class _Publisher:
-    def __init__(self, session: _Session) -> None:  # noqa: CNL100
-        self._session = session
-
-    @property
-    def matching_status(self) -> Any:
-        return SimpleNamespace(matching=self._session.connected)
-
-    def put(self, payload: Any) -> None:
-        data = bytearray(payload.data if isinstance(payload, _Buffer) else payload)
-        if _TROUBLE == 'dies':
-            os._exit(7)
-        if _TROUBLE == 'torn':
-            data[-1] ^= 1
-        self._session.send(data)
+class Config(dict[str, Any]):
+    def insert_json5(self, key: str, value: str) -> None:  # noqa: CNL100
+        self[key] = json.loads(value)
 
 
 class _Session:
     def __init__(self, config: Config) -> None:  # noqa: CNL100
-        values = config.values
-        (endpoint,) = values['listen/endpoints'] or values['connect/endpoints']
+        (endpoint,) = config['listen/endpoints'] or config['connect/endpoints']
         path = endpoint.removeprefix('unixsock-stream/')
         self._socket = socket.socket(socket.AF_UNIX)
         self._peer: socket.socket | None = None
         self._segment: mmap.mmap | None = None
-        if values['transport/shared_memory/enabled']:
+        if config['transport/shared_memory/enabled']:
             # The real library also uses a random name here.
             segment = Path('/dev/shm') / f'{os.urandom(6).hex()}.zenoh_double'
             segment.write_bytes(bytes(4096))
             with segment.open('r+b') as file:
                 self._segment = mmap.mmap(file.fileno(), 4096)
-        if values['listen/endpoints']:
+        if config['listen/endpoints']:
             self._socket.bind(path)
             self._socket.listen()
             threading.Thread(target=self._accept, daemon=True).start()
@@ -97,25 +76,28 @@ class _Session:
         self._peer = self._socket.accept()[0]
 
     @property
-    def connected(self) -> bool:
-        return self._peer is not None
+    def matching_status(self) -> Any:
+        return SimpleNamespace(matching=self._peer is not None)
 
-    def declare_publisher(self, key: str, **quality: Any) -> _Publisher:
+    def declare_publisher(self, key: str, **quality: Any) -> _Session:
         assert key and quality == {
             'congestion_control': CongestionControl.BLOCK, 'priority': Priority.REAL_TIME,
             'express': True, 'reliability': Reliability.RELIABLE,
         }  # fmt: skip
-        return _Publisher(self)
+        return self
 
     def declare_subscriber(self, key: str, handler: Callable[[Any], None]) -> None:
         threading.Thread(target=self._receive, args=(handler,), daemon=True).start()
 
-    def send(self, data: bytearray) -> None:
-        assert self._peer is not None
+    def put(self, payload: bytes | bytearray) -> None:
+        data = bytearray(payload)
+        if _TROUBLE == 'dies':
+            os._exit(7)
+        if _TROUBLE == 'torn':
+            data[-1] ^= 1
         self._peer.sendall(struct.pack('<Q', len(data)) + data)
 
     def _receive(self, handler: Callable[[Any], None]) -> None:
-        assert self._peer is not None
         with self._peer.makefile('rb') as stream:
             while len(head := stream.read(8)) == 8:
                 data = stream.read(struct.unpack('<Q', head)[0])
@@ -125,16 +107,7 @@ class _Session:
         self._socket.close()
 
 
-def open(config: Config) -> _Session:  # noqa: A001
-    return _Session(config)
-
-
-class _Buffer:
-    def __init__(self, size: int) -> None:  # noqa: CNL100
-        self.data = bytearray(size)
-
-    def __setitem__(self, place: slice, value: bytes | bytearray) -> None:
-        self.data[place] = value
+open = _Session  # noqa: A001
 
 
 class _Provider:
@@ -142,8 +115,8 @@ class _Provider:
     def default_backend(cls, layout: int) -> _Provider:
         return cls()
 
-    def alloc(self, layout: int, policy: object) -> _Buffer:
-        return _Buffer(layout)
+    def alloc(self, layout: int, policy: object) -> bytearray:
+        return bytearray(layout)
 
 
 shm = SimpleNamespace(ShmProvider=_Provider, GarbageCollect=object, BlockOn=lambda policy: policy)
