@@ -17,10 +17,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 import os
 from pathlib import Path
+import signal
 import subprocess
 from typing import Any
 
@@ -63,3 +64,17 @@ def is_alive(pid: int) -> bool:
     """Return whether the process runs: a zombie doesn't."""
     state = process_state(pid)
     return state is not None and not state.ended
+
+
+def passes_in_child(work: Callable[[], object]) -> bool:
+    """Return whether *work* ends in a forked child: within a minute, without an exception."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

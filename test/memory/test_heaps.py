@@ -23,6 +23,7 @@ import os
 from pathlib import Path
 import resource
 import struct
+from unittest import mock
 
 from descriptors import limited, next_free
 import pytest
@@ -187,17 +188,9 @@ def test_the_order_of_heaps_by_use(
     assert heap_order(use) == order
 
 
-@pytest.mark.parametrize(
-    ('name', 'contiguous'),
-    [
-        *((name, True) for name in CMA),
-        ('dma_heap/vidmem_cma', True),
-        (SYSTEM, False),
-        ('v4l2/cma', False),
-    ],
-)
-def test_contiguous_memory_is_cma(name: str, contiguous: bool) -> None:
-    assert is_contiguous(name) == contiguous
+def test_contiguous_memory_is_cma() -> None:
+    assert all(map(is_contiguous, [*CMA, 'dma_heap/vidmem_cma']))
+    assert not any(map(is_contiguous, [SYSTEM, 'v4l2/cma']))
 
 
 @pytest.mark.parametrize('use', HeapUse)
@@ -257,11 +250,6 @@ def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
     ):
         heaps.choose(UDMABUF)
     heaps.close()
-    with pytest.raises(
-        AllocationError,
-        match="heap 'udmabuf' can't be opened: No such file or directory; use heap: auto",
-    ):
-        working_heaps(UDMABUF)
 
 
 class Counted(SealedMemfd):
@@ -297,14 +285,6 @@ def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
     assert Counted.open == 0
 
 
-class Refusing:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __call__(self, fd: int, request: int, argument: bytearray) -> int:
-        raise OSError(self.number, os.strerror(self.number))
-
-
 @pytest.mark.parametrize(
     ('heap', 'number', 'advice'),
     [
@@ -326,7 +306,8 @@ def test_a_refusal_names_the_next_step(
 ) -> None:
     (devices / heap).touch()
     opened, _ = open_heap(heap)
-    monkeypatch.setattr(heaps.fcntl, 'ioctl', Refusing(number))
+    refuse = mock.Mock(side_effect=OSError(number, os.strerror(number)))
+    monkeypatch.setattr(heaps.fcntl, 'ioctl', refuse)
     with pytest.raises(
         AllocationError,
         match=f'{heap} could not allocate 5000 bytes: {os.strerror(number)}.*{advice}',
@@ -339,9 +320,7 @@ def test_a_device_file_of_somebody_else_names_the_group(
     devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Root can open every file, so file permissions can't simulate the refusal.
-    def refuse(path: str, flags: int) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-
+    refuse = mock.Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     monkeypatch.setattr('zc_perception.memory.owned_fd.os.open', refuse)
     with pytest.raises(
         AllocationError,

@@ -17,12 +17,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 import errno
 import fcntl
 import gc
 import os
-import signal
 import threading
 import time
 from unittest import mock
@@ -41,6 +41,7 @@ from pool_kit import (
     stop_clock,
     TIMEOUT_S,
 )
+from processes import passes_in_child
 import pytest
 from waiting import until
 
@@ -100,55 +101,25 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], messa
     assert memory.made == []
 
 
-def use_slot(pool: BufferPool, other: BufferPool) -> None:
-    pool.lease(acquired(other), 1, 'npu')
-
-
-WRONG_USES: list[tuple[str, Callable[[BufferPool, BufferPool], object], type[Exception], str]] = [
-    (
-        'lease of another pool',
-        lambda pool, other: pool.release(leased(other)),
-        StaleFrameError,
-        'is of the pool of other, not of camera',
-    ),
-    (
-        'slot of another pool',
-        use_slot,
-        StaleFrameError,
-        'is not of the pool of camera; lease it from its own',
-    ),
-    (
-        'discard twice',
-        lambda pool, _: [pool.discard(pool.slots[0]) for _ in [acquired(pool), 1]],
-        StaleFrameError,
-        'slot 0 is free; only a slot',
-    ),
-    (
-        'future lease',
-        lambda pool, _: pool.lease(acquired(pool), 7, 'npu'),
-        StaleFrameError,
-        r'generation 7 never existed \(now 1, filling\)',
-    ),
-    (
-        'index too high',
-        lambda pool, _: pool.acquire(3),
-        ConfigError,
-        'there is no slot 3; its 3 slots are 0 to 2',
-    ),
-    (
-        'index and wait',
-        lambda pool, _: pool.acquire(1, wait_s=1.0),
-        ConfigError,
-        "slot 1 can't be waited for",
-    ),
-]
-
-
 @pytest.mark.parametrize(
     ('use', 'error', 'message'),
-    [row[1:] for row in WRONG_USES],
-    ids=[row[0] for row in WRONG_USES],
-)
+    [
+        (lambda pool, other: pool.release(leased(other)), StaleFrameError,
+         'is of the pool of other, not of camera'),
+        (lambda pool, other: pool.lease(acquired(other), 1, 'npu'), StaleFrameError,
+         'is not of the pool of camera; lease it from its own'),
+        (lambda pool, _: [pool.discard(pool.slots[0]) for _ in [acquired(pool), 1]],
+         StaleFrameError, 'slot 0 is free; only a slot'),
+        (lambda pool, _: pool.lease(acquired(pool), 7, 'npu'), StaleFrameError,
+         r'generation 7 never existed \(now 1, filling\)'),
+        (lambda pool, _: pool.acquire(3), ConfigError,
+         'there is no slot 3; its 3 slots are 0 to 2'),
+        (lambda pool, _: pool.acquire(1, wait_s=1.0), ConfigError,
+         "slot 1 can't be waited for"),
+    ],
+    ids=['lease of another pool', 'slot of another pool', 'discard twice', 'future lease',
+         'index too high', 'index and wait'],
+)  # fmt: skip
 def test_wrong_use_is_an_error_that_says_what(
     make_pool: MakePool,
     use: Callable[[BufferPool, BufferPool], object],
@@ -451,80 +422,33 @@ def test_a_producer_that_can_wait_waits_for_who_is_to_lose_nothing(make_pool: Ma
     pool.release(leases.pop())
 
 
-def test_a_dead_holder_s_slots_wait_for_their_quarantine() -> None:
-    pool, _ = counted_pool(3)
-    shared, own, other = acquired(pool), acquired(pool), acquired(pool)
-    dead = [leased(pool, shared, 'dead'), leased(pool, own, 'dead'), leased(pool, own, 'dead')]
-    alive = [leased(pool, shared, 'npu'), leased(pool, other, 'npu')]
-    pool.set_quota('dead', 3)
-    made: dict[int, EventFence] = {}
+def test_a_quarantine_is_made_without_the_lock_and_before_anything_is_free() -> None:
+    pool, _ = counted_pool(1)
+    leased(pool)
+    fence = EventFence()
 
     def quarantine(buffers: object) -> EventFence:
-        assert not pool._lock.locked(), 'its ioctls are made without the lock'
-        assert pool.acquire() is None, 'nothing is free before the quarantine is there'
-        fence = EventFence()
-        made[next(slot.index for slot in pool.slots if slot.buffers is buffers)] = fence
+        assert not pool._lock.locked() and pool.acquire() is None
         return fence
 
-    assert pool.revoke('dead', quarantine) == 3
-    assert sorted(made) == [0, 1], 'one for each slot that it held'
-    assert pool.statistics().states == {SlotState.LEASED: 2, SlotState.WAITING: 1}
-    assert (pool.statistics().holders, pool.statistics().quotas, pool.statistics().revoked) == (
-        {'npu': 2},
-        {},
-        3,
-    )
-    for lease in dead:
-        with pytest.raises(StaleFrameError, match='the lease of dead was revoked before'):
-            pool.release(lease)
-    made[1].signal()
-    assert pool.acquire() is own
-    pool.release(alive[0])
-    assert pool.acquire() is None, 'the quarantine of the shared slot is pending'
-    made[0].signal()
-    assert pool.acquire() is shared
-    assert pool.revoke('dead', quarantine) == 0
-    pool.release(alive[1])
-    pool.close()
-
-
-def test_a_slot_whose_quarantine_can_not_be_made_is_never_reused() -> None:
-    pool, memory = counted_pool(2)
-    slot = acquired(pool)
-    dead, alive = leased(pool, slot, 'dead'), leased(pool, slot, 'npu')
-
-    def impossible(buffers: object) -> EventFence:
-        raise OSError(24, 'Too many open files')
-
-    assert pool.revoke('dead', impossible) == 1
-    assert 'Too many open files' in pool.statistics().last_failure
-    assert slot.state is SlotState.LEASED, 'its other holder keeps it'
-    fence = EventFence()
-    pool.release(alive, fence)
-    assert (slot.state, memory.closes[0]) == (SlotState.WAITING, 0), "and so does that one's job"
+    assert pool.revoke('npu', quarantine) == pool.statistics().revoked == 1
+    assert pool.acquire() is None
     fence.signal()
-    pool.collect()
-    assert (slot.state, memory.closes[0], dead.ended) == (SlotState.RETIRED, 1, 'revoked')
-    assert acquired(pool).buffer_uid != slot.buffer_uid
+    assert pool.acquire() is not None
     pool.close()
 
 
 def test_an_interrupt_during_a_quarantine_loses_no_slot() -> None:
     pool, memory = counted_pool(2)
-    leases = [leased(pool), leased(pool)]
+    before = {leased(pool).slot.buffer_uid for _ in range(2)}
 
     def interrupted(buffers: object) -> EventFence:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         pool.revoke('npu', interrupted)
-    assert (
-        len(
-            {acquired(pool).buffer_uid for _ in leases}
-            - {lease.slot.buffer_uid for lease in leases}
-        )
-        == 2
-    )
+    after = {acquired(pool).buffer_uid for _ in range(2)}
+    assert len(after) == 2 and not after & before
     assert memory.closes == [1, 1, 0, 0]
     pool.close()
 
@@ -549,8 +473,8 @@ class Scripted(DmaBuf):
         return self.answer()
 
 
-def _raise(number: int) -> SyncFile | None:
-    raise OSError(number, os.strerror(number))
+def _no_descriptor() -> SyncFile | None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _pending(kernel: SyncKernel, given: list[SyncFile]) -> SyncFile:
@@ -612,30 +536,23 @@ def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(
     fence.close()
 
 
-@pytest.mark.parametrize('number', [errno.EMFILE, errno.ENOMEM])
-@pytest.mark.parametrize('position', [0, 1])
-def test_fences_that_can_not_be_had_are_replaced_by_time(
-    number: int, position: int, kernel: SyncKernel, make: Callable[..., list[Scripted]]
+@pytest.mark.parametrize('failing', [0, 1, 'merge'])
+def test_fences_that_can_not_be_had_are_replaced_by_time_and_closed(
+    failing: int | str,
+    kernel: SyncKernel,
+    make: Callable[..., list[Scripted]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[SyncFile] = []
     answers: list[Callable[[], SyncFile | None]] = [lambda: _pending(kernel, given)] * 2
-    answers.insert(position, lambda: _raise(number))
+    if failing == 'merge':
+        monkeypatch.setattr(SyncFile, 'merge', lambda *_: _no_descriptor())
+    else:
+        answers.insert(int(failing), _no_descriptor)
     fence = quarantine_fence(make(*answers), LONG_S)
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
-    assert len(given) == position and all(f._fd.closed for f in given)
-    fence.close()
-
-
-def test_a_merge_that_fails_leaves_nothing_open(
-    kernel: SyncKernel, make: Callable[..., list[Scripted]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        SyncFile, 'merge', classmethod(lambda cls, name, first, second: _raise(errno.EMFILE))
-    )
-    given: list[SyncFile] = []
-    fence = quarantine_fence(make(*[lambda: _pending(kernel, given)] * 2), LONG_S)
-    assert isinstance(fence, DeadlineFence)
-    assert len(given) == 2 and all(f._fd.closed for f in given)
+    assert len(given) == (2 if failing == 'merge' else failing)
+    assert all(f._fd.closed for f in given)
     fence.close()
 
 
@@ -669,27 +586,22 @@ def test_whatever_frees_a_slot_wakes_a_waiting_producer(
 ) -> None:
     """It must wake by the event: the periodic look comes too late here."""
     monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
-    pass_time = stop_clock(monkeypatch) if event == 'timeout' else None
-    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S if pass_time else 600.0)
+    pass_time = stop_clock(monkeypatch) if event == 'timeout' else time.sleep
+    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S if event == 'timeout' else 600.0)
     slot, fence = acquired(pool), EventFence()
-    lease = leased(pool, slot) if event != 'discard' else None
-    if lease is not None and event in ('fence', 'timeout'):
+    lease = None if event == 'discard' else leased(pool, slot)
+    if event in ('fence', 'timeout'):
         pool.release(lease, fence)
     thread, got = wait_in_thread(pool)
-    if event in ('fence', 'later fence'):
-        if lease is not None and event == 'later fence':
-            pool.release(lease, fence)
-        fence.signal()
-    elif event == 'release' and lease is not None:
-        pool.release(lease)
-    elif event == 'abandon' and lease is not None:
-        pool.abandon(lease)
-    elif event == 'revoke':
-        pool.revoke('npu')
-    elif event == 'discard':
-        pool.discard(slot)
-    elif pass_time:
-        pass_time(2 * TIMEOUT_S)
+    {
+        'release': lambda: pool.release(lease),
+        'fence': fence.signal,
+        'later fence': lambda: (pool.release(lease, fence), fence.signal()),
+        'abandon': lambda: pool.abandon(lease),
+        'revoke': lambda: pool.revoke('npu'),
+        'timeout': lambda: pass_time(2 * TIMEOUT_S),
+        'discard': lambda: pool.discard(slot),
+    }[event]()
     assert woken(thread) and got[0] is not None
     assert pool.statistics().exhausted == 0, 'waiting is not dropping'
     assert (got[0] is slot) == (event != 'timeout')
@@ -742,44 +654,32 @@ def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) ->
     pool.add_retire_listener(heard.append)
     lease, filling = leased(pool), acquired(pool)
     pool.abandon(leased(pool))
+    refused = 'belongs to the process that made it; a forked child makes its own'
+
+    def child() -> None:
+        for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x')):
+            with pytest.raises(StaleFrameError, match=refused):
+                ask()
+        pool.collect()
+        pool.discard(filling)
+        pool.abandon(lease)
+        pool.release(lease)
+        assert pool.revoke('npu') == 0
+        pool.close()
+        pool.set_quota('npu', 1)
+        assert pool.statistics().holders == {'npu': 2} and len(pool.slots) == 3
+        assert 'npu holds 2' in pool.describe_holders()
+        assert lease.slot.buffers[0].mapping()[0] == 0 and heard == []
+        own, _ = counted_pool(2)
+        own.release(leased(own))
+        own.close()
+
     with pool._lock:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                signal.alarm(60)
-                for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x')):
-                    with pytest.raises(
-                        StaleFrameError,
-                        match='belongs to the process that made it; a forked child makes its own',
-                    ):
-                        ask()
-                pool.collect()
-                pool.discard(filling)
-                pool.abandon(lease)
-                pool.release(lease)
-                assert pool.revoke('npu') == 0
-                pool.close()
-                pool.set_quota('npu', 1)
-                assert (
-                    pool.statistics().holders == {'npu': 2}
-                    and len(pool.slots) == 3
-                    and 'npu holds 2' in pool.describe_holders()
-                )
-                assert lease.slot.buffers[0].mapping()[0] == 0 and heard == []
-                own, _ = counted_pool(2)
-                own.release(leased(own))
-                own.close()
-                status = 0
-            finally:
-                os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert passes_in_child(child)
     pool.collect()
-    assert pool.statistics().states == {
-        SlotState.LEASED: 1,
-        SlotState.FILLING: 1,
-        SlotState.FREE: 1,
-    }
+    assert Counter(slot.state for slot in pool.slots) == Counter(
+        [SlotState.LEASED, SlotState.FILLING, SlotState.FREE]
+    )
     pool.release(lease)
 
 
@@ -788,23 +688,17 @@ def test_a_forked_child_has_a_reaper_of_its_own() -> None:
     pool, _ = counted_pool(1)
     lease = leased(pool)
     pool.close()
+
+    def child() -> None:
+        own, memory = counted_pool(1)
+        fence = EventFence()
+        own.release(leased(own), fence)
+        own.close()
+        fence.signal()
+        until(lambda: memory.closes == [1], 'the child finishes its own pool')
+
     with REAPER._lock:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                signal.alarm(60)
-                own, memory = counted_pool(1)
-                fence = EventFence()
-                own.release(leased(own), fence)
-                own.close()
-                fence.signal()
-                until(lambda: memory.closes == [1], 'the child finishes its own pool')
-                status = 0
-            finally:
-                os._exit(status)
-    _, result = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(result) == 0
+        assert passes_in_child(child)
     assert pool.statistics().states == {SlotState.LEASED: 1}
     pool.release(lease)
 
@@ -839,12 +733,9 @@ def again(of: Buffers) -> Buffers:
 def make_foreign(no_fd_leak: None) -> Iterator[Callable[..., ForeignBufferPool]]:
     pools: list[ForeignBufferPool] = []
 
-    def pool(
-        known: list[Buffers], freed: list[Slot] | None = None, **options: int
-    ) -> ForeignBufferPool:
-        freed = [] if freed is None else freed
+    def pool(known: list[Buffers], **options: int) -> ForeignBufferPool:
         pools.append(
-            ForeignBufferPool(LAYOUT, known, name='camera', on_free=freed.append, **options)
+            ForeignBufferPool(LAYOUT, known, name='camera', on_free=lambda slot: None, **options)
         )
         return pools[-1]
 
@@ -856,70 +747,44 @@ def make_foreign(no_fd_leak: None) -> Iterator[Callable[..., ForeignBufferPool]]
 def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(
     make_foreign: Callable[..., ForeignBufferPool],
 ) -> None:
-    freed: list[Slot] = []
-    pool = make_foreign([buffers(), buffers()], freed, most=3)
-    ended: list[int] = []
-    pool.add_retire_listener(lambda slot: ended.append(slot.buffer_uid))
+    pool = make_foreign([buffers(), buffers()], most=3)
     new = buffers()
     slot = pool.adopt(new)
-    assert (
-        slot is not None
-        and slot.index == 2
-        and slot.buffers is new
-        and pool.slot_of(identities_of(new)) is slot
-    )
-    assert (pool.replaced, ended, len(pool.slots)) == (0, [], 3)
+    assert slot is pool.slots[2] is pool.slot_of(identities_of(new)) and slot.buffers is new
     # The pool is full: the free slot that was unused for the longest time makes room.
     for index in (0, 2, 1):
-        used = pool.acquire(index)
-        assert used is not None
-        pool.discard(used)
-    oldest, before = pool.slots[0], pool.slots[0].generation
-    old = identities_of(oldest.buffers)
-    fresh = pool.adopt(buffers())
-    assert (
-        fresh is not None
-        and fresh.index == 0
-        and ended == [oldest.buffer_uid]
-        and pool.replaced == 1
-    )
-    assert fresh.generation >= before and fresh.buffer_uid != oldest.buffer_uid
-    assert pool.slot_of(old) is None and oldest.state is SlotState.RETIRED
-    assert pool.statistics().states == {SlotState.FREE: 3}
+        pool.discard(pool.acquire(index))
+    oldest, old, after = pool.slots[0], identities_of(pool.slots[0].buffers), buffers()
+    assert pool.replaced == 0
+    assert pool.adopt(after) is pool.slots[0] is pool.slot_of(identities_of(after))
+    assert pool.replaced == 1 and oldest.state is SlotState.RETIRED
+    assert pool.slot_of(old) is None and len(pool.slots) == 3
 
 
 def test_what_is_in_use_is_never_replaced(make_foreign: Callable[..., ForeignBufferPool]) -> None:
     pool = make_foreign([buffers()], most=1)
-    slot = pool.acquire(0)
-    assert slot is not None
-    lease = pool.lease(slot, slot.generation, 'npu')
-    assert lease is not None and pool.adopt(buffers()) is None
-    assert pool.statistics().exhausted == 1 and pool.slots == (slot,)
+    lease = leased(pool)
+    assert pool.adopt(buffers()) is None
+    assert pool.statistics().exhausted == 1 and pool.slots == (lease.slot,)
     pool.release(lease)
     assert pool.adopt(buffers()) is not None
 
 
-def test_frames_must_not_share_buffers(make_foreign: Callable[..., ForeignBufferPool]) -> None:
+def test_foreign_buffers_that_are_shared_or_too_small_are_refused_and_closed(
+    make_foreign: Callable[..., ForeignBufferPool],
+) -> None:
     known = [buffers(), buffers()]
     pool = make_foreign(known)
     with pytest.raises(LayoutError, match='must not share buffers'):
         pool.adopt((*again(known[0]), *buffers()))
+    with pytest.raises(LayoutError, match='plane'):
+        pool.adopt((SealedMemfd().allocate(1),))
     assert len(pool.slots) == 2
     first = buffers()
     with pytest.raises(LayoutError, match='share the buffer'):
-        ForeignBufferPool(LAYOUT, [first, again(first)], name='camera', on_free=lambda slot: None)
-
-
-def test_a_layout_that_does_not_fit_is_refused_and_closed(
-    make_foreign: Callable[..., ForeignBufferPool],
-) -> None:
-    small = (SealedMemfd().allocate(1),)
-    pool = make_foreign([buffers()])
-    with pytest.raises(LayoutError, match='plane'):
-        pool.adopt(small)
-    assert len(pool.slots) == 1
+        make_foreign([first, again(first)])
     with pytest.raises(ConfigError, match='at least 1'):
-        ForeignBufferPool(LAYOUT, [], name='camera', on_free=lambda slot: None)
+        make_foreign([])
 
 
 class Held:
@@ -939,14 +804,19 @@ class Held:
         self.buffers.hold(slot, lambda: self.given_back.append(name))
         return slot
 
+    def close(self) -> None:
+        self.buffers.begin_close()
+        self.pool.close()
+        self.buffers.end_close()
+
 
 def test_a_buffer_goes_back_to_its_owner_once_when_the_last_one_has_released_it() -> None:
     held = Held()
     slot = held.publish(0, 'first')
-    leases = [held.pool.lease(slot, slot.generation, holder) for holder in ('npu', 'viewer')]
+    leases = [leased(held.pool, slot, holder) for holder in ('npu', 'viewer')]
     assert held.buffers.hold_too(slot, lambda: held.given_back.append('again'))
     for lease in leases:
-        assert lease is not None and held.given_back == []
+        assert held.given_back == []
         held.pool.release(lease)
     assert held.given_back == ['first', 'again']
     assert not held.buffers.hold_too(slot, lambda: held.given_back.append('too late'))
@@ -959,25 +829,17 @@ def test_a_buffer_that_a_device_may_still_read_goes_back_at_the_end() -> None:
     held = Held()
     held.pool._release_timeout_s = 0.0
     slot = held.publish(1, 'late')
-    lease = held.pool.lease(slot, slot.generation, 'npu')
-    assert lease is not None
-    held.pool.release(lease, EventFence())
+    held.pool.release(leased(held.pool, slot), EventFence())
     held.pool.collect()
     assert slot.state is SlotState.RETIRED and held.given_back == []
-    held.buffers.begin_close()
-    held.pool.close()
-    held.buffers.end_close()
+    held.close()
     assert held.given_back == ['late']
 
 
 def test_a_buffer_that_is_out_when_the_pool_closes_goes_back_when_it_comes_in() -> None:
     held = Held()
-    slot = held.publish(0, 'out')
-    lease = held.pool.lease(slot, slot.generation, 'npu')
-    assert lease is not None
-    held.buffers.begin_close()
-    held.pool.close()
-    held.buffers.end_close()
+    lease = leased(held.pool, held.publish(0, 'out'))
+    held.close()
     assert held.given_back == []
     held.pool.release(lease)
     assert held.given_back == ['out']

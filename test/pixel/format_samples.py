@@ -53,11 +53,6 @@ YUV = tuple(SUBSAMPLING)
 ALL = (*YUV, *BYTE_ORDERS, *GREY, *WORDS)
 
 
-def steps(name: str) -> tuple[int, int]:
-    """Return the numbers of which width and height must be multiples."""
-    return SUBSAMPLING.get(name, (1, 1))
-
-
 def _wide(samples: Samples, bits: int, random: np.random.Generator) -> NDArray[np.uint16]:
     """Return 16-bit samples: 8 bits on top, noise below half a step, so rounding restores them."""
     below = random.integers(0, 1 << 7, samples.shape).astype(np.uint16)

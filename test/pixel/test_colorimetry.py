@@ -53,28 +53,23 @@ ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfe
         ('1:4:7:1', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
         # PAL and NTSC as a decoder reports them.
         ('2:4:4:2', BT601_LIMITED),
+        ('0:4:16:4', BT601_LIMITED),
     ],
 )
 def test_gstreamer_s_words(text: str, expected: Colorimetry) -> None:
     assert from_gstreamer_colorimetry(text) == expected
 
 
-@pytest.mark.parametrize(
-    ('text', 'default', 'expected'),
-    [
+def test_what_gstreamer_doesn_t_know_is_the_default() -> None:
+    for text, default, expected in (
         # GStreamer's jpegdec reports this for every picture.
         ('1:4:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT601, FULL)),
         ('0:0:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT709, LIMITED)),
-        ('0:4:16:4', BT601_LIMITED, BT601_LIMITED),
         ('2:1:0:0', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED, Transfer.SRGB)),
         # Grey has no matrix, and R, G, B have only their own.
         ('2:5:5:1', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED)),
-    ],
-)
-def test_what_gstreamer_doesn_t_know_is_the_default(
-    text: str, default: Colorimetry, expected: Colorimetry
-) -> None:
-    assert from_gstreamer_colorimetry(text, default) == expected
+    ):
+        assert from_gstreamer_colorimetry(text, default) == expected, text
 
 
 @pytest.mark.parametrize(

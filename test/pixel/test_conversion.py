@@ -33,7 +33,6 @@ from pixel.format_samples import (
     published_rgb,
     rgb_planes,
     spread,
-    steps,
     strided,
     SUBSAMPLING,
     WORDS,
@@ -147,7 +146,7 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
     given_memory: bool, seed: int,
 ) -> None:  # fmt: skip
     """With *given_memory* the rows are apart, and bytes between them must not change."""
-    across, down = steps(name)
+    across, down = SUBSAMPLING.get(name, (1, 1))
     width, height = blocks[0] * across, blocks[1] * down
     random = np.random.default_rng(seed)
     if name in YUV:
@@ -286,22 +285,10 @@ def test_planes_of_another_format_or_size_are_refused_where_they_can_be_told(oth
     planes = (yuv_case if other in YUV else rgb_case)(other, 64, 48)[0]
     if other == 'NV21':  # NV21's planes look like NV12's, so its size is tested
         planes = [plane[:-1] for plane in planes]
-    for converter in (
-        ToPicture(fourcc_code('NV12'), 64, 48, BT601_LIMITED),
-        ToLuma(fourcc_code('NV12'), 64, 48, BT601_LIMITED),
-    ):
-        with pytest.raises(
-            LayoutError,
-            match=r'this conversion was made for NV12 64x48, uint8 \(48, 64\) and uint8 \(24, '
-            r'32, 2\)',
-        ):
-            converter.convert(planes)
-
-
-def road(width: int, height: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    planes = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
-    RoadScene(width, height, 1).draw(5, *planes)
-    return planes
+    wanted = r'this conversion was made for NV12 64x48, uint8 \(48, 64\) and uint8 \(24, 32, 2\)'
+    for kind in (ToPicture, ToLuma):
+        with pytest.raises(LayoutError, match=wanted):
+            kind(NV12, 64, 48, BT601_LIMITED).convert(planes)
 
 
 def to_rgb(
@@ -375,7 +362,9 @@ def test_the_short_cut_is_near_the_full_conversion(
     size: tuple[int, int], target: int, mean: float, largest: int
 ) -> None:
     """Limits in grey levels of 255, on a picture with edges and sensor noise."""
-    planes, box = road(*size), Letterbox.fit(*size, target, target)
+    (width, height), box = size, Letterbox.fit(*size, target, target)
+    planes = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+    RoadScene(*size, 1).draw(5, *planes)
     full = cv2.resize(
         cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height)
     )

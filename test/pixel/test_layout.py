@@ -18,9 +18,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import tracemalloc
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,6 @@ from zc_perception.pixel.layout import (
     compute_layout,
     ImageLayout,
     PlaneLayout,
-    sample_bytes,
     validate_layout,
 )
 from zc_perception.pixel.modifier import INVALID, LINEAR
@@ -85,43 +84,12 @@ def test_every_computed_layout_is_valid_and_has_the_alignments(
     )
 
 
-@given(
-    st.sampled_from(sorted(PLANES)),
-    st.integers(1, 10),
-    st.integers(1, 6),
-    st.integers(1, 70),
-    st.integers(1, 70),
-    st.integers(1, 20),
-    st.booleans(),
-)
-def test_no_sample_of_a_computed_layout_leaves_its_buffer_or_meets_another(
-    name: str,
-    width: int,
-    height: int,
-    stride_align: int,
-    offset_align: int,
-    height_align: int,
-    buffer_per_plane: bool,
-) -> None:
-    layout = compute_layout(
-        fourcc_code(name), 4 * width, 2 * height,
-        stride_align=stride_align, offset_align=offset_align, height_align=height_align,
-        buffer_per_plane=buffer_per_plane,
-    )  # fmt: skip
-    assert is_safe(name, layout, own_sizes(layout))
-
-
 def test_words_are_never_torn_whatever_alignment_is_asked() -> None:
     ten_bit = compute_layout(P010, 6, 4, stride_align=5, offset_align=3)
     assert [(p.stride, p.offset) for p in ten_bit.planes] == [(20, 0), (20, 84)]
     assert compute_layout(RG16, 5, 2, stride_align=11).planes == (PlaneLayout(0, 0, 22, 44),)
-
-
-def test_sample_sizes_are_the_documented_ones() -> None:
-    for name, planes in PLANES.items():
-        fmt = FORMATS[fourcc_code(name)]
-        sizes = [sample_bytes(fmt, index) for index in range(len(fmt.planes))]
-        assert sizes == [sample for sample, *_ in planes]
+    # Samples of 10 bits in a row of bytes are no words.
+    assert compute_layout(fourcc_code('NV15'), 4, 2, stride_align=3).planes[0].stride == 6
 
 
 @pytest.mark.parametrize(
@@ -228,7 +196,8 @@ TOP = (1 << 63) - 1
     ('layout', 'sizes', 'message'),
     [
         (nv12(*[LUMA] * 100_000), [9999], 'NV12 LINEAR has 2 planes, but the layout has 100000'),
-        (nv12(LUMA, modifier=TILED), [4608], 'planes, but the layout has 1'),
+        (nv12(LUMA, modifier=TILED), [4608],
+         'NV12 INTEL:X_TILED has 2 planes, but the layout has 1'),
         (nv12(*[LUMA] * 5, modifier=INVALID), [4608],
          'NV12 INVALID has 2 to 4 planes, but the layout has 5'),
         (changed(GOOD, planes=None), [4608],
@@ -278,11 +247,7 @@ def test_messages_name_the_plane_and_the_numbers(
 ) -> None:
     with pytest.raises(LayoutError) as error:
         validate_layout(layout, sizes)
-    assert (
-        str(error.value).endswith(message)
-        if message.startswith('planes,')
-        else str(error.value) == message
-    )
+    assert str(error.value) == message
 
 
 def test_a_format_and_a_modifier_that_there_are_not_are_refused() -> None:
@@ -349,8 +314,7 @@ def test_no_field_s_value_costs_memory(field: str, value: int) -> None:
         tracemalloc.stop()
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     name: str
     layout: ImageLayout
     sizes: list[int]
@@ -366,6 +330,11 @@ def cases(draw: st.DrawFn) -> Case:
     )  # fmt: skip
     spare = draw(st.sampled_from([0, 1, 4096]))
     return Case(name, layout, [layout.buffer_size(i) + spare for i in range(layout.num_buffers)])
+
+
+@given(cases())
+def test_no_sample_of_a_computed_layout_leaves_its_buffer_or_meets_another(case: Case) -> None:
+    assert is_safe(case.name, case.layout, own_sizes(case.layout))
 
 
 def refused_or_safe(case: Case, layout: ImageLayout, sizes: Sequence[int]) -> None:
@@ -412,6 +381,3 @@ def test_planes_in_the_same_memory_never_share_a_byte(case: Case, data: st.DataO
         assert not is_safe(case.name, case.layout, case.sizes, identities)
     else:
         assert is_safe(case.name, case.layout, case.sizes, identities)
-
-
-# Descriptors of a broken or hostile peer.

@@ -37,12 +37,10 @@ from pixel.format_samples import (
 import pytest
 
 from zc_perception.errors import FormatError, LayoutError
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, RGB_FULL
 from zc_perception.pixel.conversion import Nv12Writer, ToNv12
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code
 from zc_perception.pixel.readable import READABLE
-
-RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL)
 
 UNTOUCHED = 0xAB
 
