@@ -18,6 +18,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, ExitStack
+from copy import copy
 import ctypes
 import gc
 import os
@@ -34,8 +36,7 @@ import pytest
 from zc_perception.errors import AcceleratorError, AllocationError, FormatError
 from zc_perception.jetson import nvbufsurface
 from zc_perception.jetson.nvbufsurface import check_structs, NvBufSurfaceHeap, SurfaceImage
-from zc_perception.jetson.vic import Vic
-from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.jetson.vic import Vic, VicImage
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code, NV12
@@ -203,9 +204,34 @@ def test_what_the_trial_image_says_is_compared(
 
 @pytest.fixture
 def vic(libraries: Libraries) -> Iterator[Vic]:
-    vic = Vic(libraries.transform, libraries.surface)
-    yield vic
-    vic.close()
+    with closing(Vic(libraries.transform, libraries.surface)) as vic:
+        yield vic
+
+
+class Images(ExitStack):
+    """Makes images, and closes them at the end."""
+
+    def __init__(self, vic: Vic, libraries: Libraries) -> None:
+        super().__init__()
+        self.vic, self.library = vic, libraries.surface
+
+    def source(
+        self, width: int = 64, height: int = 64, colorimetry: Colorimetry = BT601_LIMITED
+    ) -> SurfaceImage:
+        buffers, layout = NvBufSurfaceHeap(self.library).allocate_image(
+            compute_layout(NV12, width, height), colorimetry
+        )
+        self.callback(buffers[0].close)
+        return SurfaceImage(buffers, layout, colorimetry)
+
+    def target(self, width: int = 32, height: int = 32) -> VicImage:
+        return self.enter_context(closing(self.vic.allocate(width, height, RGBA)))
+
+
+@pytest.fixture
+def images(vic: Vic, libraries: Libraries) -> Iterator[Images]:
+    with Images(vic, libraries) as images:
+        yield images
 
 
 def picture(height: int, width: int, seed: int = 1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -233,15 +259,6 @@ def read(image: SurfaceImage, plane: int) -> NDArray[np.uint8]:
     ).copy()
 
 
-def surface(
-    libraries: Libraries, width: int, height: int, colorimetry: Colorimetry = BT601_LIMITED
-) -> SurfaceImage:
-    buffers, layout = NvBufSurfaceHeap(libraries.surface).allocate_image(
-        compute_layout(NV12, width, height), colorimetry
-    )
-    return SurfaceImage(buffers, layout, colorimetry)
-
-
 def expected_rgb(
     luma: NDArray[np.uint8],
     chroma: NDArray[np.uint8],
@@ -264,12 +281,11 @@ def expected_rgb(
     ],
 )
 def test_nv12_becomes_rgba_of_the_wanted_size(
-    size: tuple[int, int], colours: Colorimetry, vic: Vic, libraries: Libraries
+    size: tuple[int, int], colours: Colorimetry, vic: Vic, images: Images, libraries: Libraries
 ) -> None:
-    source = surface(libraries, 320, 180, colours)
+    source, target = images.source(320, 180, colours), images.target(*size)
     luma, chroma = picture(180, 320)
     write(source, luma, chroma)
-    target = vic.allocate(*size, RGBA)
     vic.transform(source, target)
     with target.reading() as planes:
         assert planes[0].shape == (size[1], size[0], 4) and (planes[0][..., 3] == 255).all()
@@ -278,48 +294,40 @@ def test_nv12_becomes_rgba_of_the_wanted_size(
             planes[0][0, 0, 0] = 1
         del planes
     assert libraries.count('last_filter') == 1, 'bilinear, as the CPU does it'
-    target.close()
-    source.buffers[0].close()
 
 
-def test_the_cpu_sees_each_new_picture(vic: Vic, libraries: Libraries) -> None:
+def test_the_cpu_sees_each_new_picture(vic: Vic, images: Images) -> None:
     """The double's mapping is stale until it is synchronised."""
-    source, target = surface(libraries, 64, 64), vic.allocate(64, 64, RGBA)
+    source, target = images.source(), images.target(64, 64)
     for value in (40, 120, 200):
         write(source, np.full((64, 64), value, np.uint8), np.full((32, 32, 2), 128, np.uint8))
         vic.transform(source, target)
         with target.reading() as planes:
             assert planes[0][32, 32, 0] == round((value - 16) * 255 / 219)
             del planes
-    target.close()
-    source.buffers[0].close()
 
 
 def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(
-    vic: Vic, libraries: Libraries
+    vic: Vic, images: Images, libraries: Libraries
 ) -> None:
     """The double has a layout that no linear reader can read."""
-    linear = surface(libraries, 128, 96)
-    tiled_memory = SealedMemfd().allocate(linear.buffers[0].size)
-    tiled = SurfaceImage(
-        (tiled_memory,), ImageLayout(128, 96, NV12, INVALID, linear.layout.planes), BT601_LIMITED
-    )
+    linear = images.source(128, 96)
     luma, chroma = picture(96, 128, 9)
-    flipped = SurfaceImage((tiled_memory,), linear.layout, BT601_LIMITED)
-    write(flipped, luma[::-1], chroma[::-1])
-    vic.transform(tiled, linear)
-    assert np.array_equal(read(linear, 0), luma) and np.array_equal(read(linear, 1), chroma)
-    assert libraries.count('imports') >= 1, 'it was made elsewhere'
-    vic.close()
-    tiled_memory.close()
-    linear.buffers[0].close()
+    with closing(SealedMemfd().allocate(linear.buffers[0].size)) as memory:
+        layout = ImageLayout(128, 96, NV12, INVALID, linear.layout.planes)
+        flipped = SurfaceImage((memory,), linear.layout, BT601_LIMITED)
+        write(flipped, luma[::-1], chroma[::-1])
+        vic.transform(SurfaceImage((memory,), layout, BT601_LIMITED), linear)
+        assert np.array_equal(read(linear, 0), luma) and np.array_equal(read(linear, 1), chroma)
+        assert libraries.count('imports') >= 1, 'it was made elsewhere'
+        vic.close()
 
 
 def test_a_buffer_of_another_process_is_imported_with_its_layout(
-    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    vic: Vic, images: Images, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('NVBUF_DOUBLE', 'stranger')
-    source, target = surface(libraries, 128, 64), vic.allocate(64, 32, RGBA)
+    source, target = images.source(128, 64), images.target(64, 32)
     luma, chroma = picture(64, 128, 2)
     write(source, luma, chroma)
     imports = libraries.count('imports')
@@ -329,26 +337,21 @@ def test_a_buffer_of_another_process_is_imported_with_its_layout(
     with target.reading() as planes:
         assert np.abs(planes[0][..., :3] - expected_rgb(luma, chroma, (64, 32))).max() <= 2.0
         del planes
-    target.close()
-    source.buffers[0].close()
-    vic.tidy()
-    assert len(vic._surfaces) == 0, 'and given back with it'
 
 
-def test_a_buffer_that_ended_is_let_go(vic: Vic, libraries: Libraries) -> None:
-    target = vic.allocate(32, 32, RGBA)
+def test_a_buffer_that_ended_is_let_go(vic: Vic, images: Images) -> None:
+    target = images.target()
     for _ in range(6):
-        source = surface(libraries, 64, 64)
+        source = images.source()
         vic.transform(source, target)
         assert len(vic._surfaces) == 1
         source.buffers[0].close()
     vic.tidy()
     assert len(vic._surfaces) == 0
-    target.close()
 
 
 def test_the_library_gets_descriptors_of_high_numbers(
-    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    vic: Vic, images: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library caches by descriptor number, and low numbers are soon reused."""
     numbers = []
@@ -357,31 +360,23 @@ def test_the_library_gets_descriptors_of_high_numbers(
     monkeypatch.setattr(
         cache, '_from_fd', lambda fd, pointer: numbers.append(fd.value) or original(fd, pointer)
     )
-    source, target = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA)
-    vic.transform(source, target)
+    source = images.source()
+    vic.transform(source, images.target())
     assert numbers and min(numbers) >= nvbufsurface._HIGH_NUMBERS
     assert os.fstat(numbers[0]).st_ino == source.buffers[0].identity.inode
-    target.close()
-    source.buffers[0].close()
 
 
 def test_a_stale_answer_of_the_library_is_noticed(
-    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    vic: Vic, images: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, target = (
-        surface(libraries, 64, 64),
-        surface(libraries, 96, 64),
-        vic.allocate(32, 32, RGBA),
-    )
+    images.source()
+    second, target = images.source(96, 64), images.target()
     monkeypatch.setenv('NVBUF_DOUBLE', 'stale')
     with pytest.raises(
         AcceleratorError, match=r'this buffer as \[64, 64, .*the frame has \[96, 64, .*was reused'
     ):
         vic.transform(second, target)
     assert len(vic._surfaces) == 0
-    target.close()
-    for image in (first, second):
-        image.buffers[0].close()
 
 
 @pytest.mark.parametrize(
@@ -394,34 +389,29 @@ def test_a_stale_answer_of_the_library_is_noticed(
     ],
 )
 def test_every_error_says_what_it_means(
-    mode: str, words: str, vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    mode: str, words: str, vic: Vic, images: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('TRANSFORM_DOUBLE', mode)
-    source, target = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA)
     with pytest.raises(AcceleratorError, match=words):
-        vic.transform(source, target)
-    target.close()
-    source.buffers[0].close()
+        vic.transform(images.source(), images.target())
 
 
-def test_each_thread_has_a_session_of_its_own(vic: Vic, libraries: Libraries) -> None:
-    source, target, errors = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA), []
+def test_each_thread_has_a_session_of_its_own(
+    vic: Vic, images: Images, libraries: Libraries
+) -> None:
+    source, target, done = images.source(), images.target(), []
     sessions = libraries.count('sessions')
 
     def transform() -> None:
-        try:
-            vic.transform(source, target)
-            vic.transform(source, target)
-        except AcceleratorError as error:
-            errors.append(error)
+        vic.transform(source, target)
+        vic.transform(source, target)
+        done.append(True)
 
     for _ in range(2):
         thread = threading.Thread(target=transform)
         thread.start()
         thread.join()
-    assert not errors and libraries.count('sessions') - sessions == 2
-    target.close()
-    source.buffers[0].close()
+    assert len(done) == libraries.count('sessions') - sessions == 2
 
 
 @pytest.mark.parametrize(
@@ -441,44 +431,34 @@ def test_an_image_that_cannot_be_had_leaves_nothing(
 
 
 def test_memory_that_is_none_of_theirs_is_refused(
-    vic: Vic, monkeypatch: pytest.MonkeyPatch
+    vic: Vic, images: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('NVBUF_DOUBLE', 'refuse_import')
     layout = compute_layout(NV12, 64, 64)
-    memory, target = SealedMemfd().allocate(layout.buffer_size(0)), vic.allocate(32, 32, RGBA)
-    with pytest.raises(
-        AcceleratorError,
-        match=r'does not know buffer \d+ \(memfd\) and refuses to import it; use heap: '
-        r'nvbufsurface',
-    ):
-        vic.transform(SurfaceImage((memory,), layout, BT601_LIMITED), target)
     split = compute_layout(NV12, 64, 64, buffer_per_plane=True)
-    halves: tuple[DmaBuf, ...] = tuple(
-        SealedMemfd().allocate(split.buffer_size(i)) for i in range(2)
+    target, halves = images.target(), [SealedMemfd().allocate(64 * 64 * 3 // 2) for _ in range(2)]
+    unknown = (
+        r'does not know buffer \d+ \(memfd\) and refuses to import it; use heap: nvbufsurface'
     )
-    with pytest.raises(AcceleratorError, match='in one buffer, this one has 2'):
-        vic.transform(SurfaceImage(halves, split, BT601_LIMITED), target)
-    with pytest.raises(FormatError):
-        vic.transform(
-            SurfaceImage((memory,), compute_layout(fourcc_code('RG16'), 32, 32), BT601_LIMITED),
-            target,
-        )
-    target.close()
-    for buffer in (memory, *halves):
+    for buffers, wrong, error, words in (
+        (halves[:1], layout, AcceleratorError, unknown),
+        (halves, split, AcceleratorError, 'in one buffer, this one has 2'),
+        (halves[:1], compute_layout(fourcc_code('RG16'), 32, 32), FormatError, ''),
+    ):
+        with pytest.raises(error, match=words):
+            vic.transform(SurfaceImage(tuple(buffers), wrong, BT601_LIMITED), target)
+    for buffer in halves:
         buffer.close()
 
 
 def test_a_release_without_import_says_so(
     libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vic = Vic(libraries.transform, libraries.releases['old'])
     monkeypatch.setenv('NVBUF_DOUBLE', 'stranger')
-    buffers, layout = NvBufSurfaceHeap(libraries.releases['old']).allocate_image(
-        compute_layout(NV12, 64, 64), BT601_LIMITED
-    )
-    target = vic.allocate(32, 32, RGBA)
-    with pytest.raises(AcceleratorError, match='this release has no NvBufSurfaceImport'):
-        vic.transform(SurfaceImage(buffers, layout, BT601_LIMITED), target)
-    target.close()
-    buffers[0].close()
-    vic.close()
+    libraries = copy(libraries)
+    libraries.surface = libraries.releases['old']
+    vic = Vic(libraries.transform, libraries.surface)
+    with closing(vic), Images(vic, libraries) as images:
+        source, target = images.source(), images.target()
+        with pytest.raises(AcceleratorError, match='this release has no NvBufSurfaceImport'):
+            vic.transform(source, target)
