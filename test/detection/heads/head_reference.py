@@ -38,6 +38,7 @@ Array = NDArray[np.float64]
 INPUT, STRIDES = (96, 64), (8, 16, 32)
 GRIDS = tuple((INPUT[1] // stride, INPUT[0] // stride) for stride in STRIDES)
 NEAR = 1e-5  # results closer than this may differ by rounding
+TOLERANCE = 2e-3  # of corners, in pixels
 
 
 class Box(NamedTuple):
@@ -87,23 +88,15 @@ def yolov8_levels(
 ) -> Iterator[Box]:
     """Decode arrays (rows, columns, 4 * bins) and (rows, columns, classes) of each level."""
     for box, score, stride in zip(boxes, classes, strides, strict=True):
-        for row in range(box.shape[0]):
-            for column in range(box.shape[1]):
-                number, logit = best_class(score[row, column].tolist())
-                values = box[row, column].tolist()
-                sides = [
-                    expected_bin(values[slice(i * bins, (i + 1) * bins)])
-                    if bins > 1
-                    else values[i]
-                    for i in range(4)
-                ]
-                x, y = column + 0.5, row + 0.5
-                corners = (x - sides[0], y - sides[1], x + sides[2], y + sides[3])
-                yield Box(
-                    probability(logit, by_sigmoid),
-                    number,
-                    *[corner * stride for corner in corners],
-                )
+        for row, column in np.ndindex(*box.shape[:2]):
+            number, logit = best_class(score[row, column].tolist())
+            sides = box[row, column].reshape(4, bins).tolist()
+            left, top, right, bottom = (expected_bin(s) if bins > 1 else s[0] for s in sides)
+            x, y = column + 0.5, row + 0.5
+            corners = (x - left, y - top, x + right, y + bottom)
+            yield Box(
+                probability(logit, by_sigmoid), number, *(corner * stride for corner in corners)
+            )
 
 
 def yolov8_rows(rows: Array, by_sigmoid: bool = False) -> Iterator[Box]:
@@ -170,14 +163,8 @@ def ssd_box(
     """Decode deltas x, y, w, h; prior and result are in input pixels."""
     cx = prior[0] + deltas[0] * variances[0] * prior[2]
     cy = prior[1] + deltas[1] * variances[0] * prior[3]
-    return centred(
-        score,
-        number,
-        cx,
-        cy,
-        prior[2] * math.exp(deltas[2] * variances[1]),
-        prior[3] * math.exp(deltas[3] * variances[1]),
-    )
+    width, height = (prior[i] * math.exp(deltas[i] * variances[1]) for i in (2, 3))
+    return centred(score, number, cx, cy, width, height)
 
 
 def in_source(boxes: Sequence[Box], box: Letterbox) -> list[Box]:
@@ -215,32 +202,31 @@ def suppressed(
     return [ranked[i] for i in kept], nearest
 
 
-def assert_same(found: Detections, expected: Sequence[Box], tolerance: float = 2e-3) -> None:
+def assert_same(found: Detections, expected: Sequence[Box]) -> None:
     """Check for the same boxes; ignore slivers and the order of equal scores."""
     assert (np.diff(found.scores) <= 0).all(), 'best first'
     left = list(expected)
-    for corners, score, number in zip(
-        found.boxes.tolist(), found.scores.tolist(), found.classes.tolist(), strict=True
-    ):
-        match = next(
-            (
-                one
-                for one in left
-                if one.number == number
-                and abs(one.score - score) <= 3e-6
-                and all(abs(a - b) <= tolerance for a, b in zip(one[2:], corners, strict=True))
-            ),
-            None,
-        )
+    columns = found.scores.tolist(), found.classes.tolist(), found.boxes.tolist()
+    for score, number, corners in zip(*columns, strict=True):
+        one = Box(score, number, *corners)
+        match = next((other for other in left if _same(one, other)), None)
         if match is None:
-            assert _sliver(corners, tolerance), f'{number} {score} {corners} is none of {left[:5]}'
+            assert _sliver(one), f'{one} is none of {left[:5]}'
         else:
             left.remove(match)
-    assert all(_sliver(one[2:], tolerance) for one in left), left[:5]
+    assert all(map(_sliver, left)), left[:5]
 
 
-def _sliver(corners: Sequence[float], tolerance: float) -> bool:
-    return min(corners[2] - corners[0], corners[3] - corners[1]) <= tolerance
+def _same(one: Box, other: Box) -> bool:
+    return (
+        one.number == other.number
+        and abs(one.score - other.score) <= 3e-6
+        and all(abs(a - b) <= TOLERANCE for a, b in zip(one[2:], other[2:], strict=True))
+    )
+
+
+def _sliver(box: Box) -> bool:
+    return min(box.x1 - box.x0, box.y1 - box.y0) <= TOLERANCE
 
 
 def scored(boxes: Iterable[Box], score: float, box: Letterbox) -> list[Box]:
@@ -256,13 +242,10 @@ def check(
     box: Letterbox,
     score: float,
     expected: Sequence[Box],
-    tolerance: float = 2e-3,
 ) -> None:
     """Check the decoded boxes twice: nothing may be left of the first time."""
     for _ in range(2):  # an overlap limit of 1 suppresses nothing
-        assert_same(
-            head.decode(outputs, box, DecodeLimits(score, 1.0, 10_000)), expected, tolerance
-        )
+        assert_same(head.decode(outputs, box, DecodeLimits(score, 1.0, 10_000)), expected)
 
 
 def quantised(
@@ -272,7 +255,6 @@ def quantised(
     scale: float,
     zero_point: int,
     dtype: str = 'int8',
-    name: str = '',
 ) -> RawTensor:
     """Quantise to (1, rows, columns, channels), as a view into a larger buffer."""
     limits = np.iinfo(dtype)
@@ -281,21 +263,14 @@ def quantised(
     buffer = random.integers(
         limits.min, limits.max, (1, *(shape + before + after)), dtype=dtype, endpoint=True
     )
-    inner = buffer[
-        (slice(None), *(slice(b, b + size) for b, size in zip(before, shape, strict=True)))
-    ]
+    inner = buffer[(slice(None), *map(slice, before, before + shape))]
     inner[...] = np.clip(np.round(real / scale + zero_point), limits.min, limits.max)
-    return RawTensor(inner, scale, zero_point, 'nhwc', name)
+    return RawTensor(inner, scale, zero_point, 'nhwc')
 
 
 def as_nchw(tensor: RawTensor) -> RawTensor:
-    return RawTensor(
-        np.ascontiguousarray(tensor.values.transpose(0, 3, 1, 2)),
-        tensor.scale,
-        tensor.zero_point,
-        'nchw',
-        tensor.name,
-    )
+    values = np.ascontiguousarray(tensor.values.transpose(0, 3, 1, 2))
+    return RawTensor(values, tensor.scale, tensor.zero_point, 'nchw')
 
 
 def dequantised(tensor: RawTensor) -> Array:
