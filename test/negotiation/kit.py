@@ -25,16 +25,14 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.negotiation.constraints import BufferConstraints, Format
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 TILED = 3 << 56 | 0x10
 X_TILED = 1 << 56 | 1
 Y_TILED = 1 << 56 | 2
-YUYV = fourcc_code('YUYV')
-XR24 = fourcc_code('XR24')
-R8 = fourcc_code('R8  ')
+NV12, YUYV, XR24, R8 = map(fourcc_code, ('NV12', 'YUYV', 'XR24', 'R8  '))
 SIZE = (64, 48)
 
 
@@ -62,11 +60,8 @@ class Producer:
 
     def layout(self, request: AllocationRequest) -> ImageLayout:
         linear = request.limits.layout(request.fourcc, request.size, request.placement)
-        return (
-            linear
-            if LINEAR in request.modifiers
-            else replace(linear, modifier=request.modifiers[0])
-        )
+        own = LINEAR if LINEAR in request.modifiers else request.modifiers[0]
+        return replace(linear, modifier=own)
 
     def __call__(self, request: AllocationRequest) -> Allocation:
         heap, layout = SealedMemfd(), self.layout(request)
@@ -80,6 +75,3 @@ class Producer:
         for buffer in self.buffers:
             with suppress(ValueError):
                 buffer.close()
-
-
-__all__ = ['NV12', 'Producer', 'f', 'who']
