@@ -37,16 +37,14 @@ SIZE = 4096 + 28 * 1024 + 4096 * 192
 #: Name, offset in the record, struct letter.
 FIELDS = (
     ('number', 0, 'Q'), ('kind', 8, 'I'), ('num_buffers', 12, 'I'), ('sequence', 16, 'Q'),
-    ('generation', 24, 'Q'), ('buffer_uid', 32, 'Q'),
-    ('stamp_ns', 40, 'q'), ('captured_ns', 48, 'q'), ('published_ns', 56, 'q'),
-    ('received_ns', 64, 'q'), ('submitted_ns', 72, 'q'),
-    ('signalled_ns', 80, 'q'), ('done_ns', 88, 'q'), ('decoded_ns', 96, 'q'),
-    ('sent_ns', 104, 'q'), ('capture_cost_ns', 112, 'q'),
+    ('generation', 24, 'Q'), ('buffer_uid', 32, 'Q'), ('stamp_ns', 40, 'q'),
+    ('captured_ns', 48, 'q'), ('published_ns', 56, 'q'), ('received_ns', 64, 'q'),
+    ('submitted_ns', 72, 'q'), ('signalled_ns', 80, 'q'), ('done_ns', 88, 'q'),
+    ('decoded_ns', 96, 'q'), ('sent_ns', 104, 'q'), ('capture_cost_ns', 112, 'q'),
     ('inode0', 120, 'Q'), ('inode1', 128, 'Q'), ('inode2', 136, 'Q'), ('inode3', 144, 'Q'),
-    ('st_dev', 152, 'Q'),
-    ('device_handle', 160, 'I'), ('detections', 164, 'I'), ('device_seqno', 168, 'Q'),
-    ('thread_id', 176, 'I'),
-    ('nothing', 180, 'I'), ('number_again', 184, 'Q'),
+    ('st_dev', 152, 'Q'), ('device_handle', 160, 'I'), ('detections', 164, 'I'),
+    ('device_seqno', 168, 'Q'), ('thread_id', 176, 'I'), ('nothing', 180, 'I'),
+    ('number_again', 184, 'Q'),
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 import errno
 import fcntl
+import itertools
 import os
 from pathlib import Path
 import struct
@@ -29,6 +30,7 @@ import sys
 import threading
 import time
 from typing import Any
+from unittest import mock
 import zlib
 
 from hypothesis import given
@@ -45,7 +47,7 @@ from observe.frame_log_kit import (
     SIZE,
 )
 from observe.timeline_kit import check_rules, slices
-from processes import ran, ready
+from processes import passes_in_child, ran, ready
 import pytest
 from waiting import until
 
@@ -70,6 +72,10 @@ U32, U64, I64 = (
 )
 
 
+def logs_of_this_process() -> FoundFrameLogs:
+    return find_frame_logs(pids=[os.getpid()])
+
+
 @pytest.fixture
 def warnings() -> list[str]:
     return []
@@ -83,8 +89,7 @@ def log(no_fd_leak: None, warnings: list[str]) -> Iterator[FrameLog]:
 
 @pytest.fixture
 def reader(log: FrameLog) -> Iterator[FrameLogReader]:
-    with find_frame_logs(pids=[os.getpid()]) as logs:
-        (reader,) = logs
+    with logs_of_this_process() as (reader,):
         yield reader
 
 
@@ -105,8 +110,7 @@ def test_every_value_comes_back_and_lies_where_the_layout_says(
     sequence, generation, uid, _ = large
     frame = made_frame(
         sequence, inodes=inodes, generation=generation, buffer_uid=uid, stamp_ns=times[0],
-        captured_ns=times[1], published_ns=times[2],
-        cost_ns=times[3], device=device,
+        captured_ns=times[1], published_ns=times[2], cost_ns=times[3], device=device,
     )  # fmt: skip
     with FrameLog('inference', '/n') as log:
         log.processed(
@@ -117,20 +121,18 @@ def test_every_value_comes_back_and_lies_where_the_layout_says(
             detections,
         )
         memory = log_memory()
-        with find_frame_logs(pids=[os.getpid()]) as logs:
+        with logs_of_this_process() as logs:
             (record,) = logs[0].read()
     lies = record_at(memory, 0)
     expected = {
         'number': 1, 'kind': 2, 'num_buffers': len(inodes), 'sequence': sequence,
-        'generation': generation, 'buffer_uid': uid,
-        'stamp_ns': times[0], 'captured_ns': times[1], 'published_ns': times[2],
-        'received_ns': times[4], 'submitted_ns': times[5],
-        'signalled_ns': times[6], 'done_ns': times[7], 'decoded_ns': times[8], 'sent_ns': 1,
-        'capture_cost_ns': times[3],
-        'st_dev': device, 'device_handle': handle, 'detections': detections, 'device_seqno': seqno,
-        'thread_id': threading.get_native_id(),
-        'number_again': 1, **dict(zip(('inode0', 'inode1', 'inode2', 'inode3'), (*inodes, 0, 0, 0),
-                                      strict=False)),
+        'generation': generation, 'buffer_uid': uid, 'stamp_ns': times[0],
+        'captured_ns': times[1], 'published_ns': times[2], 'received_ns': times[4],
+        'submitted_ns': times[5], 'signalled_ns': times[6], 'done_ns': times[7],
+        'decoded_ns': times[8], 'sent_ns': 1, 'capture_cost_ns': times[3], 'st_dev': device,
+        'device_handle': handle, 'detections': detections, 'device_seqno': seqno,
+        'thread_id': threading.get_native_id(), 'number_again': 1,
+        **{f'inode{index}': (*inodes, 0, 0, 0)[index] for index in range(4)},
     }  # fmt: skip
     assert {name: lies[name] for name in expected} == expected
     assert record.inodes == inodes and record.kind is RecordKind.PROCESSED
@@ -147,21 +149,13 @@ def test_each_kind_says_what_it_knows(log: FrameLog, reader: FrameLogReader) -> 
     log.failed(made_frame(4), 99, made_entry(made_frame(4), handle=5, device_seqno=6))
     log.processed(made_entry(made_frame(5)), 11, 12, 13, 2)
     published, stamped, unsent, lost, done = reader.read()
-    assert [r.kind for r in (published, unsent, done)] == [
-        RecordKind.PUBLISHED,
-        RecordKind.FAILED,
-        RecordKind.PROCESSED,
-    ]
-    assert (published.published_ns, stamped.published_ns, published.sent_ns) == (70, 60, 71), (
-        'the link knows better when it was'
-    )
+    kinds = [RecordKind.PUBLISHED, RecordKind.FAILED, RecordKind.PROCESSED]
+    assert [r.kind for r in (published, unsent, done)] == kinds
+    assert (published.published_ns, published.sent_ns) == (70, 71)
+    assert stamped.published_ns == 60, 'the link knows better when it was'
     assert (unsent.done_ns, unsent.received_ns, unsent.device_handle) == (99, 0, 0)
-    assert (lost.done_ns, lost.submitted_ns, lost.device_handle, lost.device_seqno) == (
-        99,
-        9,
-        5,
-        6,
-    )
+    assert (lost.done_ns, lost.submitted_ns) == (99, 9)
+    assert (lost.device_handle, lost.device_seqno) == (5, 6)
     assert (done.device_seqno, done.detections) == (0, 2), 'an accelerator without numbers'
 
 
@@ -261,28 +255,18 @@ def test_a_closed_log_stays_readable_and_takes_nothing_more(
     assert own_log_links() == []
 
 
-def _no_descriptor(*_: object) -> int:
-    raise OSError(errno.EMFILE, 'Too many open files')
-
-
-def _no_seals(*_: object) -> int:
-    raise OSError(errno.EPERM, 'Operation not permitted')
-
-
 @pytest.mark.parametrize(
-    ('module', 'name', 'failing'),
-    [(os, 'memfd_create', _no_descriptor), (os, 'ftruncate', _no_seals)],
+    ('name', 'number'), [('memfd_create', errno.EMFILE), ('ftruncate', errno.EPERM)]
 )
 def test_a_node_without_a_log_is_warned_once_and_works(
     no_fd_leak: None,
     monkeypatch: pytest.MonkeyPatch,
-    module: object,
+    warnings: list[str],
     name: str,
-    failing: Callable[..., int],
+    number: int,
 ) -> None:
-    warnings: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, failing)
+        patch.setattr(os, name, mock.Mock(side_effect=OSError(number, os.strerror(number))))
         log = FrameLog('capture', '/capture', warnings.append)
     log.published(made_frame(1), 1, 2)
     log.processed(made_entry(made_frame(1)), 1, 2, 3, 4)
@@ -328,10 +312,6 @@ def running(domain: int) -> Iterator[PerceptionGraph]:
             yield graph
 
 
-def logs_of_this_process() -> FoundFrameLogs:
-    return find_frame_logs(pids=[os.getpid()])
-
-
 def collect(
     logs: FoundFrameLogs, enough: Callable[[dict[str, list[FrameRecord]]], bool]
 ) -> dict[str, list[FrameRecord]]:
@@ -346,107 +326,74 @@ def collect(
     return records
 
 
-def of_role(logs: FoundFrameLogs, role: str) -> FrameLogReader:
-    (log,) = [log for log in logs if log.role == role]
-    return log
-
-
-def facts_with(log: FrameLogReader, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Wait for facts that *enough* accepts; they are written once a second."""
-    until(lambda: enough(log.facts()), log.facts)
-    return log.facts()
-
-
-def test_what_nodes_write_while_frames_flow(free_domain: int, tmp_path: Path) -> None:
+def test_what_nodes_write_while_frames_flow(free_domain: int) -> None:
     with running(free_domain) as graph, logs_of_this_process() as logs:
+        own = os.getpid()
         assert {(log.role, log.node, log.pid, log.alive) for log in logs} == {
-            ('capture', '/capture', os.getpid(), True),
-            ('inference', '/inference', os.getpid(), True),
+            ('capture', '/capture', own, True), ('inference', '/inference', own, True),
         }  # fmt: skip
-        records = collect(
-            logs, lambda found: len(found['inference']) >= 15 and len(found['capture']) >= 15
-        )
+        records = collect(logs, lambda found: min(map(len, found.values())) >= 15)
         pool = {
             (b.identity.device, b.identity.inode)
             for slot in graph.capture.camera.slots
             for b in slot.buffers
         }
-        capture = facts_with(of_role(logs, 'capture'), lambda facts: facts.get('captured', 0) > 0)
-        inference = facts_with(of_role(logs, 'inference'), lambda facts: facts['processed'] > 0)
+        logs_of = {log.role: log for log in logs}
+        # Facts are written once a second.
+        until(lambda: logs_of['capture'].facts().get('captured', 0) > 0)
+        until(lambda: logs_of['inference'].facts()['processed'] > 0)
+        capture, inference = (logs_of[role].facts() for role in ('capture', 'inference'))
         names = {thread.native_id: thread.name for thread in threading.enumerate()}
     published, processed = records['capture'], records['inference']
-    assert {r.kind for r in published} == {RecordKind.PUBLISHED} and {
-        r.kind for r in processed
-    } == {RecordKind.PROCESSED}
+    assert {r.kind for r in published} == {RecordKind.PUBLISHED}
+    assert {r.kind for r in processed} == {RecordKind.PROCESSED}
     assert [r.number for r in published] == list(range(1, len(published) + 1)), 'none is missing'
     assert [r.sequence for r in published] == sorted({r.sequence for r in published})
     for r in published:
-        assert (
-            0 < r.captured_ns - r.capture_cost_ns <= r.captured_ns <= r.published_ns <= r.sent_ns
-        )
-        assert (r.received_ns, r.submitted_ns, r.done_ns, r.device_handle, r.detections) == (
-            0, 0, 0, 0, 0,
-        )  # fmt: skip
-        assert {(r.st_dev, inode) for inode in r.inodes} <= pool
+        times = [r.captured_ns - r.capture_cost_ns, r.captured_ns, r.published_ns, r.sent_ns]
+        assert times == sorted(times) and 0 < times[0] < r.captured_ns
+        assert not any((r.received_ns, r.submitted_ns, r.done_ns, r.device_handle, r.detections))
     for r in processed:
         times = [
             r.captured_ns, r.published_ns, r.received_ns, r.submitted_ns, r.signalled_ns,
             r.done_ns, r.decoded_ns, r.sent_ns,
         ]  # fmt: skip
         assert times == sorted(times) and times[0] > 0
-        assert {(r.st_dev, inode) for inode in r.inodes} <= pool
+    assert {(r.st_dev, inode) for r in (*published, *processed) for inode in r.inodes} <= pool
     known = {(r.buffer_uid, r.generation, r.sequence): r for r in published}
-    both = [
-        (known[key], r)
-        for r in processed
-        if (key := (r.buffer_uid, r.generation, r.sequence)) in known
-    ]
+    keys = {(r.buffer_uid, r.generation, r.sequence): r for r in processed}
+    both = [(known[key], keys[key]) for key in known.keys() & keys.keys()]
     assert len(both) >= 10
     for name in ('stamp_ns', 'captured_ns', 'published_ns', 'capture_cost_ns', 'inodes', 'st_dev'):
         assert all(getattr(p, name) == getattr(r, name) for p, r in both), name
-    assert {tuple(entry) for entry in capture['pool']} == pool and capture['slots'] == len(
-        capture['pool']
-    )
-    assert (capture['fourcc'], capture['width'], capture['height'], capture['heap']) == (
-        'NV12',
-        320,
-        240,
-        'memfd',
-    )
-    assert (
-        capture['peers'] == [{'name': 'in_process', 'pid': os.getpid(), 'rung': 'in_process'}]
-        and capture['conversions'] == 0
-    )
-    assert (inference['rung'], inference['accelerator'], inference['failed']) == (
-        'in_process',
-        'onnx',
-        0,
-    )
-    assert inference['submitted'] >= inference['processed'] > 0 and set(inference['copies']) == {
-        'draw',
-        'tensor',
-    }
-    assert {names.get(r.thread_id) for r in published} == {'camera'} and {
-        names.get(r.thread_id) for r in processed
-    } == {'inference'}
+    assert {tuple(entry) for entry in capture['pool']} == pool
+    expected = {
+        'slots': len(capture['pool']), 'fourcc': 'NV12', 'width': 320, 'height': 240,
+        'heap': 'memfd', 'conversions': 0,
+        'peers': [{'name': 'in_process', 'pid': own, 'rung': 'in_process'}],
+    }  # fmt: skip
+    assert {name: capture[name] for name in expected} == expected
+    expected = {'rung': 'in_process', 'accelerator': 'onnx', 'failed': 0}
+    assert {name: inference[name] for name in expected} == expected
+    assert inference['submitted'] >= inference['processed'] > 0
+    assert set(inference['copies']) == {'draw', 'tensor'}
+    assert {names.get(r.thread_id) for r in published} == {'camera'}
+    assert {names.get(r.thread_id) for r in processed} == {'inference'}
 
     trace = build_timeline(
         [NodeTrack(log.node, log.role, log.pid, records[log.role]) for log in logs]
     )
     check_rules(trace)
-    assert trace['otherData']['whole_frames'] >= 10 and len(slices(trace, 'infer')) == len(
-        processed
-    )
+    assert trace['otherData']['whole_frames'] >= 10
+    assert len(slices(trace, 'infer')) == len(processed)
 
 
 def test_a_lost_frame_is_recorded(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(free_domain) as graph, logs_of_this_process() as logs:
 
-        def refuse(*_: object) -> None:
-            raise ValueError('no room')
-
         collect(logs, lambda found: len(found['inference']) >= 2)
         with monkeypatch.context() as patch:
+            refuse = mock.Mock(side_effect=ValueError('no room'))
             patch.setattr(graph.inference._publisher, 'publish', refuse)
             records = collect(
                 logs, lambda found: any(r.kind is RecordKind.FAILED for r in found['inference'])
@@ -456,10 +403,6 @@ def test_a_lost_frame_is_recorded(free_domain: int, monkeypatch: pytest.MonkeyPa
             0 < lost.received_ns <= lost.submitted_ns <= lost.signalled_ns <= lost.done_ns
             and lost.sent_ns == lost.detections == 0
         )
-
-
-TESTS = Path(__file__).parents[1]
-SEALS = 1 | 2 | 4
 
 
 def writer(what: str, seconds: float = 0.0) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -478,27 +421,23 @@ def test_every_record_is_whole_while_another_process_writes_at_full_speed(
     no_fd_leak: None,
 ) -> None:
     with writer('flood', 1.0) as process, find_frame_logs(pids=[process.pid]) as (reader,):
-        reader_begins = reader.read()
-        first = reader_begins[0].number if reader_begins else reader.written + 1
-        numbers = [record.number for record in reader_begins]
-        wrong = [record for record in reader_begins if not follows_from_its_number(record)]
-        slow = 0
+        records = reader.read()
+        first = records[0].number if records else reader.written + 1
         deadline = time.monotonic() + 60.0
-        ended = False
-        while not ended and time.monotonic() < deadline:
+        for look in itertools.count(1):
             written = reader.written
-            records = reader.read()
-            numbers += [record.number for record in records]
-            wrong += [record for record in records if not follows_from_its_number(record)]
-            slow += 1
-            if slow % 40 == 0:  # sometimes so late that the ring has wrapped around
+            more = reader.read()
+            records += more
+            if look % 40 == 0:  # sometimes so late that the ring has wrapped around
                 while reader.written < written + 6000 and _still_writing(reader):
                     pass
-            ended = not _still_writing(reader) and not records
+            if not (more or _still_writing(reader)) or time.monotonic() > deadline:
+                break
         assert process.stdout is not None
         total = int(process.stdout.readline())
-        numbers += [record.number for record in reader.read()]
-    assert wrong == []
+        records += reader.read()
+    assert [record for record in records if not follows_from_its_number(record)] == []
+    numbers = [record.number for record in records]
     assert numbers == sorted(set(numbers)), 'in order, none twice'
     assert numbers[-1] == total > 10_000
     assert len(numbers) + reader.lost == total - first + 1, 'what was not read is counted'
@@ -522,9 +461,8 @@ def test_a_killed_process_s_log_stays_readable(no_fd_leak: None) -> None:
         assert not reader.alive, 'though its parent has not asked for its status yet'
         process.wait()
         assert not reader.alive and not reader.ended
-        assert [record.sequence for record in reader.read()] == [0, 1, 2] and reader.facts()[
-            'n'
-        ] == 3
+        assert [record.sequence for record in reader.read()] == [0, 1, 2]
+        assert reader.facts()['n'] == 3
         assert list(find_frame_logs(pids=[process.pid])) == []
 
 
@@ -536,49 +474,29 @@ def test_a_log_is_its_writer_s_not_that_of_a_tool_which_reads_it() -> None:
             assert again.unreadable == ()
 
 
-def _in_child(work: Callable[[], bool]) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if work() else 1
-        finally:
-            os._exit(status)
-    return os.waitpid(pid, 0)[1] == 0
-
-
 def test_a_forked_child_writes_nothing_and_has_no_log(no_fd_leak: None) -> None:
-    with FrameLog('capture', '/parent') as log, find_frame_logs(pids=[os.getpid()]) as (reader,):
+    with FrameLog('capture', '/parent') as log, logs_of_this_process() as (reader,):
         log.published(made_frame(1), 1, 2)
         readers_own = len(own_log_links()) - 1
 
-        def child() -> bool:
+        def child() -> None:
             log.published(made_frame(2), 1, 2)
             log.describe({'who': 'child'})
             log.close()
-            return (
-                log.closed
-                and len(own_log_links()) == readers_own
-                and list(find_frame_logs(pids=[os.getpid()])) == []
-            )
+            assert log.closed and len(own_log_links()) == readers_own
+            assert list(logs_of_this_process()) == []
 
-        assert _in_child(child)
+        assert passes_in_child(child)
         log.published(made_frame(3), 1, 2)
-        assert [record.sequence for record in reader.read()] == [
-            1,
-            3,
-        ] and 'who' not in reader.facts()
+        assert [record.sequence for record in reader.read()] == [1, 3]
+        assert 'who' not in reader.facts()
         assert reader.alive and not reader.ended, "the child's close was not the parent's"
 
 
-def _memfd(
-    size: int = SIZE,
-    seals: int = SEALS,
-    head: bytes = struct.pack('<4sIII', b'ZCFL', 1, 192, 4096),
-) -> OwnedFd:
+def _memfd(size: int = SIZE, seals: int = 1 | 2 | 4, head: bytes = b'') -> OwnedFd:
     fd = OwnedFd(os.memfd_create('zc_frame_log', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.ftruncate(fd.fileno(), size)
-    os.pwrite(fd.fileno(), head, 0)
+    os.pwrite(fd.fileno(), head or struct.pack('<4sIII', b'ZCFL', 1, 192, 4096), 0)
     fcntl.fcntl(fd.fileno(), 1033, seals)
     return fd
 
@@ -598,11 +516,7 @@ def _memfd(
 def test_what_only_has_the_name_is_reported_and_hides_no_log(
     no_fd_leak: None, options: dict[str, object], why: str
 ) -> None:
-    with (
-        _memfd(**options),
-        FrameLog('capture', '/mine'),
-        find_frame_logs(pids=[os.getpid()]) as logs,
-    ):  # type: ignore[arg-type]
+    with _memfd(**options), FrameLog('capture', '/mine'), logs_of_this_process() as logs:
         assert [log.node for log in logs] == ['/mine']
         (unreadable,) = logs.unreadable
         assert unreadable.pid == os.getpid() and why in unreadable.reason and unreadable.next_step
@@ -636,28 +550,19 @@ def test_a_process_in_a_container_has_two_numbers(
         assert list(logs) == [], 'that is somebody else, who reads it'
 
 
-@pytest.mark.parametrize('which', ['fd', 'log'])
+@pytest.mark.parametrize(('call', 'part'), [('listdir', '4711/fd'), ('open', '4711/fd/')])
 def test_processes_that_may_not_be_read_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, part: str
 ) -> None:
-    proc = _proc(tmp_path, 4711, comm='perception\n')
-    listdir, open_file = os.listdir, os.open
+    proc, real = _proc(tmp_path, 4711, comm='perception\n'), getattr(os, call)
 
-    def refuse_listing(path: object) -> list[str]:
-        if str(path).endswith('4711/fd'):
+    def refuse(path: object, *rest: int) -> Any:
+        if part in str(path):
             raise PermissionError(13, 'Permission denied')
-        return listdir(path)  # type: ignore[call-overload, no-any-return]
-
-    def refuse_opening(path: str, flags: int) -> int:
-        if '4711/fd/' in str(path):
-            raise PermissionError(13, 'Permission denied')
-        return open_file(path, flags)
+        return real(path, *rest)
 
     with FrameLog('capture', '/hidden'), monkeypatch.context() as patch:
-        if which == 'fd':
-            patch.setattr(os, 'listdir', refuse_listing)
-        else:
-            patch.setattr(os, 'open', refuse_opening)
+        patch.setattr(os, call, refuse)
         logs = find_frame_logs(proc)
     assert list(logs) == []
     assert [(found.pid, found.name) for found in logs.unreadable] == [(4711, 'perception')]
@@ -669,5 +574,5 @@ def test_reading_needs_neither_numpy_nor_ros() -> None:
         'import sys; import zc_perception.observe.frame_log, zc_perception.observe.timeline; '
         "print(sorted({'numpy', 'rclpy', 'cv2', 'yaml'} & set(sys.modules)))"
     )
-    done = ran(sys.executable, '-c', code, check=True, cwd=TESTS.parent)
+    done = ran(sys.executable, '-c', code, check=True, cwd=Path(__file__).parents[2])
     assert done.stdout == '[]\n'

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 import itertools
 import json
@@ -77,24 +78,13 @@ def processed(n: int, **changes: Any) -> FrameRecord:
 
 
 def kernel_events(n: int) -> list[KernelEvent]:
-    t, inode, handle, fence = (
-        BASE + n * PERIOD,
-        100 + n % 4,
-        1 + n % 4,
-        {'context': CONTEXT, 'seqno': n + 1},
-    )
+    t, inode, handle = BASE + n * PERIOD, 100 + n % 4, 1 + n % 4
+    fence = {'context': CONTEXT, 'seqno': n + 1}
     job = {'handle': handle, 'ctx': CONTEXT, 'seqno': n + 1}
+    known = {'exporter': 'system', 'iova': '0x1000', 'size': 4096}
     return [
         event(t + MS + 100, 'dma_buf_attach', inode=inode),
-        event(
-            t + MS + 300,
-            'axl_dmabuf_import',
-            handle=handle,
-            inode=inode,
-            exporter='system',
-            iova='0x1000',
-            size=4096,
-        ),
+        event(t + MS + 300, 'axl_dmabuf_import', handle=handle, inode=inode, **known),
         event(t + 2 * MS + 50, 'dma_fence_init', **fence),
         event(t + 2 * MS + 100, 'axl_submit', model=1, **job),
         event(t + 3 * MS, 'dma_fence_wait_start', **fence),
@@ -106,12 +96,10 @@ def kernel_events(n: int) -> list[KernelEvent]:
     ]
 
 
-def nodes(
-    frames: int, *, capture_pid: int = CAPTURE_PID, inference_pid: int = INFERENCE_PID
-) -> list[NodeTrack]:
+def nodes(frames: int) -> list[NodeTrack]:
     return [
-        NodeTrack('/capture', 'capture', capture_pid, [published(n) for n in range(frames)]),
-        NodeTrack('/inference', 'inference', inference_pid, [processed(n) for n in range(frames)]),
+        NodeTrack('/capture', 'capture', CAPTURE_PID, [published(n) for n in range(frames)]),
+        NodeTrack('/inference', 'inference', INFERENCE_PID, [processed(n) for n in range(frames)]),
     ]
 
 
@@ -131,39 +119,29 @@ def check_rules(trace: Mapping[str, Any]) -> None:
     named = {(e['pid'], e['tid'], e['name']) for e in events if e['ph'] == 'M'}
     timed = [e for e in events if e['ph'] != 'M']
     assert [e['ts'] for e in timed] == sorted(e['ts'] for e in timed)
-    by_track: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    by_track = defaultdict[tuple[int, int], list[Mapping[str, Any]]](list)
     for e in timed:
-        assert (e['pid'], e['tid'], 'thread_name') in named and (
-            e['pid'],
-            0,
-            'process_name',
-        ) in named
-        assert (
-            isinstance(e['name'], str)
-            and e['name']
-            and isinstance(e['ts'], float)
-            and e['ts'] >= 0
-        )
+        assert {(e['pid'], e['tid'], 'thread_name'), (e['pid'], 0, 'process_name')} <= named
+        assert isinstance(e['name'], str) and e['name']
+        assert isinstance(e['ts'], float) and e['ts'] >= 0
         if e['ph'] == 'X':
             assert e['dur'] > 0
-            by_track.setdefault((e['pid'], e['tid']), []).append(e)
+            by_track[e['pid'], e['tid']].append(e)
         elif e['ph'] == 'i':
             assert e['s'] == 't'
     for slices in by_track.values():
         for earlier, later in itertools.pairwise(slices):
             assert earlier['ts'] + earlier['dur'] <= later['ts'] + 1e-4, (earlier, later)
-    flows: dict[int, list[Mapping[str, Any]]] = {}
+    flows = defaultdict[int, list[Mapping[str, Any]]](list)
     for e in timed:
         if e['ph'] in 'stf':
-            flows.setdefault(e['id'], []).append(e)
+            flows[e['id']].append(e)
             assert any(
                 s['ts'] <= e['ts'] < s['ts'] + s['dur'] for s in by_track[e['pid'], e['tid']]
             ), e
     for steps in flows.values():
-        phases = ''.join(
-            step['ph']
-            for step in sorted(steps, key=lambda step: (step['ts'], 'stf'.index(step['ph'])))
-        )
+        steps.sort(key=lambda step: (step['ts'], 'stf'.index(step['ph'])))
+        phases = ''.join(step['ph'] for step in steps)
         assert phases[0] == 's' and phases[-1] == 'f' and set(phases[1:-1]) <= {'t'}, phases
 
 
