@@ -21,24 +21,8 @@ import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from observe.timeline_kit import (
-    BASE,
-    CAPTURE_PID,
-    CAPTURE_THREAD,
-    check_rules,
-    event,
-    INFERENCE_PID,
-    INFERENCE_THREAD,
-    instants,
-    kernel_events,
-    MS,
-    nodes,
-    PERIOD,
-    processed,
-    published,
-    slices,
-    track_names,
-)
+from observe import timeline_kit as kit
+from observe.timeline_kit import check_rules, MS, slices
 import pytest
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
@@ -56,31 +40,31 @@ from zc_perception.observe.timeline import (
 
 
 def test_each_stage_is_where_and_when_it_was() -> None:
-    trace = build_timeline(nodes(2))
+    trace = build_timeline(kit.nodes(2))
     check_rules(trace)
     expected = {  # tenths of ms since the capture
-        'capture': (-20, 1, CAPTURE_PID), 'deliver': (1, 5, CAPTURE_PID),
-        'link': (1, 10, INFERENCE_PID), 'import': (10, 20, INFERENCE_PID),
-        'infer': (20, 120, INFERENCE_PID), 'queue': (120, 130, INFERENCE_PID),
-        'decode': (130, 150, INFERENCE_PID), 'publish': (150, 160, INFERENCE_PID),
+        'capture': (-20, 1, kit.CAPTURE_PID), 'deliver': (1, 5, kit.CAPTURE_PID),
+        'link': (1, 10, kit.INFERENCE_PID), 'import': (10, 20, kit.INFERENCE_PID),
+        'infer': (20, 120, kit.INFERENCE_PID), 'queue': (120, 130, kit.INFERENCE_PID),
+        'decode': (130, 150, kit.INFERENCE_PID), 'publish': (150, 160, kit.INFERENCE_PID),
     }  # fmt: skip
     for stage, (start, end, pid) in expected.items():
         _, second = slices(trace, stage)
-        assert second['ts'] == (BASE + PERIOD + start * MS // 10) / 1000, stage
+        assert second['ts'] == (kit.BASE + kit.PERIOD + start * MS // 10) / 1000, stage
         assert (second['dur'], second['pid']) == (pytest.approx((end - start) * 100), pid), stage
-        frame = {'sequence': 1, 'stamp_ns': 10**18 + PERIOD, 'inodes': [101]}
+        frame = {'sequence': 1, 'stamp_ns': 10**18 + kit.PERIOD, 'inodes': [101]}
         assert second['args'].items() >= frame.items()
     assert slices(trace, 'infer')[1]['args']['device_handle'] == 2
-    names = track_names(trace)
-    assert names[CAPTURE_PID, CAPTURE_THREAD] == '/capture thread'
-    assert names[INFERENCE_PID, INFERENCE_THREAD] == '/inference thread'
+    names = kit.track_names(trace)
+    assert names[kit.CAPTURE_PID, kit.CAPTURE_THREAD] == '/capture thread'
+    assert names[kit.INFERENCE_PID, kit.INFERENCE_THREAD] == '/inference thread'
     threads = {slices(trace, stage)[0]['tid'] for stage in ('import', 'decode', 'publish')}
-    assert threads == {INFERENCE_THREAD}
+    assert threads == {kit.INFERENCE_THREAD}
     assert trace['otherData']['frames'] == trace['otherData']['whole_frames'] == 2
 
 
 def test_one_flow_leads_each_frame_through_all_processes_and_the_device() -> None:
-    trace = build_timeline(nodes(3), [e for n in range(3) for e in kernel_events(n)])
+    trace = build_timeline(kit.nodes(3), [e for n in range(3) for e in kit.kernel_events(n)])
     check_rules(trace)
     flows = [e for e in trace['traceEvents'] if e['ph'] in 'stf']
     assert {flow['id'] for flow in flows} == {1, 2, 3}
@@ -88,27 +72,27 @@ def test_one_flow_leads_each_frame_through_all_processes_and_the_device() -> Non
     for number in (1, 2, 3):
         steps = [flow for flow in flows if flow['id'] == number]
         assert [step['ph'] for step in steps] == ['s', *'t' * 7, 'f']
-        assert {step['pid'] for step in steps} == {CAPTURE_PID, INFERENCE_PID, kernel}
-        assert steps[0]['ts'] == (BASE + (number - 1) * PERIOD - 2 * MS) / 1000
+        assert {step['pid'] for step in steps} == {kit.CAPTURE_PID, kit.INFERENCE_PID, kernel}
+        assert steps[0]['ts'] == (kit.BASE + (number - 1) * kit.PERIOD - 2 * MS) / 1000
         assert [step.get('bp') for step in steps] == [None, *['e'] * 8]
 
 
 def test_kernel_events_find_their_frames() -> None:
-    trace = build_timeline(nodes(6), [e for n in range(6) for e in kernel_events(n)])
+    trace = build_timeline(kit.nodes(6), [e for n in range(6) for e in kit.kernel_events(n)])
     check_rules(trace)
     assert trace['otherData']['events'] == trace['otherData']['events_of_frames'], 'each one'
     for category in (JOBS, WAITS):
         assert [e['args']['sequence'] for e in slices(trace, category)] == list(range(6))
     for name in ('axl_dmabuf_import', 'axl_dmabuf_release', 'dma_buf_attach', 'dma_buf_detach',
                  'dma_fence_signaled', 'dma_fence_init'):  # fmt: skip
-        assert [e['args']['sequence'] for e in instants(trace, name)] == list(range(6)), name
+        assert [e['args']['sequence'] for e in kit.instants(trace, name)] == list(range(6)), name
     job, wait = slices(trace, JOBS)[4], slices(trace, WAITS)[0]
-    assert job['ts'] == (BASE + 4 * PERIOD + 2 * MS + 100) / 1000
+    assert job['ts'] == (kit.BASE + 4 * kit.PERIOD + 2 * MS + 100) / 1000
     assert job['dur'] == pytest.approx((9 * MS - 100) / 1000)
     assert job['args'].items() >= {'status': '0', 'handle': '1', 'inodes': [100]}.items()
-    assert (wait['ts'], wait['dur']) == ((BASE + 3 * MS) / 1000, pytest.approx(8000.2))
-    assert {e['cat'] for e in instants(trace, 'dma_buf_attach')} == {BUFFERS}
-    assert {e['cat'] for e in instants(trace, 'axl_dmabuf_import')} == {IMPORTS}
+    assert (wait['ts'], wait['dur']) == ((kit.BASE + 3 * MS) / 1000, pytest.approx(8000.2))
+    assert {e['cat'] for e in kit.instants(trace, 'dma_buf_attach')} == {BUFFERS}
+    assert {e['cat'] for e in kit.instants(trace, 'axl_dmabuf_import')} == {IMPORTS}
 
 
 @pytest.mark.parametrize('later_ms', [5, 2])
@@ -117,15 +101,17 @@ def test_two_cards_with_the_same_numbers_are_told_apart_by_the_time(later_ms: in
     late = [
         NodeTrack(f'/right{node.node}', node.role, node.pid + 7,
                   [_moved(record, later_ms * MS) for record in node.records])
-        for node in nodes(2)
+        for node in kit.nodes(2)
     ]  # fmt: skip
-    events = [e for n in range(2) for e in kernel_events(n) if e.name.startswith('axl_')]
+    events = [e for n in range(2) for e in kit.kernel_events(n) if e.name.startswith('axl_')]
     events += [
-        event(e.time_ns + later_ms * MS, e.name, e.tid, **{**e.fields, 'ctx': 41, 'inode': 900})
+        kit.event(
+            e.time_ns + later_ms * MS, e.name, e.tid, **{**e.fields, 'ctx': 41, 'inode': 900}
+        )
         for e in events
         if e.name in ('axl_submit', 'axl_complete')
     ]
-    trace = build_timeline(nodes(2) + late, events)
+    trace = build_timeline(kit.nodes(2) + late, events)
     check_rules(trace)
     frames = {e['args']['frame']: e['args']['inodes'] for e in slices(trace, 'capture')}
     jobs = [frames[job['args']['frame']] for job in slices(trace, JOBS)]
@@ -144,8 +130,10 @@ def _moved(record: FrameRecord, by_ns: int) -> FrameRecord:
 
 
 def test_what_has_begun_and_not_ended_lasts_until_the_last_event() -> None:
-    events = [e for e in kernel_events(0) if e.name not in ('axl_complete', 'dma_fence_wait_end')]
-    trace = build_timeline(nodes(1), events)
+    events = [
+        e for e in kit.kernel_events(0) if e.name not in ('axl_complete', 'dma_fence_wait_end')
+    ]
+    trace = build_timeline(kit.nodes(1), events)
     check_rules(trace)
     for category in (JOBS, WAITS):
         (only,) = slices(trace, category)
@@ -153,33 +141,37 @@ def test_what_has_begun_and_not_ended_lasts_until_the_last_event() -> None:
             events[-1].time_ns / 1000
         )
     trace = build_timeline(
-        nodes(1), [e for e in kernel_events(0) if e.name in ('axl_complete', 'dma_fence_wait_end')]
+        kit.nodes(1),
+        [e for e in kit.kernel_events(0) if e.name in ('axl_complete', 'dma_fence_wait_end')],
     )
     check_rules(trace)
-    assert slices(trace, JOBS) == [] and len(instants(trace, 'axl_complete')) == 1, (
+    assert slices(trace, JOBS) == [] and len(kit.instants(trace, 'axl_complete')) == 1, (
         'one that began before the recording'
     )
 
 
 def test_jobs_that_overlap_have_lanes_of_their_own() -> None:
-    both = nodes(6)
+    both = kit.nodes(6)
     both[1].records = [
         record._replace(signalled_ns=record.signalled_ns + 70 * MS) for record in both[1].records
     ]
-    events = [e for n in range(6) for e in kernel_events(n) if e.name == 'axl_submit']
-    events += [event(e.time_ns + 88 * MS, 'axl_complete', **e.fields, status=0) for e in events]
+    events = [e for n in range(6) for e in kit.kernel_events(n) if e.name == 'axl_submit']
+    events += [
+        kit.event(e.time_ns + 88 * MS, 'axl_complete', **e.fields, status=0) for e in events
+    ]
     trace = build_timeline(both, events)
     check_rules(trace)
-    names = track_names(trace)
+    names = kit.track_names(trace)
     for category, lane in ((JOBS, JOBS), ('infer', '/inference infer')):
         lanes = {names[e['pid'], e['tid']] for e in slices(trace, category)}
         assert lanes == {lane, f'{lane} (2)', f'{lane} (3)'}
 
 
 def test_a_copy_is_joined_by_its_stamp() -> None:
-    both = nodes(4)
+    both = kit.nodes(4)
     both[1].records = [
-        processed(n, buffer_uid=9000, generation=1, sequence=70 + n, inodes=(4,)) for n in range(4)
+        kit.processed(n, buffer_uid=9000, generation=1, sequence=70 + n, inodes=(4,))
+        for n in range(4)
     ]
     trace = build_timeline(both)
     check_rules(trace)
@@ -194,12 +186,12 @@ def test_a_copy_is_joined_by_its_stamp() -> None:
     [('0xff41de9d0f8628a0', False), ('0xfffffffffffffff4', True), ('', False)],
 )
 def test_a_function_that_returned_an_error_has_failed(result: str, failed: bool) -> None:
-    assert event(BASE, 'dma_buf_dynamic_attach', result=result).failed is failed
+    assert kit.event(kit.BASE, 'dma_buf_dynamic_attach', result=result).failed is failed
 
 
-TIMES = st.one_of(st.just(0), st.integers(BASE - 50 * MS, BASE + 50 * MS))
+TIMES = st.one_of(st.just(0), st.integers(kit.BASE - 50 * MS, kit.BASE + 50 * MS))
 RECORDS = st.builds(
-    lambda kind, sequence, uid, times, inodes, handle, seqno: published(
+    lambda kind, sequence, uid, times, inodes, handle, seqno: kit.published(
         0, kind=kind, sequence=sequence, buffer_uid=uid, captured_ns=times[0],
         published_ns=times[1], received_ns=times[2],
         submitted_ns=times[3], signalled_ns=times[4], done_ns=times[5], decoded_ns=times[6],
@@ -216,10 +208,10 @@ NAMES = st.sampled_from([
     'dma_fence_wait_end', 'dma_fence_signaled', 'dma_buf_mmap',
 ])  # fmt: skip
 EVENTS = st.builds(
-    lambda time_ns, name, tid, numbers: event(time_ns, name, tid,
+    lambda time_ns, name, tid, numbers: kit.event(time_ns, name, tid,
                                               **dict(zip(('handle', 'ctx', 'seqno', 'inode'),
                                                          numbers, strict=True))),
-    st.integers(BASE - 50 * MS, BASE + 50 * MS), NAMES, st.integers(1, 2),
+    st.integers(kit.BASE - 50 * MS, kit.BASE + 50 * MS), NAMES, st.integers(1, 2),
     st.lists(st.integers(0, 3), min_size=4, max_size=4),
 )  # fmt: skip
 

@@ -24,22 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 from numpy.typing import NDArray
-from pixel.format_samples import (
-    ALL,
-    expanded,
-    GREY,
-    noise,
-    PUBLISHED,
-    published_rgb,
-    rgb_planes,
-    spread,
-    strided,
-    SUBSAMPLING,
-    WORDS,
-    words_rgb,
-    YUV,
-    yuv_planes,
-)
+from pixel import format_samples as kit
+from pixel.format_samples import ALL, PUBLISHED, YUV
 import pytest
 
 from zc_perception.camera.road_scene import RoadScene
@@ -60,9 +46,13 @@ def yuv_case(
     name: str, width: int, height: int, seed: int = 0, padding: int = 0
 ) -> tuple[list[NDArray[Any]], tuple[Any, Any, Any]]:
     """Return planes, and luma and chroma for each pixel."""
-    y, u, v = noise(name, width, height, seed)
-    planes = yuv_planes(name, y, u, v, np.random.default_rng(seed))
-    return [strided(plane, padding) for plane in planes], (y, spread(u, name), spread(v, name))
+    y, u, v = kit.noise(name, width, height, seed)
+    planes = kit.yuv_planes(name, y, u, v, np.random.default_rng(seed))
+    return [kit.strided(plane, padding) for plane in planes], (
+        y,
+        kit.spread(u, name),
+        kit.spread(v, name),
+    )
 
 
 def rgb_case(
@@ -71,10 +61,10 @@ def rgb_case(
     """Return planes, and R, G, B of each pixel as the format keeps it."""
     random = np.random.default_rng(seed)
     rgb = random.integers(0, 256, (height, width, 3), np.uint8)
-    planes = [strided(plane, padding) for plane in rgb_planes(name, rgb, random)]
-    if name in GREY:
+    planes = [kit.strided(plane, padding) for plane in kit.rgb_planes(name, rgb, random)]
+    if name in kit.GREY:
         return planes, np.repeat(rgb[..., :1], 3, axis=2)
-    return planes, words_rgb(rgb) if name in WORDS else rgb
+    return planes, kit.words_rgb(rgb) if name in kit.WORDS else rgb
 
 
 @pytest.mark.parametrize('name', YUV)
@@ -89,7 +79,7 @@ def test_a_picture_has_the_colours_of_the_published_matrix(
     picture = ToPicture(fourcc_code(name), width, height, colours(matrix, span)).convert(planes)
     assert picture.shape == (height, width, 3)
     # Half a level of rounding, plus the error of 10-bit factors.
-    assert np.abs(picture - published_rgb(*samples, matrix, span)).max() <= 1.1
+    assert np.abs(picture - kit.published_rgb(*samples, matrix, span)).max() <= 1.1
 
 
 @pytest.mark.parametrize('name', RGB_FORMATS)
@@ -99,16 +89,16 @@ def test_grey_and_rgb_keep_their_colours_and_get_their_range(
     name: str, span: str, width: int, height: int, padding: int
 ) -> None:
     planes, rgb = rgb_case(name, width, height, padding=padding)
-    most = 2 if name in WORDS and span == 'limited' else 1 if name in WORDS else 0.5
+    most = 2 if name in kit.WORDS and span == 'limited' else 1 if name in kit.WORDS else 0.5
     picture = ToPicture(
         fourcc_code(name), width, height, Colorimetry(Matrix.RGB, Range(span))
     ).convert(planes)
-    assert np.abs(picture - expanded(rgb, span)).max() <= most
+    assert np.abs(picture - kit.expanded(rgb, span)).max() <= most
     # A Y'CbCr matrix and its range don't apply to R, G, B; grey is luma.
     picture = ToPicture(
         fourcc_code(name), width, height, Colorimetry(Matrix.BT709, Range(span))
     ).convert(planes)
-    assert np.abs(picture - expanded(rgb, span if name in GREY else 'full')).max() <= most
+    assert np.abs(picture - kit.expanded(rgb, span if name in kit.GREY else 'full')).max() <= most
 
 
 @pytest.mark.parametrize('name', ALL)
@@ -146,7 +136,7 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
     given_memory: bool, seed: int,
 ) -> None:  # fmt: skip
     """With *given_memory* the rows are apart, and bytes between them must not change."""
-    across, down = SUBSAMPLING.get(name, (1, 1))
+    across, down = kit.SUBSAMPLING.get(name, (1, 1))
     width, height = blocks[0] * across, blocks[1] * down
     random = np.random.default_rng(seed)
     if name in YUV:
@@ -154,26 +144,26 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
             np.full(shape, random.integers(low, 256), np.uint8)
             for shape, low in (((height, width), 16), *[(blocks[::-1], 0)] * 2)
         )
-        planes = yuv_planes(name, y, u, v, np.random.default_rng(seed))
-        wanted = published_rgb(y[0, 0], u[0, 0], v[0, 0], *colour)
+        planes = kit.yuv_planes(name, y, u, v, np.random.default_rng(seed))
+        wanted = kit.published_rgb(y[0, 0], u[0, 0], v[0, 0], *colour)
     else:
         rgb = np.broadcast_to(random.integers(0, 256, 3, np.uint8), (height, width, 3))
-        planes = rgb_planes(name, rgb, random)
+        planes = kit.rgb_planes(name, rgb, random)
         pixel = (
             np.repeat(rgb[0, 0, :1], 3)
-            if name in GREY
-            else words_rgb(rgb)[0, 0]
-            if name in WORDS
+            if name in kit.GREY
+            else kit.words_rgb(rgb)[0, 0]
+            if name in kit.WORDS
             else rgb[0, 0]
         )
-        wanted = expanded(pixel, colour[1] if name in GREY else 'full')
+        wanted = kit.expanded(pixel, colour[1] if name in kit.GREY else 'full')
     size = target or (width, height)
     converter = ToPicture(
         fourcc_code(name), width, height, colours(*colour), size=target, channels=channels, bgr=bgr
     )
     memory = np.full((size[1], size[0] + 3, channels), 77, np.uint8)
     picture = converter.convert(
-        [strided(plane, padding) for plane in planes],
+        [kit.strided(plane, padding) for plane in planes],
         memory[:, : size[0]] if given_memory else None,
     )
     assert picture.shape == (size[1], size[0], channels)
@@ -197,7 +187,7 @@ def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(
     """Smooth colours give the same, except for rounding and the place of chroma samples."""
     width, height = 96 * ratio, 64 * ratio
     phase = seed / 10
-    across, down = SUBSAMPLING[name]
+    across, down = kit.SUBSAMPLING[name]
     x, y = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 3, height))
     luma = (126 + 60 * np.sin(x + phase) * np.cos(y)).astype(np.uint8)
     u, v = (
@@ -207,11 +197,13 @@ def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(
         .astype(np.uint8)
         for part in (x, y)
     )
-    planes = yuv_planes(name, luma, u, v, np.random.default_rng(seed))
+    planes = kit.yuv_planes(name, luma, u, v, np.random.default_rng(seed))
     scaled = ToPicture(fourcc_code(name), width, height, colours(*colour), size=(96, 64)).convert(
         planes
     )
-    whole = published_rgb(luma, spread(u, name), spread(v, name), *colour).astype(np.float32)
+    whole = kit.published_rgb(luma, kit.spread(u, name), kit.spread(v, name), *colour).astype(
+        np.float32
+    )
     off = np.abs(scaled - cv2.resize(whole, (96, 64), interpolation=cv2.INTER_AREA))
     assert off.mean() < 1.3 and off.max() <= 6
 
@@ -241,7 +233,7 @@ def test_luma_is_the_format_s_own_samples(name: str) -> None:
     converter = ToLuma(fourcc_code(name), width, height, BT601_LIMITED)
     luma, out = converter.convert(planes), np.full((height, width + 2), 9, np.uint8)
     assert luma.shape == (height, width) and np.abs(luma.astype(float) - wanted).max() <= (
-        1.5 if name in WORDS else 0.6 if name not in YUV else 0
+        1.5 if name in kit.WORDS else 0.6 if name not in YUV else 0
     )
     assert (
         np.array_equal(converter.convert(planes, out[:, :width]), luma)
@@ -335,16 +327,16 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
     width, height = source[0] * 2, source[1] * 2
     box = Letterbox.fit(width, height, *target, stretch=stretch)
     converter = to_rgb(box, colours(*colour), channels)
-    luma, u, v = noise('NV12', width, height, seed)
+    luma, u, v = kit.noise('NV12', width, height, seed)
     chroma = np.stack([u, v], axis=-1)
     got = converter.convert((luma, np.full_like(chroma, 128)))
     grey = np.full((box.height, box.width), 128)
-    wanted = published_rgb(linear(luma, box.width, box.height), grey, grey, *colour)
+    wanted = kit.published_rgb(linear(luma, box.width, box.height), grey, grey, *colour)
     assert got.shape == (box.height, box.width, channels)
     assert np.abs(got[..., :3] - wanted).max() <= 2.2
     chroma[:] = chroma[0, 0]
     got = converter.convert((np.full_like(luma, 100), chroma))
-    wanted = published_rgb(np.full(1, 100.0), u[0, :1], v[0, :1], *colour)
+    wanted = kit.published_rgb(np.full(1, 100.0), u[0, :1], v[0, :1], *colour)
     assert np.abs(got[..., :3] - wanted).max() <= 1.0
 
 

@@ -29,6 +29,7 @@ import pytest
 
 from zc_perception.errors import FormatError
 from zc_perception.link.unixfd import VIDEO_FORMATS
+from zc_perception.pixel import format_names
 from zc_perception.pixel.colorimetry import (
     BT601_LIMITED,
     Colorimetry,
@@ -39,26 +40,7 @@ from zc_perception.pixel.colorimetry import (
     RGB_FULL,
     Transfer,
 )
-from zc_perception.pixel.format_names import (
-    _GSTREAMER_TILED,
-    _ROS_OLD_NAMES,
-    _V4L2_TILED,
-    buffer_planes,
-    drm_format_string,
-    frame_caps,
-    from_gstreamer,
-    from_nvbufsurface,
-    from_ros_encoding,
-    from_v4l2,
-    gstreamer_format,
-    is_default,
-    named_format,
-    nvbufsurface_format,
-    NvBufSurfaceFormat,
-    parse_drm_format,
-    ros_encoding,
-    V4l2Format,
-)
+from zc_perception.pixel.format_names import drm_format_string, from_v4l2, parse_drm_format
 from zc_perception.pixel.fourcc import (
     format_by_name,
     FORMATS,
@@ -94,12 +76,16 @@ def code(name: str) -> int:
         (from_v4l2, 'RGB4', "depends on the driver; use 'BX24'"),
         (from_v4l2, 'BG24', "V4L2 format 'BG24' is not known; DRM's 'BG24' is V4L2's 'RGB3'"),
         (from_v4l2, 'YUYW', "is not known; did you mean 'YUYV'"),
-        (from_gstreamer, 'DMA_DRM', 'does not name a pixel format'),
-        (from_gstreamer, 'I42O', "has no DRM fourcc here; did you mean 'I420'"),
-        (from_ros_encoding, 'bayer_rggb8', "encoding 'bayer_rggb8' has no DRM fourcc"),
-        (from_ros_encoding, '', "image encoding '' has no DRM fourcc"),
-        (from_nvbufsurface, 0, 'colour format 0 has no DRM fourcc'),
-        (from_nvbufsurface, 1000, 'colour format 1000 has no DRM fourcc'),
+        (format_names.from_gstreamer, 'DMA_DRM', 'does not name a pixel format'),
+        (format_names.from_gstreamer, 'I42O', "has no DRM fourcc here; did you mean 'I420'"),
+        (
+            format_names.from_ros_encoding,
+            'bayer_rggb8',
+            "encoding 'bayer_rggb8' has no DRM fourcc",
+        ),
+        (format_names.from_ros_encoding, '', "image encoding '' has no DRM fourcc"),
+        (format_names.from_nvbufsurface, 0, 'colour format 0 has no DRM fourcc'),
+        (format_names.from_nvbufsurface, 1000, 'colour format 1000 has no DRM fourcc'),
     ],
 )
 def test_names_that_are_refused_say_why(
@@ -123,10 +109,13 @@ def test_names_that_are_refused_say_why(
 def test_well_known_tilings_have_names_of_their_own(
     v4l2: str, gstreamer: str, fourcc: str, modifier: int, multiplanar: bool
 ) -> None:
-    assert from_v4l2(v4l2) == V4l2Format(fourcc_code(fourcc), modifier, multiplanar)
-    assert gstreamer_format(fourcc_code(fourcc), modifier) == gstreamer
-    assert gstreamer_format(code('AR24'), modifier) == 'DMA_DRM'
-    assert gstreamer == 'DMA_DRM' or from_gstreamer(gstreamer) == (fourcc_code(fourcc), modifier)
+    assert from_v4l2(v4l2) == format_names.V4l2Format(fourcc_code(fourcc), modifier, multiplanar)
+    assert format_names.gstreamer_format(fourcc_code(fourcc), modifier) == gstreamer
+    assert format_names.gstreamer_format(code('AR24'), modifier) == 'DMA_DRM'
+    assert gstreamer == 'DMA_DRM' or format_names.from_gstreamer(gstreamer) == (
+        fourcc_code(fourcc),
+        modifier,
+    )
 
 
 @given(st.one_of(st.text(max_size=6), st.integers(0, (1 << 32) - 1)))
@@ -144,9 +133,12 @@ def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
         with pytest.raises(
             FormatError, match='has no GStreamer format; dma-bufs of it can use DMA_DRM'
         ):
-            gstreamer_format(entry.code, LINEAR)
+            format_names.gstreamer_format(entry.code, LINEAR)
     else:
-        assert from_gstreamer(gstreamer_format(entry.code, LINEAR)) == (entry.code, LINEAR)
+        assert format_names.from_gstreamer(format_names.gstreamer_format(entry.code, LINEAR)) == (
+            entry.code,
+            LINEAR,
+        )
         if entry.bits == 8 and 'G' in entry.components[0]:
             assert entry.gstreamer.upper() == ''.join(entry.components[0]), (
                 'as the bytes lie in memory'
@@ -155,10 +147,10 @@ def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
 
 @pytest.mark.parametrize(('old', 'fourcc'), [('yuv422', 'UYVY'), ('yuv422_yuy2', 'YUYV')])
 def test_humble_s_names_are_understood_and_not_written(old: str, fourcc: str) -> None:
-    assert from_ros_encoding(old) == code(fourcc)
-    assert ros_encoding(code(fourcc)) == fourcc.lower()
+    assert format_names.from_ros_encoding(old) == code(fourcc)
+    assert format_names.ros_encoding(code(fourcc)) == fourcc.lower()
     with pytest.raises(FormatError, match='has no ROS image encoding; convert it'):
-        ros_encoding(code('P010'))
+        format_names.ros_encoding(code('P010'))
 
 
 # NvBufSurface; the numbers are those of NVIDIA's documented enumeration.
@@ -173,15 +165,22 @@ def test_humble_s_names_are_understood_and_not_written(old: str, fourcc: str) ->
 def test_nvbufsurface_formats_carry_matrix_and_range(
     value: int, fourcc: str, matrix: Matrix, span: Range
 ) -> None:
-    assert from_nvbufsurface(value) == (code(fourcc), Colorimetry(matrix, span))
+    assert format_names.from_nvbufsurface(value) == (code(fourcc), Colorimetry(matrix, span))
 
 
 def test_every_nvbufsurface_format_goes_both_ways() -> None:
-    pairs = {value: from_nvbufsurface(value) for value in NvBufSurfaceFormat}
+    pairs = {
+        value: format_names.from_nvbufsurface(value) for value in format_names.NvBufSurfaceFormat
+    }
     assert len(set(pairs.values())) == len(pairs)
-    assert all(nvbufsurface_format(*pair) == value for value, pair in pairs.items())
+    assert all(format_names.nvbufsurface_format(*pair) == value for value, pair in pairs.items())
     # The transfer function isn't part of the format.
-    assert nvbufsurface_format(NV12, Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)) == 33
+    assert (
+        format_names.nvbufsurface_format(
+            NV12, Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)
+        )
+        == 33
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,14 +188,14 @@ def test_every_nvbufsurface_format_goes_both_ways() -> None:
     [('NV12', 'NV12'), ('R8', 'R8  '), ('rgb8', 'BG24'), ('yuv422_yuy2', 'YUYV')],
 )
 def test_a_person_s_name_is_a_fourcc_s_or_ros_s(name: str, fourcc: str) -> None:
-    assert named_format(name).name == fourcc
+    assert format_names.named_format(name).name == fourcc
 
 
 @pytest.mark.parametrize('name', ['nv13', '', None])
 def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -> None:
     listed = r'is not known.*; known are NV12, .*R8, .*; and the names of ROS: nv12, .*rgb8'
     with pytest.raises(FormatError, match=listed):
-        named_format(name)  # type: ignore[arg-type]
+        format_names.named_format(name)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -
 )
 def test_what_nvbufsurface_lacks_is_said(fourcc: str, colours: Colorimetry, why: str) -> None:
     with pytest.raises(FormatError, match=why):
-        nvbufsurface_format(code(fourcc), colours)
+        format_names.nvbufsurface_format(code(fourcc), colours)
 
 
 DRM_FORMAT = re.compile(
@@ -331,7 +330,7 @@ def test_v4l2_names_are_those_of_the_kernel_header(entry: PixelFormat, v4l2: str
 
 def test_v4l2_tiled_names_are_those_of_the_kernel_header(v4l2: str) -> None:
     names = {name: v4l2_name(v4l2, macro) for name, macro in V4L2_TILED_MACROS.items()}
-    assert names == {name: name for name in _V4L2_TILED}
+    assert names == {name: name for name in format_names._V4L2_TILED}
 
 
 def test_names_and_numbers_of_formats_are_those_of_gstreamer_s_header(
@@ -343,7 +342,9 @@ def test_names_and_numbers_of_formats_are_those_of_gstreamer_s_header(
     numbers = {name: number for number, name in enumerate(names)}
     assert numbers['UNKNOWN'] == 0 and numbers['NV12'] == 23 and len(names) > 100
     known = {f.gstreamer for f in FORMATS.values() if f.gstreamer}
-    assert (known | set(_GSTREAMER_TILED.values())) - numbers.keys() <= YOUNG_IN_GSTREAMER
+    assert (
+        known | set(format_names._GSTREAMER_TILED.values())
+    ) - numbers.keys() <= YOUNG_IN_GSTREAMER
     assert set(VIDEO_FORMATS) == known
     for name, number in VIDEO_FORMATS.items():
         assert numbers.get(name, number) == number, name
@@ -356,7 +357,7 @@ def test_ros_encodings_are_those_of_sensor_msgs() -> None:
     encodings = set(
         re.findall(r'const char \w+\[\] = "(\w+)"', IMAGE_ENCODINGS.read_text(encoding='utf-8'))
     )
-    ours = {f.ros for f in FORMATS.values() if f.ros} | set(_ROS_OLD_NAMES)
+    ours = {f.ros for f in FORMATS.values() if f.ros} | set(format_names._ROS_OLD_NAMES)
     assert ours - encodings == {'nv12'}, 'nv12 is the one that this package adds'
 
 
@@ -469,28 +470,32 @@ def test_colorimetry_comes_back(colours: Colorimetry) -> None:
 
 
 def test_caps_say_the_format_s_name_or_its_drm_format() -> None:
-    plain = frame_caps(layout('NV12'), BT601_LIMITED, 29.97, dmabuf=False)
+    plain = format_names.frame_caps(layout('NV12'), BT601_LIMITED, 29.97, dmabuf=False)
     assert plain == (
         'video/x-raw, format=(string)NV12, width=(int)640, height=(int)360, '
         'framerate=(fraction)2997/100, colorimetry=(string)2:4:5:4'
     )
     drm = 'video/x-raw(memory:DMABuf), format=(string)DMA_DRM, drm-format=(string)'
-    assert frame_caps(layout('NV12'), BT601_LIMITED, dmabuf=True, drm=True).startswith(
-        f'{drm}NV12, width'
-    )
+    assert format_names.frame_caps(
+        layout('NV12'), BT601_LIMITED, dmabuf=True, drm=True
+    ).startswith(f'{drm}NV12, width')
     tiled = layout('NV12', int(KnownModifier.QCOM_COMPRESSED))
-    assert frame_caps(tiled, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV12:0x')
+    assert format_names.frame_caps(tiled, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV12:0x')
     nameless = layout('NV42')
-    assert frame_caps(nameless, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV42,')
+    assert format_names.frame_caps(nameless, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV42,')
     for impossible, dmabuf in ((nameless, False), (tiled, False), (layout('NV12', INVALID), True)):
         with pytest.raises(FormatError):
-            frame_caps(impossible, BT601_LIMITED, dmabuf=dmabuf)
+            format_names.frame_caps(impossible, BT601_LIMITED, dmabuf=dmabuf)
 
 
 def test_planes_count_from_the_first_of_several_memories() -> None:
     apart = layout('NV12', buffer_per_plane=True)
-    assert buffer_planes(apart) == ((640 * 360, 640 * 180), (0, 640 * 360), (640, 640))
-    assert is_default(apart)
-    assert not is_default(layout('NV12', stride_align=256))
-    assert not is_default(layout('NV12', height_align=16, offset_align=4096))
-    assert from_gstreamer('NV12') == (fourcc_code('NV12'), LINEAR)
+    assert format_names.buffer_planes(apart) == (
+        (640 * 360, 640 * 180),
+        (0, 640 * 360),
+        (640, 640),
+    )
+    assert format_names.is_default(apart)
+    assert not format_names.is_default(layout('NV12', stride_align=256))
+    assert not format_names.is_default(layout('NV12', height_align=16, offset_align=4096))
+    assert format_names.from_gstreamer('NV12') == (fourcc_code('NV12'), LINEAR)
