@@ -60,9 +60,6 @@ class CountingAllocator:
         self.allocations_left: int | None = None
         self._heap = SealedMemfd()
 
-    def run_out(self) -> None:
-        self.failure = AllocationError('no memory')
-
     def __call__(self) -> tuple[DmaBuf, ...]:
         if self.failure is not None:
             raise self.failure

@@ -28,7 +28,6 @@ import os
 from pathlib import Path
 import resource
 import struct
-import tempfile
 
 from descriptors import limited, next_free
 import numpy as np
@@ -280,20 +279,9 @@ def memfd(seals: int, size: int = PAGE, name: str = 'frame') -> int:
     return number
 
 
-def _one_end(pair: tuple[int, int]) -> int:
-    os.close(pair[1])
-    return pair[0]
-
-
-def _shm_file() -> int:
-    with tempfile.TemporaryFile(dir='/dev/shm') as file:
-        file.truncate(PAGE)
-        return os.dup(file.fileno())
-
-
 REFUSED: dict[str, tuple[Callable[[], int], str]] = {
-    'pipe': (lambda: _one_end(os.pipe()), 'a pipe'),
-    'file of a tmpfs': (_shm_file, 'a plain file'),
+    'pipe': (lambda: (ends := os.pipe(), os.close(ends[1]), ends[0])[-1], 'a pipe'),
+    'file of a tmpfs': (lambda: os.open('/dev/shm', os.O_RDWR | os.O_TMPFILE), 'a plain file'),
     'device': (lambda: os.open('/dev/zero', os.O_RDWR), 'a device file'),
     'eventfd': (
         lambda: os.eventfd(0),

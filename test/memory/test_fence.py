@@ -56,17 +56,19 @@ PENDING: dict[str, Callable[[], Fence]] = {
     'DeadlineFence': lambda: DeadlineFence(FAR_S),
     'SyncFile': lambda: SyncFile(OwnedFd(os.eventfd(0))),
 }
-SIGNALLED: dict[str, Callable[[], Fence]] = {
-    'EventFence': lambda: signalled_event(),
-    'DeadlineFence': lambda: DeadlineFence(0.0),
-    'SyncFile': lambda: SyncFile(OwnedFd(os.eventfd(1))),
-}
 
 
 def signalled_event(error: BaseException | None = None) -> EventFence:
     fence = EventFence()
     fence.signal(error)
     return fence
+
+
+SIGNALLED: dict[str, Callable[[], Fence]] = {
+    'EventFence': signalled_event,
+    'DeadlineFence': lambda: DeadlineFence(0.0),
+    'SyncFile': lambda: SyncFile(OwnedFd(os.eventfd(1))),
+}
 
 
 @pytest.fixture
@@ -163,14 +165,12 @@ def test_a_deadline_needs_no_descriptor_until_somebody_polls() -> None:
         fence.close()
 
 
-def ends(
-    waker: Waker, fences: tuple[EventFence, ...] = ()
-) -> tuple[threading.Thread, threading.Event]:
-    """Start an unbounded wait in a thread; return the thread and an event for its end."""
+def ends(waker: Waker, fences: tuple[EventFence, ...] = ()) -> threading.Event:
+    """Start an unbounded wait in a thread; return an event for its end."""
     ended = threading.Event()
-    thread = threading.Thread(target=lambda: (waker.wait(None, fences), ended.set()), daemon=True)
-    thread.start()
-    return thread, ended
+    wait = threading.Thread(target=lambda: (waker.wait(None, fences), ended.set()), daemon=True)
+    wait.start()
+    return ended
 
 
 def test_each_token_ends_one_wait_even_one_that_begins_later() -> None:
@@ -178,25 +178,20 @@ def test_each_token_ends_one_wait_even_one_that_begins_later() -> None:
     waker.wake()
     waker.wake(2)
     for number in range(3):
-        assert ends(waker)[1].wait(PATIENCE_S), f'token {number} is lost'
-    _, ended = ends(waker)
+        assert ends(waker).wait(PATIENCE_S), f'token {number} is lost'
+    ended = ends(waker)
     assert not ended.wait(0.05), 'three tokens end three waits'
     waker.wake()
     assert ended.wait(PATIENCE_S)
 
 
-def test_without_a_descriptor_every_wait_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: int) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, 'eventfd', full)
+def test_without_a_descriptor_every_wait_ends_soon() -> None:
+    with limited(resource.RLIMIT_NOFILE, next_free()):
         waker = Waker()
     waker.wake()
-    assert ends(waker)[1].wait(PATIENCE_S)
-    fence = EventFence()
-    fence.signal()
-    assert ends(waker, (fence,))[1].wait(PATIENCE_S)
+    assert ends(waker).wait(PATIENCE_S)
+    fence = signalled_event()
+    assert ends(waker, (fence,)).wait(PATIENCE_S)
     fence.close()
 
 
@@ -257,25 +252,17 @@ def test_however_parts_end_a_merge_tells_whether_all_went_well(
         fence.close()
 
 
-def _pipe() -> int:
-    reader, writer = os.pipe()
-    os.close(writer)
-    return reader
-
-
-FOREIGN: dict[str, tuple[Callable[[], int], str]] = {
-    'eventfd': (lambda: os.eventfd(0), r'anon_inode:\[eventfd\]'),
-    'pipe': (_pipe, r'pipe:\['),
-    'memfd of that name': (
-        lambda: os.memfd_create('anon_inode:sync_file'),
-        '/memfd:anon_inode:sync_file',
-    ),
-}
-
-
-@pytest.mark.parametrize('kind', FOREIGN)
-def test_from_another_process_only_sync_files_are_taken(kind: str) -> None:
-    make, words = FOREIGN[kind]
+@pytest.mark.parametrize(
+    ('make', 'words'),
+    [
+        (lambda: os.eventfd(0), r'anon_inode:\[eventfd\]'),
+        (lambda: os.memfd_create('anon_inode:sync_file'), '/memfd:anon_inode:sync_file'),
+    ],
+    ids=['eventfd', 'memfd of that name'],
+)
+def test_from_another_process_only_sync_files_are_taken(
+    make: Callable[[], int], words: str
+) -> None:
     fd = OwnedFd(make())
     with pytest.raises(
         AcceleratorError,

@@ -60,6 +60,7 @@ from zc_perception.memory.pool import (
     identities_of,
     quarantine_fence,
     REAPER,
+    Reaper,
     Slot,
     SlotState,
 )
@@ -717,6 +718,114 @@ def test_listeners_are_never_called_from_a_finalizer(
     gc.collect()
     until(lambda: told == [True], 'the reaper tells')
 
+
+# A closed pool finishes by itself.
+
+
+@pytest.fixture
+def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper]:
+    """Yield a reaper of the test's own, which must have ended with the test."""
+    own = Reaper()
+    monkeypatch.setattr(pool_module, 'REAPER', own)
+    before = set(threading.enumerate())
+    yield own
+    until(lambda: not own.running, 'the end of the reaper')
+    until(lambda: set(threading.enumerate()) <= before, 'the end of its thread')
+
+
+@pytest.mark.usefixtures('reaper')
+def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pass_time = stop_clock(monkeypatch)
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    pool.release(leased(pool), EventFence())
+    ended = threading.Event()
+    pool.add_retire_listener(lambda slot: ended.set())
+    pool.close()
+    # After this the checks that follow the closing are over: only the deadline wakes the reaper.
+    time.sleep(5 * TIMEOUT_S)
+    assert memory.closes == [0] and not ended.is_set()
+    pass_time(2 * TIMEOUT_S)
+    assert ended.wait(PATIENCE_S)
+    until(lambda: memory.closes == [1], 'the buffers are closed')
+    assert (pool.statistics().retired, len(memory.made)) == (1, 1), 'nothing takes its place'
+
+
+@pytest.mark.parametrize('fence_is', ['absent', 'pending', 'closed by its giver'])
+def test_a_lease_that_is_dropped_after_the_close_ends_its_slot(
+    fence_is: str, reaper: Reaper
+) -> None:
+    pool, memory = counted_pool(
+        2, release_timeout_s=TIMEOUT_S if fence_is == 'closed by its giver' else 60.0
+    )
+    lease, fence = leased(pool), EventFence()
+    pool.close()
+    assert memory.closes == [0, 1] and reaper.running
+    if fence_is == 'absent':
+        pool.release(lease)
+        assert memory.closes == [1, 1]
+        fence.close()
+        return
+    pool.release(lease, fence)
+    if fence_is == 'pending':
+        assert memory.closes == [0, 1]
+        fence.signal()
+    else:
+        fence.close()
+    until(lambda: memory.closes == [1, 1], 'the buffers are closed')
+
+
+@pytest.mark.usefixtures('reaper')
+def test_a_pool_that_is_closed_while_the_reaper_sleeps_is_finished_too() -> None:
+    (first, _), (second, memory) = counted_pool(1), counted_pool(1)
+    lease, fence = leased(first), EventFence()
+    second.release(leased(second), fence)
+    asleep, wait = threading.Event(), Waker.wait
+    with mock.patch.object(
+        Waker, 'wait', lambda self, *arguments: (asleep.set(), wait(self, *arguments))[1]
+    ):
+        first.close()
+        assert asleep.wait(PATIENCE_S)
+    second.close()
+    fence.signal()
+    until(lambda: memory.closes == [1], 'the second pool, while the first waits for ever')
+    first.release(lease)
+
+
+@pytest.mark.usefixtures('reaper')
+def test_an_idle_wait_for_the_last_frame_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread sleeps until an event; it doesn't poll."""
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
+    turns: list[None] = []
+    reap = BufferPool.reap
+    monkeypatch.setattr(BufferPool, 'reap', lambda self: (turns.append(None), reap(self))[1])
+    pool.close()
+    until(lambda: bool(turns), 'the first look')
+    time.sleep(0.3)
+    assert len(turns) <= 3, 'the first look, and at most one for each token'
+    pool.release(lease)
+
+
+@pytest.mark.usefixtures('reaper')
+def test_a_closed_pool_hands_out_nothing_and_shares_what_is_out() -> None:
+    pool, _ = counted_pool(2)
+    lease, filling = leased(pool), acquired(pool)
+    pool.close()
+    assert pool.acquire() is None and pool.acquire(wait_s=30.0) is None
+    assert pool.statistics().exhausted == 0, 'that is not a drop'
+    with pytest.raises(StaleFrameError, match='retired'):
+        pool.lease(filling, filling.generation, 'npu')
+    pool.discard(filling)
+    shared = leased(pool, lease.slot, 'overlay')
+    pool.release(lease)
+    assert closes(shared.slot) == 0
+    pool.release(shared)
+    assert closes(shared.slot) == 1
+
+
+# Pools over buffers that a source has allocated.
 
 LAYOUT = compute_layout(NV12, 64, 48)
 

@@ -77,8 +77,7 @@ class PoolModel(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(module, 'time', clock) for module in (pool_module, backoff)
         ]
-        # Here collect() does the work of a closed pool's reaper; test_pool_close.py tests the
-        # thread.
+        # Here collect() does the work of a closed pool's reaper; test_pool.py tests the thread.
         self.patches.append(
             mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker()))
         )
