@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ from zc_perception.detection.detections import box_iou
 
 FloatArray = NDArray[np.floating]
 IntArray = NDArray[np.integer]
+#: The least overlap of a true positive.
+IOU = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,31 +49,20 @@ class ImageBoxes:
     scores: FloatArray | None = None
 
 
-@dataclass(frozen=True)
-class AveragePrecision:
+class AveragePrecision(NamedTuple):
     per_class: tuple[float, ...]
     mean: float
 
 
 def average_precision(
-    detections: Sequence[ImageBoxes],
-    truth: Sequence[ImageBoxes],
-    class_count: int,
-    iou_threshold: float = 0.5,
+    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], class_count: int
 ) -> AveragePrecision:
-    per_class = tuple(
-        _class_precision(detections, truth, class_index, iou_threshold)
-        for class_index in range(class_count)
-    )
-    known = [value for value in per_class if not np.isnan(value)]
-    return AveragePrecision(per_class, float(np.mean(known)) if known else float('nan'))
+    per_class = tuple(_class_precision(detections, truth, index) for index in range(class_count))
+    return AveragePrecision(per_class, float(np.nanmean(per_class)))
 
 
 def precision_recall(
-    detections: Sequence[ImageBoxes],
-    truth: Sequence[ImageBoxes],
-    score_threshold: float,
-    iou_threshold: float = 0.5,
+    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], score_threshold: float
 ) -> tuple[float, float]:
     """Return precision and recall over all classes, of detections with at least this score."""
     hits = found = wanted = 0
@@ -81,15 +73,12 @@ def precision_recall(
             kept = scores >= score_threshold
             found += int(kept.sum())
             real_boxes = real.boxes[real.classes == class_index]
-            hits += int(_match(scores[kept], boxes[kept], real_boxes, iou_threshold)[1].sum())
+            hits += int(_match(scores[kept], boxes[kept], real_boxes)[1].sum())
     return hits / found if found else 1.0, hits / wanted if wanted else 1.0
 
 
 def _class_precision(
-    detections: Sequence[ImageBoxes],
-    truth: Sequence[ImageBoxes],
-    class_index: int,
-    iou_threshold: float,
+    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], class_index: int
 ) -> float:
     scores: list[NDArray[np.float64]] = [np.empty(0)]
     hits: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
@@ -97,7 +86,7 @@ def _class_precision(
     for seen, real in zip(detections, truth, strict=True):
         real_boxes = real.boxes[real.classes == class_index]
         wanted += len(real_boxes)
-        image_scores, image_hits = _match(*_of_class(seen, class_index), real_boxes, iou_threshold)
+        image_scores, image_hits = _match(*_of_class(seen, class_index), real_boxes)
         scores.append(image_scores)
         hits.append(image_hits)
     if wanted == 0:
@@ -111,14 +100,13 @@ def _class_precision(
 
 
 def _of_class(seen: ImageBoxes, class_index: int) -> tuple[NDArray[np.float64], FloatArray]:
-    if seen.scores is None:
-        raise ValueError('detections need scores')
+    assert seen.scores is not None
     chosen = seen.classes == class_index
     return np.asarray(seen.scores[chosen], np.float64), seen.boxes[chosen]
 
 
 def _match(
-    scores: NDArray[np.float64], boxes: FloatArray, real_boxes: FloatArray, iou_threshold: float
+    scores: NDArray[np.float64], boxes: FloatArray, real_boxes: FloatArray
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return scores in falling order, and whether each detection is a true positive."""
     order = np.argsort(-scores, kind='stable')
@@ -127,6 +115,6 @@ def _match(
         overlaps = box_iou(boxes[order], real_boxes)
         taken = np.zeros(len(real_boxes), np.bool_)
         for rank, best in enumerate(overlaps.argmax(axis=1)):
-            hits[rank] = overlaps[rank, best] >= iou_threshold and not taken[best]
+            hits[rank] = overlaps[rank, best] >= IOU and not taken[best]
             taken[best] |= hits[rank]
     return scores[order], hits

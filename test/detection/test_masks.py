@@ -88,11 +88,7 @@ def test_masks_are_those_of_the_reference(kind: str, seed: int) -> None:
         box = Tiling.of(box, (Region(x, y, width, height),), Region(x, y, width, height))
     else:
         x = y = 0
-    frame = (
-        np.zeros((height + 10, width + 10), np.uint16)
-        if seed % 2
-        else np.zeros((height, width), np.uint16)
-    )
+    frame = np.zeros((height + seed % 2 * 10, width + seed % 2 * 10), np.uint16)
     painter: MaskPainter | None = None
     for _ in range(2):  # nothing of the first frame may be left in the second
         head, outputs, grids = outputs_of(random, kind)

@@ -23,18 +23,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-import sys
 
+from camera.colour_baseline import ColourBaseline, road_frames, RoadFrame
+from detection.average_precision import average_precision, ImageBoxes, precision_recall
+from detection.road_evaluation import RoadModel
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'camera'))
-
-from colour_baseline import ColourBaseline, road_frames, RoadFrame  # noqa: E402, I100
-from detection.average_precision import average_precision, ImageBoxes, precision_recall  # noqa: E402
-from road_evaluation import RoadModel  # noqa: E402
-
-import zc_perception  # noqa: E402
-from zc_perception.camera.road_scene import CLASS_NAMES  # noqa: E402
+import zc_perception
+from zc_perception.camera.road_scene import CLASS_NAMES
 
 FOLDER = Path(zc_perception.__file__).parent / 'models' / 'road'
 FIRST_HELD_OUT_SEED = 10_000_000
@@ -48,9 +44,8 @@ def model() -> RoadModel:
 
 @pytest.fixture(scope='module')
 def held_out() -> list[RoadFrame]:
-    return list(
-        road_frames(640, 360, 'held_out', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=5)
-    )
+    seed = FIRST_HELD_OUT_SEED
+    return list(road_frames(640, 360, 'held_out', seed, scenes=20, frames_per_scene=5))
 
 
 def mean_precision(found: list[ImageBoxes], frames: list[RoadFrame]) -> float:
@@ -69,11 +64,8 @@ def test_finds_the_objects_of_held_out_scenes_and_rarely_errs(
 
 @pytest.mark.parametrize(('width', 'height'), [(1920, 1080), (320, 240)])
 def test_finds_them_at_other_frame_sizes(model: RoadModel, width: int, height: int) -> None:
-    frames = list(
-        road_frames(
-            width, height, 'held_out', FIRST_HELD_OUT_SEED + 500, scenes=4, frames_per_scene=4
-        )
-    )
+    seed = FIRST_HELD_OUT_SEED + 500
+    frames = list(road_frames(width, height, 'held_out', seed, scenes=4, frames_per_scene=4))
     found = [model.detect(frame.luma, frame.chroma) for frame in frames]
     assert mean_precision(found, frames) >= 0.85
 

@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 import sys
 import time
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -69,10 +70,10 @@ class Frame:
     oracle: Ids
 
 
-def frames(scenes: int, count: int, seed: int = 0, every: int = 1) -> list[Frame]:
+def frames(scenes: int, count: int, every: int = 1) -> list[Frame]:
     """Return *count* frames of *scenes* overlaid scenes; a detector sees each *every*-th."""
-    rng = np.random.default_rng((seed, scenes))
-    roads = [RoadScene(*SIZE, seed=seed + number) for number in range(scenes)]
+    rng = np.random.default_rng((0, scenes))
+    roads = [RoadScene(*SIZE, seed=number) for number in range(scenes)]
     numbers: dict[tuple[int, ...], int] = {}
     result = []
     for index in range(0, count * every, every):
@@ -102,8 +103,7 @@ def frames(scenes: int, count: int, seed: int = 0, every: int = 1) -> list[Frame
     return result
 
 
-@dataclass
-class Score:
+class Score(NamedTuple):
     idf1: float
     mota: float
     switches: int
@@ -141,9 +141,9 @@ def judge(sequence: Sequence[Frame], given: Sequence[Ids]) -> Score:
     return Score(2 * hits / (truths + boxes), 1 - (missed + false + switches) / truths, switches)
 
 
-def ours(**changed: float) -> Tracker:
-    """Return the package's tracker; *changed* replaces default parameters."""
-    tracking = Tracking(DEFAULTS | changed)
+def ours() -> Tracker:
+    """Return the package's tracker."""
+    tracking = Tracking(DEFAULTS)
 
     def track(found: Detections, stamp_ns: int) -> Ids:
         ids = tracking(found, stamp_ns, SIZE).ids
@@ -153,7 +153,7 @@ def ours(**changed: float) -> Tracker:
     return track
 
 
-def edgefirst(score: float = 0.5, iou: float = 0.2, update: float = 0.25) -> Tracker:
+def edgefirst() -> Tracker:
     """Return edgefirst-tracker's ByteTrack, one for each class: it ignores classes itself."""
     from edgefirst.tracker import ByteTrack
 
@@ -164,13 +164,9 @@ def edgefirst(score: float = 0.5, iou: float = 0.2, update: float = 0.25) -> Tra
         ids = np.zeros(len(found), np.int64)
         for kind in {*trackers, *found.classes.tolist()}:
             mine = np.flatnonzero(found.classes == kind)
-            tracker = trackers.setdefault(kind, ByteTrack(score, iou, update, 1_000_000_000))
-            tracks = tracker.update(
-                found.boxes[mine],
-                found.scores[mine],
-                found.classes[mine].astype(np.uint64),
-                stamp_ns,
-            )
+            tracker = trackers.setdefault(kind, ByteTrack(0.5, 0.2, 0.25, 1_000_000_000))
+            kinds = found.classes[mine].astype(np.uint64)
+            tracks = tracker.update(found.boxes[mine], found.scores[mine], kinds, stamp_ns)
             for index, one in zip(mine, tracks, strict=True):
                 if one is not None:
                     ids[index] = numbers.setdefault(one.uuid, len(numbers) + 1)
@@ -248,13 +244,8 @@ def main() -> None:
             for name, make in (('ours', ours), ('edgefirst-tracker', edgefirst)):
                 rows.append((name, *run(sequence, make())))
             for name, score, cost in rows:
-                print(
-                    (
-                        f'| {mean:.0f} | every {every} | {name} | {score.idf1:.3f} | '
-                        f'{score.mota:.3f} | {score.switches} | {cost:.0f} |'
-                    ),
-                    flush=True,
-                )
+                words = f'{score.idf1:.3f} | {score.mota:.3f} | {score.switches} | {cost:.0f}'
+                print(f'| {mean:.0f} | every {every} | {name} | {words} |', flush=True)
 
 
 if __name__ == '__main__':

@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,25 +36,19 @@ from zc_perception.errors import AcceleratorError
 GRIDS = ((8, 12), (4, 6), (2, 3))
 
 
-def tensors(shapes: list[tuple[int, ...]], layout: str = '') -> list[RawTensor]:
-    return [
-        RawTensor(np.full(shape, number, np.float32), layout=layout)
-        for number, shape in enumerate(shapes)
-    ]
-
-
 @given(
-    st.permutations(range(6)), st.booleans(), st.sampled_from(['', 'said']), st.integers(1, 200)
+    st.permutations(range(6)), st.booleans(), st.booleans(), st.integers(1, 200)
 )
 def test_parts_are_found_in_any_order(
-    order: list[int], channels_first: bool, said: str, classes: int
+    order: list[int], channels_first: bool, said: bool, classes: int
 ) -> None:
     if classes in (12, 6, 3, 8, 4, 2, 64):
         classes += 200
     shapes = [(rows, columns, channels) for rows, columns in GRIDS for channels in (64, classes)]
     sizes = [shapes[i] for i in order]
     turned = [(1, c, h, w) if channels_first else (1, h, w, c) for h, w, c in sizes]
-    outputs = tensors(turned, ('nchw' if channels_first else 'nhwc') if said else '')
+    layout = ('nchw' if channels_first else 'nhwc') if said else ''
+    outputs = [RawTensor(np.zeros(shape, np.float32), layout=layout) for shape in turned]
     levels = arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': classes})
     for (rows, columns), level in zip(GRIDS, levels, strict=True):
         for name, channels in (('box', 64), ('class', classes)):
@@ -63,8 +56,8 @@ def test_parts_are_found_in_any_order(
             assert level[name].view(outputs).shape == (rows, columns, channels)
 
 
-@pytest.mark.parametrize('order', itertools.permutations(range(2)))
-def test_a_cube_is_read_as_the_other_outputs_are(order: tuple[int, ...]) -> None:
+@pytest.mark.parametrize('order', [(0, 1), (1, 0)])
+def test_a_cube_is_read_as_the_other_outputs_are(order: tuple[int, int]) -> None:
     """80 classes on an 80 x 80 grid look alike in both layouts; the boxes' tensor decides."""
     shapes = [(1, 8, 8, 8), (1, 8, 8, 4)]
     outputs = [RawTensor(np.zeros(shapes[i], np.float32)) for i in order]

@@ -57,13 +57,12 @@ class Levels:
                 random.normal(0, 1.0, (extra, n, n)),
             ]  # fmt: skip
             self.outputs += [RawTensor(p.astype(np.float32)[None], layout='nchw') for p in parts]
-            for row in range(n):
-                for column in range(n):
-                    box, scores, more = (p[:, row, column] for p in parts)
-                    if bins > 1:
-                        powers = np.exp(box.reshape(4, bins))
-                        box = (powers * np.arange(bins)).sum(1) / powers.sum(1)
-                    self.cells.append((column, row, stride, box, sigmoid(scores), more))
+            for row, column in np.ndindex(n, n):
+                box, scores, more = (p[:, row, column] for p in parts)
+                if bins > 1:
+                    powers = np.exp(box.reshape(4, bins))
+                    box = (powers * np.arange(bins)).sum(1) / powers.sum(1)
+                self.cells.append((column, row, stride, box, sigmoid(scores), more))
 
 
 def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
@@ -126,17 +125,13 @@ def test_turned_boxes_are_those_of_the_reference(layout: str, seed: int) -> None
     assume(all(abs(row[0] - LIMITS.score) > 1e-5 for row in rows))
     table = np.array(boxes, np.float32)
     if layout == 'table':
-        columns = [
-            table[:, :4],
-            table[:, 4:6].max(1)[:, None],
-            table[:, 4:6].argmax(1)[:, None],
-            table[:, 6:],
-        ]
+        scores = table[:, 4:6]
+        columns = np.column_stack((table[:, :4], scores.max(1), scores.argmax(1), table[:, 6:]))
         head = make_head(
             HeadSpec('boxes', CLASSES, (SIDE, SIDE), box_order='cxcywh', oriented=True)
         )
         expected = sorted(rows, key=lambda row: (-row[0], row[3]))[: LIMITS.count]
-        outputs = [RawTensor(np.concatenate(columns, axis=1)[None].astype(np.float32))]
+        outputs = [RawTensor(columns[None].astype(np.float32))]
     else:
         head = make_head(HeadSpec('yolov8', CLASSES, (SIDE, SIDE), reg_max=bins, oriented=True))
         expected = suppressed(rows)
@@ -169,12 +164,9 @@ def test_keypoints_of_raw_levels(bins: int, factor: float, shift: float) -> None
     assert len(points) > 5
     for row, six in zip(found.rows, points.reshape(-1, 2, 3), strict=True):
         column, line, stride, *_, raw = given_.cells[row]
-        for (x, y, score), want in zip(six, raw.reshape(2, 3), strict=True):
-            place = [
-                (factor * v + cell + shift) * stride
-                for v, cell in zip(want, (column, line), strict=False)
-            ]
-            assert [x, y, score] == pytest.approx([*place, sigmoid(want[2])], abs=1e-3)
+        for point, want in zip(six, raw.reshape(2, 3), strict=True):
+            place = (factor * want[:2] + (column, line) + shift) * stride
+            assert point == pytest.approx([*place, sigmoid(want[2])], abs=1e-3)
 
 
 def test_prototypes_are_told_from_levels_and_coefficients_read_by_cell() -> None:
